@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/built
 # What a build depends on: with a change in any of these the extension modules are compiled anew.
 SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxd")
-COMPILED = $(shell find sbusd -name "*.pyx" | sed "s,\\.pyx$$,,; s,.*,&.c &.cpp &.*.so,")
+# sbusd has no C of its own: whatever is there was generated, and may be of a module that has since been removed or renamed.
+COMPILED = $(shell find sbusd -name "*.c" -o -name "*.cpp" -o -name "*.so")
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
 ROWS ?= 20000000
-# One worker for each processor; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
+# As many workers as tests/conftest.py says for these processors; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
 WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:

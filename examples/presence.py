@@ -1,7 +1,7 @@
 """Shows which clients connect, subscribe and disconnect: python3 examples/presence.py
 
-Every client sees connects and disconnects. It sees the subscriptions of its own user; owners of the bus, and users with the right
-"presence" of sbusd.toml(5), see those of all users.
+Every client sees connects and disconnects. It sees the subscriptions of its own user; owners of the bus, and users who have the
+"presence" right of sbusd.toml(5), see those of all users.
 """
 
 from sbusd.client import Bus, PresenceEvent

@@ -18,8 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 _MANY = -1
 """The ``nargs`` of a repeatable argument in click."""
 
-_UsageError: Any = typer.BadParameter.__base__
-"""The exception of click, which newer versions of typer define themselves."""
+UsageError: Any = typer.BadParameter.__base__
+"""The exception of click, which newer versions of typer define themselves. Raise it for options that exclude each other."""
 
 _NOTES = re.compile(r"  \\?\[([^\]]*)\]$")
 """Default, range and ``required`` at the end of the help of a parameter."""
@@ -77,8 +77,14 @@ class PlainGroup(_Plain, TyperGroup):
     """A group of commands with this help text."""
 
 
+_NO_NUMBER = re.compile(r"(?P<value>.+) is not a valid (?P<kind>integer|float)\.?")
+_OUT_OF_RANGE = re.compile(r"(?P<value>\S+) is not in the range (?:(?P<least>[\d.]+)<=x<=(?P<most>[\d.]+)|x>=(?P<bound>[\d.]+))\.?")
+"""The texts of click for an invalid number."""
+
+
 def show_usage_error(error: Any) -> None:
     """Print the usage error *error* to standard error: the program, the problem, and how to get help."""
+    error.message = _invalid_number(error) or error.message
     words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
     context = error.ctx
     path = context.command_path if context else ""
@@ -94,12 +100,33 @@ def _usage_errors(context: Any) -> Iterator[None]:
     """Print a usage error, in its own context or else in *context*, and exit with its status."""
     try:
         yield
-    except _UsageError as error:
+    except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         error.ctx = error.ctx or context
         show_usage_error(error)
         raise typer.Exit(error.exit_code) from None
+
+
+def _invalid_number(error: Any) -> str:
+    """Return why the number in *error* is invalid; empty for other errors. Newer versions of typer validate with pydantic."""
+    if hasattr(error.__cause__, "errors"):
+        first = error.__cause__.errors()[0]
+        value, kind, limits = first["input"], first["type"], first.get("ctx", {})
+    elif match := _NO_NUMBER.fullmatch(error.message):
+        value, kind, limits = match["value"].strip("'"), "int_" if match["kind"] == "integer" else "float_", {}
+    elif match := _OUT_OF_RANGE.fullmatch(error.message):
+        value, kind, limits = match["value"], "", {"ge": float(match["least"] or match["bound"])}
+        if match["most"] and float(value) > float(match["most"]):
+            limits = {"le": float(match["most"])}
+    else:
+        return ""
+    if kind.startswith(("int_", "float_")):
+        return f"{value!r} is not a {'whole ' if kind.startswith('int_') else ''}number"
+    for name, words in (("ge", "least"), ("le", "most")):
+        if name in limits:
+            return f"must be at {words} {limits[name]:.15g}, not {value}"
+    return ""
 
 
 def _name(argument: Any) -> str:

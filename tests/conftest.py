@@ -1,12 +1,14 @@
 """What every test can ask for; tests/support/ has the code behind it.
 
-``make check`` runs the tests in one worker for each processor. All tests of a file run in one worker, so that fixtures of scope "module"
-are made once. Whatever else tests share must be safe to use from several processes: names and addresses contain a process id, and
-caches are locked.
+``make check`` runs the tests in several workers, see :func:`pytest_xdist_auto_num_workers`. All tests of a file run in one worker, so
+that fixtures of scope "module" are made once. Whatever else tests share must be safe to use from several processes: names and
+addresses contain a process id, and caches are locked.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path, PurePosixPath
@@ -22,6 +24,9 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
+LONGEST = ("test_pipeline_program.py", "test_pipeline.py")
+"""Files that take minutes each. They start before all other files but the one that builds the packages."""
+
 FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "contract", "unit")
 """Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
 
@@ -35,10 +40,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return three workers for two processors: tests wait for a third of their time."""
+    return (3 * len(os.sched_getaffinity(0)) + 1) // 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests into the order in which workers get their files. It is the same in each worker, as it must be."""
     builder = next((item.path for item in items if PACKAGES in getattr(item, "fixturenames", ())), None)
-    items.sort(key=lambda item: (item.path != builder, _place(item)))
+    items.sort(key=lambda item: (item.path != builder, item.path.name not in LONGEST, _place(item)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests share out of garbage collection: tests that measure memory collect a thousand times."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> int:

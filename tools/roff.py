@@ -73,7 +73,7 @@ def marked(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return *text* with what roff(7) would take for its own, and what is not ASCII, escaped."""
+    """Return *text* with the special characters of roff(7), and all characters outside of ASCII, escaped."""
     return "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text.replace("\\", "\\e"))
 
 

@@ -1,6 +1,6 @@
 """Where another user finds Python and this project: for the demonstration, and for tests.
 
-A clone often lies where other users cannot go: under /root, or in a directory that mktemp(1) made. Then what they need is
+A clone is often in a folder that other users cannot enter: in /root, or in a directory of mktemp(1). Then the needed files are
 copied to a place they can read, so that what needs two users works wherever the clone is.
 """
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 """The root of the source tree."""
 
 NOBODY = 65_534
-"""A user and a group that own nothing: what they can read, anybody can."""
+"""A user and a group that own nothing: files that they can read are readable by all users."""
 
 _BEING_WRITTEN = "*.pyc.*"
 """Byte code that another process writes now; finished, it is copied too, or each start of a program would compile all that it imports."""

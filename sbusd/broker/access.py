@@ -1,18 +1,51 @@
-"""Access control: the patterns that a client may subscribe to, and the keys that it may publish to.
+"""Access: the users that may connect, the patterns that a client may subscribe to, and the keys that it may publish to.
 
-Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5).
+Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5), also allowed_users and admins.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from sbusd.broker.policy import Decision, Policy
 from sbusd.config.rules import PolicyRule
+from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.credentials import Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, address_of
-from sbusd.protocol.overlap import Reach
+from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
+
+
+@dataclass(frozen=True, slots=True)
+class BusOwnership:
+    """The uid that the bus runs as, the uids that may connect (None: all), and those that own it.
+
+    ``ends_when_empty``: the bus stops when the last client has disconnected.
+    """
+
+    own_uid: int
+    allowed: frozenset[int] | None
+    owners: frozenset[int]
+    ends_when_empty: bool = False
+    protected: frozenset[int] = frozenset()
+    """Users whose disconnection by the bus is logged as critical."""
+
+    @classmethod
+    def of(cls, settings: DaemonSettings, extra_users: tuple[int, ...] = (), *, ends_when_empty: bool = False) -> BusOwnership:
+        """Return the ownership by *settings* and the users of option ``-u``, for this process."""
+        own = os.geteuid()
+        named = frozenset(settings.allowed_users) | frozenset(extra_users)
+        owners = frozenset({0, own}) | frozenset(settings.admins)
+        return cls(own, named | {own} if named else None, owners, ends_when_empty, frozenset(settings.protected_users))
+
+    def admits(self, uid: int) -> bool:
+        """Return whether a user may connect."""
+        return self.allowed is None or uid in self.allowed
+
+    @staticmethod
+    def denial(uid: int) -> str:
+        """Return the reason for rejecting a user that may not connect."""
+        return f"user {uid} is not admitted to this bus by its -u options and allowed_users"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +92,14 @@ class AccessRules:
         return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
 
     def opens(self, key: bytes, credentials: Credentials) -> bool:
-        """Return whether a secret *key* matches *credentials*, regardless of the policy."""
+        """Return whether a private *key* matches *credentials*, regardless of the policy."""
         try:
             return parse_secret_pattern(key, self.keyspace.prefix).opens_to(credentials)
         except ProtocolError:
             return False
 
     def names_process(self, pattern: bytes) -> bool:
-        """Return whether an allowed *pattern* is one for secret keys of one process, and so ends with it."""
+        """Return whether an allowed *pattern* is one for private keys of one process, and so ends with it."""
         if not pattern.startswith(SECRET_HEAD) or self.keyspace.namespace(pattern) is None:
             return False
         return parse_secret_pattern(pattern, self.keyspace.prefix).pid is not None
@@ -87,19 +120,19 @@ class AccessRules:
         return Verdict(ErrorCode.EPERM, f"keys that begin with !/ are reserved; clients can subscribe only to {own}")
 
     def _secret(self, pattern: bytes, credentials: Credentials) -> Verdict:
-        """Return the protocol's decision on a subscription to a secret key."""
+        """Return the protocol's decision on a subscription to a private key."""
         try:
             secret = parse_secret_pattern(pattern, self.keyspace.prefix)
         except ProtocolError as error:
             return Verdict(error.code, error.words)
         if not secret.opens_to(credentials):
-            return Verdict(ErrorCode.EACCES, f"the secret key is not for {credentials.key(self.keyspace.prefix).decode()}")
-        return Verdict(None, "the secret key matches the credentials of the client")
+            return Verdict(ErrorCode.EACCES, f"the private key is not for {credentials.key(self.keyspace.prefix).decode()}")
+        return Verdict(None, "the private key matches the credentials of the client")
 
 
 def _addressed(pattern: bytes, connection: int) -> Verdict:
     """Return whether a connection may subscribe to a pattern under an address."""
-    if connection and pattern.startswith(address_of(connection)):
+    if connection and pattern.startswith(connection_address(connection)):
         return Verdict(None, "the address is that of the connection")
     return Verdict(ErrorCode.EPERM, "a connection can subscribe only to its own address; CMSG !/conn/whoami returns it")
 

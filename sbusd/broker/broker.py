@@ -10,40 +10,64 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from sbusd.broker import connection_settings, log_messages
-from sbusd.broker.access import AccessRules
-from sbusd.broker.admission import BusOwnership
-from sbusd.broker.change_log import ChangeLog
+from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.control_messages import ControlMessages
-from sbusd.broker.durable_state import BrokerComponents
+from sbusd.broker.durable_state import ChangeLog
+from sbusd.broker.events import PresenceEvents, TapEvents
 from sbusd.broker.fast_path import FastPath
 from sbusd.broker.log import BusLog
-from sbusd.broker.policy import Policy
-from sbusd.broker.presence_events import PresenceEvents
-from sbusd.broker.process_watch import ProcessBindings
+from sbusd.broker.policy import Policy, SwitchRightsCache
+from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas, descriptor_limit
 from sbusd.broker.refusals import SWITCH_ERRORS, Refusals
 from sbusd.broker.revocation import Revocation
 from sbusd.broker.roster import Client, Roster
-from sbusd.broker.switch_rights import SwitchRightsCache
-from sbusd.broker.tap_events import TapEvents
 from sbusd.broker.taps import Taps
 from sbusd.config.settings import DaemonSettings
-from sbusd.dataplane.contract import MakeSwitch, Refusal
+from sbusd.dataplane.contract import MakeSwitch, Refusal, Switch
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
-from sbusd.systemd.heartbeat import Traffic
+from sbusd.systemd.service_manager import Traffic
 
 MAX_SETTLE_SECONDS = 0.001
 """Maximum duration of :meth:`Broker.settle`, which delays messages, if ``turn_time`` is longer."""
 
 _KEPT = connection_settings.LASTING | {controls.TAP_ON, controls.TAP_OFF}
 """Control messages that change the kept state."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerComponents:
+    """The components of a broker, for the modules that save and restore its state."""
+
+    switch: Switch
+    roster: Roster
+    quotas: UserQuotas
+    access: AccessRules
+    process_watch: ProcessWatch
+    control_messages: ControlMessages
+    presence: PresenceEvents
+    journal: BusLog
+    counts: Counter[str]
+    admits: Callable[[int], bool]
+    """Returns whether a user is admitted to the bus."""
+    may_tap: Callable[[Client], bool]
+    """Returns whether a client has the right to tap all traffic."""
+    place: Callable[[Client], None]
+    """Sets the user and the rules of a client in the switch."""
+    end: Callable[[Client, ErrorCode, str], None]
+    """Disconnects a client with an error."""
+    refuse: Callable[[Client, ErrorCode, str, bytes], None]
+    """Sends a client an error about a packet, and disconnects it if the error requires that."""
+    process_ended: Callable[[int, bytes], None]
+    """Closes a connection because the process that its pattern names has ended."""
 
 
 class Broker(FastPath):
@@ -65,7 +89,7 @@ class Broker(FastPath):
             configuration_faults=0,
         )
         errors = tuple(error_packet(*SWITCH_ERRORS[refusal]) for refusal in Refusal)
-        self.switch = make_switch(self, keyspace, settings.limits, errors)
+        self._attach(make_switch(self, keyspace, settings.limits, errors))
         self.switch.set_publish_rules(self._access.policy.publish_rules())
         self._quotas = UserQuotas(settings.quotas, owners, descriptor_limit(), separator=keyspace.separator)
         self._tap_events = TapEvents(self.switch, keyspace.prefix)
@@ -103,6 +127,7 @@ class Broker(FastPath):
 
     def components(self) -> BrokerComponents:
         """Return the components of the broker whose state is saved and restored."""
+        self._count_answered()
         return BrokerComponents(
             self.switch, self._roster, self._quotas, self._access, self._process_watch, self._controls, self._presence, self._journal,
             self._counts,
@@ -175,7 +200,7 @@ class Broker(FastPath):
         self._refusals.note_publications(client, refusal, key, count, rule)
 
     def may_know_recipients(self, connection: int, key: bytes) -> bool:
-        """Return whether a client may know the recipients of a secret key, as in ``!/bus/members``."""
+        """Return whether a client may know the recipients of a private key, as in ``!/bus/members``."""
         return self._controls.recipients.may_know(self._roster[connection], key)
 
     def lost(self, connection: int, count: int) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from sbusd.broker import log_messages
-from sbusd.broker.access import Verdict
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.log import BusLog
-from sbusd.broker.quota_refusal import QuotaRefusal
+from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.config.rules import PolicyRule
-from sbusd.dataplane.contract import ConnectionCounters, End, Refusal
+from sbusd.dataplane.contract import End, Refusal
+from sbusd.dataplane.counters import ConnectionCounters
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
-from sbusd.systemd.log_record import Fact, LogMessage
+from sbusd.systemd.log_records import Fact, LogMessage
 
 _MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS)
 """Ends of connections that the client's behaviour or mode has caused."""
@@ -49,7 +49,7 @@ class ClientLog:
             self.record(log_messages.PROTECTED_USER_ENDED, client, reason=client.end_reason or _words(end))
 
     def subscription_refused(self, client: Client, pattern: bytes, verdict: Verdict) -> None:
-        """Record a refused subscription. For audits, an attempt at another user's secret key has its own message."""
+        """Record a refused subscription. For audits, an attempt at another user's private key has its own message."""
         if verdict.rule is not None:
             self.record(log_messages.POLICY_REFUSED, client, key=pattern, packet="SUB", count=1, rule=verdict.rule.name)
         elif verdict.code is ErrorCode.EACCES:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sbusd.broker.roster import Client
-from sbusd.dataplane.contract import HardMode, Order, SoftMode, Switch
-from sbusd.dataplane.modes import MODES
+from sbusd.dataplane.contract import MODES, HardMode, Order, SoftMode, Switch
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control

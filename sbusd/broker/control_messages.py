@@ -11,24 +11,23 @@ from collections.abc import Callable
 from dataclasses import fields
 
 import sbusd
-from sbusd.broker import blocking_report, subscription_list
 from sbusd.broker.access import AccessRules
-from sbusd.broker.change_log import ChangeLog
+from sbusd.broker.durable_state import ChangeLog
+from sbusd.broker.events import encode_json
 from sbusd.broker.explanation import explain
-from sbusd.broker.json_encoding import encode
 from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import UserQuotas
-from sbusd.broker.recipients import Recipients, parse_start
+from sbusd.broker.recipients import Recipients, blocking_of, parse_start, waits_now
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.taps import subscription_page
 from sbusd.broker.usage import UserUsage
 from sbusd.config.quantities import NO_BOUND
-from sbusd.config.quotas import Quotas
+from sbusd.config.settings import Quotas
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol import controls
-from sbusd.protocol.batches import BATCH_HEAD, parse_batch
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import address_of
-from sbusd.protocol.packets import Control
+from sbusd.protocol.keys import connection_address
+from sbusd.protocol.packets import BATCH_HEAD, Control, parse_batch
 
 # A reply takes at most four times ``turn_time``, as measured with 300,000 patterns of 10,000 connections.
 
@@ -120,12 +119,12 @@ class ControlMessages:
         return None if handler is None else handler(client, packet.payload or b"")
 
     def _whoami(self, client: Client, _payload: bytes) -> bytes:
-        """Return the client's credentials, which begin its secret keys."""
+        """Return the client's credentials, which begin its private keys."""
         return client.credentials.key(self._keyspace.prefix)
 
     def _address(self, client: Client, _payload: bytes) -> bytes:
         """Return the client's address."""
-        return address_of(client.connection)
+        return connection_address(client.connection)
 
     def _features(self, _client: Client, _payload: bytes) -> bytes:
         """Return the features of this bus, one name per line."""
@@ -145,8 +144,8 @@ class ControlMessages:
     def _stats(self, client: Client, _payload: bytes) -> bytes:
         """Return the counters of the bus to an owner, and to other clients their own."""
         if not self._roster.is_owner(client):
-            return encode({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client, client)})
-        return encode(
+            return encode_json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client, client)})
+        return encode_json(
             {
                 "scope": "bus",
                 "version": sbusd.__version__,
@@ -155,7 +154,7 @@ class ControlMessages:
                 "counters": self._switch.counters()._asdict(),
                 "control": {**self._counts, "users_forgotten_early": self._quotas.absent.forgotten_early, **self._change_log.counts()},
                 "log": self._journal.counters._asdict(),
-                "waits": blocking_report.now(self._switch, self._roster, client),
+                "waits": waits_now(self._switch, self._roster, client),
             }
         )
 
@@ -165,7 +164,7 @@ class ControlMessages:
         # A tap shows all of this, except the age of a connection.
         sees_all = policy.may_see_presence(who) or policy.may_tap(who)
         page = self._roster.page(client, parse_start(payload), PAGE_CLIENTS, sees_all=sees_all)
-        return encode(
+        return encode_json(
             {
                 "connections": [self._describe(client, each, sees_all=sees_all) for each in page.clients],
                 "next": page.next,
@@ -191,7 +190,7 @@ class ControlMessages:
             "batch": client.wants_batches,
             "tap": client.tap is not None,
             **self._switch.connection_counters(client.connection)._asdict(),
-            **blocking_report.of_connection(self._switch, self._roster, viewer, client.connection, sees_all=sees_all),
+            **blocking_of(self._switch, self._roster, viewer, client.connection, sees_all=sees_all),
         }
 
     def _users(self, client: Client, payload: bytes) -> bytes:
@@ -201,7 +200,7 @@ class ControlMessages:
         after = parse_start(payload, "user") if payload else -1
         users, following = self._quotas.page(only, after, PAGE_USERS)
         hidden = 0 if only is None else len(self._quotas) - 1
-        return encode({"users": [self._describe_user(each) for each in users], "next": following, "hidden": hidden})
+        return encode_json({"users": [self._describe_user(each) for each in users], "next": following, "hidden": hidden})
 
     def _describe_user(self, user: UserUsage) -> dict[str, object]:
         """Return the usage and the limits of a user."""
@@ -221,19 +220,19 @@ class ControlMessages:
     def _subscriptions(self, client: Client, payload: bytes) -> bytes:
         """Return a page of all subscriptions, if the client may tap the bus."""
         if not (self._roster.is_owner(client) or self._access.policy.may_tap(client.credentials)):
-            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the right tap can list all subscriptions")
-        return encode(subscription_list.page(self._switch, self._roster, self._keyspace.prefix, payload))
+            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the tap right can list all subscriptions")
+        return encode_json(subscription_page(self._switch, self._roster, self._keyspace.prefix, payload))
 
     def _members(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the recipients of a key."""
         key, _, after = payload.partition(b"\0")
-        return encode(self.recipients.members(client, key, after))
+        return encode_json(self.recipients.members(client, key, after))
 
     def _trace(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the visible clients: the recipients of a key, and the others with the reason."""
         key, _, after = payload.partition(b"\0")
-        return encode(self.recipients.trace(client, key, after))
+        return encode_json(self.recipients.trace(client, key, after))
 
     def _explain(self, client: Client, payload: bytes) -> bytes:
         """Return whether a user may publish or subscribe, and why."""
-        return encode(explain(self._access, client.credentials, payload, is_owner=self._roster.is_owner(client)))
+        return encode_json(explain(self._access, client.credentials, payload, is_owner=self._roster.is_owner(client)))

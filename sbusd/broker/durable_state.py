@@ -1,49 +1,67 @@
-"""The state of a bus, collected from its components: what must survive a crash, and what a planned restart hands over in addition."""
+"""The state of a bus, collected from its components: what must survive a crash, and what a planned restart hands over in addition.
+
+Spec: sbusd(8), RESTARTS.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from sbusd.broker import usage_state
-from sbusd.broker.access import AccessRules
-from sbusd.broker.control_messages import ControlMessages
-from sbusd.broker.log import BusLog
-from sbusd.broker.presence_events import PresenceEvents
-from sbusd.broker.process_watch import ProcessWatch
 from sbusd.broker.quotas import UserQuotas
-from sbusd.broker.roster import Client, Roster
+from sbusd.broker.roster import Client
+from sbusd.broker.usage import TokenBucket
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol.errors import ErrorCode
-from sbusd.state.records import BusState, ConnectionState, State
+from sbusd.protocol.credentials import Credentials
+from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State
+
+if TYPE_CHECKING:
+    from sbusd.broker.broker import BrokerComponents
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerComponents:
-    """The components of a broker, for the modules that save and restore its state."""
+_NO_GROUP = (1 << 32) - 1
+"""The kernel never gives this gid to a process."""
 
-    switch: Switch
-    roster: Roster
-    quotas: UserQuotas
-    access: AccessRules
-    process_watch: ProcessWatch
-    control_messages: ControlMessages
-    presence: PresenceEvents
-    journal: BusLog
-    counts: Counter[str]
-    admits: Callable[[int], bool]
-    """Returns whether a user is admitted to the bus."""
-    may_tap: Callable[[Client], bool]
-    """Returns whether a client has the right to tap all traffic."""
-    place: Callable[[Client], None]
-    """Sets the user and the rules of a client in the switch."""
-    end: Callable[[Client, ErrorCode, str], None]
-    """Disconnects a client with an error."""
-    refuse: Callable[[Client, ErrorCode, str, bytes], None]
-    """Sends a client an error about a packet, and disconnects it if the error requires that."""
-    process_ended: Callable[[int, bytes], None]
-    """Closes a connection because the process that its pattern names has ended."""
+
+class ChangeLog:
+    """The log of control-plane changes, from which the next process restores the bus after a crash.
+
+    This one is for a bus without a service manager that stores its state: it writes nothing. Messages are not logged and cost nothing here.
+    Each change is one record, written before the client learns of the change.
+    """
+
+    def numbered(self, connection: int) -> None:
+        """Log that a connection number is in use, before it becomes known."""
+
+    def opened(self, client: Client) -> None:
+        """Log a new client."""
+
+    def closed(self, client: Client) -> None:
+        """Log the end of a client."""
+
+    def subscribed(self, client: Client, pattern: bytes) -> None:
+        """Log one more instance of a pattern."""
+
+    def unsubscribed(self, client: Client, pattern: bytes) -> None:
+        """Log one instance of a pattern less."""
+
+    def changed(self, client: Client) -> None:
+        """Log the changed settings of a client: echo, modes."""
+
+    def tapped(self, client: Client, pattern: bytes | None) -> None:
+        """Log the tap of a client, or its end for None."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`step` has work."""
+        return False
+
+    def step(self) -> None:
+        """Do a small part of the work that happens between turns."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the statistics of the log: failures, and how often it was rewritten."""
+        return {"connections_unparked": 0, "state_failures": 0, "state_rewrites": 0}
 
 
 def durable_state(components: BrokerComponents) -> State:
@@ -64,11 +82,11 @@ def full_state(components: BrokerComponents) -> State:
     bus.counts = dict(components.counts)
     bus.records = components.journal.counters._asdict()
     bus.forgotten_early = components.quotas.absent.forgotten_early
-    state.accounts = usage_state.user_usages(components.quotas)
+    state.accounts = user_usages(components.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
         connection.progress = switch.progress(number)
-        connection.holding = usage_state.connection_usage(components.quotas, number)
+        connection.holding = connection_usage(components.quotas, number)
     return state
 
 
@@ -82,3 +100,60 @@ def connection_state(switch: Switch, client: Client) -> ConnectionState:
     who = client.credentials
     ids = (who.pid, who.uid, who.gid)
     return ConnectionState(client.connection, client.inode, client.since, switch.settings(client.connection), who=ids)
+
+
+def connection_usage(quotas: UserQuotas, connection: int) -> HoldingState:
+    """Return the usage of a connection."""
+    usage = quotas[connection].connections[connection]
+    return HoldingState(usage.control_packets, None if usage.tolerance is None else _bucket_state(usage.tolerance))
+
+
+def user_usages(quotas: UserQuotas) -> list[AccountState]:
+    """Return the usage of all users: first those with a connection, then the absent ones in the order in which they left."""
+    return [
+        AccountState(
+            user.uid,
+            _bucket_state(user.control),
+            _bucket_state(user.attempts),
+            _bucket_state(user.records),
+            dict(user.refused),
+            user.unrecorded,
+        )
+        for user in (*quotas.present.values(), *quotas.absent.users.values())
+    ]
+
+
+def readmit(quotas: UserQuotas, connection: int, credentials: Credentials, state: HoldingState) -> None:
+    """Charge a restored connection to its user, whatever the quotas are now: it was admitted before the restart."""
+    usage = quotas.force_admit(connection, credentials)
+    usage.control_packets = state.control_packets
+    if state.patience is not None:
+        usage.tolerance = quotas.new_tolerance()
+        _restore_bucket(usage.tolerance, state.patience)
+
+
+def restore_users(quotas: UserQuotas, states: list[AccountState], forgotten_early: int) -> None:
+    """Restore the usage of users, after all connections are readmitted."""
+    now = quotas.now()
+    quotas.absent.forgotten_early += forgotten_early
+    for state in states:
+        user = quotas.present.get(state.uid)
+        if user is None:
+            # The groups are unknown until the user connects again. Until then only its rates matter.
+            user = quotas.absent.users[state.uid] = quotas.new_user(Credentials(0, state.uid, _NO_GROUP), now)
+        for bucket, kept in ((user.control, state.control), (user.attempts, state.attempts), (user.records, state.tells)):
+            _restore_bucket(bucket, kept)
+        user.refused.update(state.refused)
+        user.unrecorded = state.untold
+
+
+def _bucket_state(bucket: TokenBucket) -> BucketState:
+    """Return the content of a bucket."""
+    return BucketState(bucket.tokens, bucket.since)
+
+
+def _restore_bucket(bucket: TokenBucket, state: BucketState) -> None:
+    """Restore the content of a bucket, within its present burst."""
+    # If the clock is behind the state, this is another boot: then no tokens are gained until the clock reaches that time.
+    bucket.since = min(bucket.since, state.since)
+    bucket.tokens = min(bucket.burst, state.tokens)

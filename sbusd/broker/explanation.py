@@ -6,7 +6,7 @@ import os
 import pwd
 
 from sbusd.broker.access import AccessRules
-from sbusd.config.users import LAST_UID
+from sbusd.config.users import LAST_ID
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD
@@ -56,7 +56,7 @@ def explain(access: AccessRules, asker: Credentials, payload: bytes, *, is_owner
 def _blocking(access: AccessRules, who: Credentials, action: bytes, key: bytes) -> dict[str, object]:
     """Return whether messages can wait for recipients of other users, or whether a subscriber can block publishers of other users."""
     if action == b"publish":
-        # Waiting would reveal to a publisher that a secret key has a subscriber.
+        # Waiting would reveal to a publisher that a private key has a subscriber.
         return {"waits_for_others": not (key.startswith(SECRET_HEAD) and access.keyspace.namespace(key) is not None)}
     return {"blocks_others": access.policy.may_block_others(who)}
 
@@ -66,7 +66,7 @@ def _uid(digits: bytes) -> int | None:
     if not digits:
         return None
     uid = int(digits) if digits.isdigit() and len(digits) <= 10 else -1
-    if not 0 <= uid <= LAST_UID:
+    if not 0 <= uid <= LAST_ID:
         raise ProtocolError(ErrorCode.EINVAL, _FORM)
     return uid
 

@@ -1,19 +1,19 @@
 from collections import Counter
 
-from sbusd.broker.access import AccessRules
-from sbusd.broker.admission import BusOwnership
-from sbusd.broker.change_log import ChangeLog
+from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.client_log import ClientLog
+from sbusd.broker.durable_state import ChangeLog
+from sbusd.broker.events import PresenceEvents
 from sbusd.broker.log import BusLog
-from sbusd.broker.presence_events import PresenceEvents
+from sbusd.broker.policy import SwitchRightsCache
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
-from sbusd.broker.switch_rights import SwitchRightsCache
-from sbusd.dataplane.contract import ConnectionCounters, End, Switch
+from sbusd.dataplane.contract import Switch
+from sbusd.dataplane.sink import ClientSink
 
-class FastPath:
+class FastPath(ClientSink):
     switch: Switch
     has_change_log: bool
     _ownership: BusOwnership
@@ -29,10 +29,8 @@ class FastPath:
     _log: ClientLog
     _change_log: ChangeLog
     _counts: Counter[str]
+    def _attach(self, switch_used: Switch) -> None: ...
+    def _count_answered(self) -> None: ...
     def connected(self, connection: int, fd: int) -> None: ...
-    def control(self, connection: int, packet: bytes) -> None: ...
-    def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None: ...
-    def closed(self, connection: int) -> None: ...
     def _apply_rights(self, client: Client) -> None: ...
-    def _subscribe(self, client: Client, pattern: bytes) -> None: ...
     def _unsubscribe(self, client: Client, pattern: bytes) -> bool: ...

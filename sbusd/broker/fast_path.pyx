@@ -1,107 +1,280 @@
-# cython: language_level=3
+# cython: language_level=3, cdivision=True
+# distutils: language = c++
 """The compiled part of the broker: connect, `whoami`, ping, SUB, UNSUB and disconnect, which each short-lived client needs.
 
-It rejects users that `admission` does not allow. Rules, rights and quotas are decided in `access`, `switch_rights` and `quotas`;
-`refusals` sends errors. Other packets and ends are left to `sbusd.broker.broker.Broker`. Spec: sbus-protocol(7) §4, §6, §8.
+A packet that needs no new decision and no report is handled without the interpreter's lock.
+
+It rejects users that `access` does not admit. Rules, rights and quotas are decided in `access`, `policy` and `quotas`; `refusals`
+sends errors. Other packets and ends are left to `sbusd.broker.broker.Broker`. Spec: sbus-protocol(7) §4, §6, §8.
 """
 
-from sbusd.broker.roster cimport Client, Roster
-from sbusd.broker.usage cimport UsageTable
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+from libcpp.string cimport string
 
-from time import time
+from sbusd.broker.roster cimport AllowedPatterns, Client, ClientState, EventListeners, Roster
+from sbusd.broker.usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
+from sbusd.dataplane.avl cimport link_of
+from sbusd.dataplane.commands cimport add_pattern, send_packet, set_cred, set_rights, set_user
+from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection
+from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime, timespec
+from sbusd.dataplane.plane cimport Plane, find
+from sbusd.dataplane.sink cimport ClientSink, end_of, last_counters
+from sbusd.dataplane.switch cimport Switch
 
 from sbusd.broker import log_messages
-from sbusd.broker.switch_rights import MAX_ALLOWED, MAX_ALLOWED_BYTES
-from sbusd.dataplane.contract import End
 from sbusd.dataplane.peer import credentials_of
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
-cdef bytes _PING_HEAD = b"CMSG " + controls.PING + b"\0"
-cdef bytes _WHOAMI = b"CMSG " + controls.WHOAMI
-cdef bytes _WHOAMI_HEAD = _WHOAMI + b"\0"
+cdef string _PING_HEAD = b"CMSG " + controls.PING + b"\0"
+cdef string _WHOAMI = b"CMSG " + controls.WHOAMI
 cdef bytes _SUB_HEAD = b"SUB "
 cdef bytes _EVENT_HEAD = EVENT_HEAD
 cdef bytes _SECRET_HEAD = SECRET_HEAD
 cdef bytes _RESERVED_HEAD = b"!/"       # patterns whose verdict depends on more than user and groups
-cdef Py_ssize_t _MAX_ALLOWED_BYTES = MAX_ALLOWED_BYTES
-cdef Py_ssize_t _MAX_ALLOWED = MAX_ALLOWED
 cdef object _CONNECTED = log_messages.CLIENT_CONNECTED
 cdef int _CONNECTED_PRIORITY = log_messages.CLIENT_CONNECTED.priority
 cdef int _DISCONNECTED_PRIORITY = log_messages.CLIENT_DISCONNECTED.priority
-cdef object _DESCRIPTORS = End.DESCRIPTORS
-cdef object _HANGUP = End.HANGUP
 cdef Py_ssize_t _MAX_PACKET_BYTES = MAX_PACKET_BYTES
 
 
-cdef class FastPath:
+cdef double time_now() noexcept nogil:
+    """Return the time in seconds since 1970."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return now.tv_sec + now.tv_nsec / 1e9
+
+
+cdef void append_id(string& text, uint32_t number, bint is_followed) noexcept nogil:
+    """Append the digits of an id, and a ``/`` if more ids follow."""
+    cdef char digits[11]
+    cdef int place = 11
+    if is_followed:
+        place -= 1
+        digits[place] = 47      # /
+    while True:
+        place -= 1
+        digits[place] = 48 + number % 10
+        number //= 10
+        if number == 0:
+            break
+    text.append(&digits[place], 11 - place)
+
+
+cdef class Decision:
+    """What the rules of one cache decide about a user with certain groups. The latest one is kept: most users connect again and again."""
+
+    cdef object cache
+    cdef object groups
+    cdef uint32_t uid
+    cdef uint32_t gid
+    cdef AllowedPatterns allowed
+    cdef bint blocks_others
+    cdef uint64_t rules
+    cdef int sight
+
+    cdef bint is_about(self, cache, uint32_t uid, uint32_t gid, groups):
+        """Return whether this is the decision of *cache* about such a user."""
+        return self.cache is cache and self.uid == uid and self.gid == gid and (self.groups is groups or self.groups == groups)
+
+
+cdef class FastPath(ClientSink):
     """The compiled part of a broker, which sets the attributes."""
 
     cdef public object switch "switch_object"   # `switch` is a keyword of C, which Cython before 3.1 does not escape
-    cdef public object _ownership
+    cdef object ownership
+    cdef object admitted                        # the uids that may connect; None: all
+    cdef bint ends_when_empty
     cdef public object _journal
     cdef public object _access
+    cdef string cred_head                       # of all credentials
     cdef public Roster _roster
     cdef public UsageTable _quotas
     cdef public object _rights
-    cdef public object _presence
+    cdef object presence_events
+    cdef EventListeners listeners
     cdef public object _bindings
-    cdef public object _process_watch
+    cdef object process_watch
+    cdef dict watched                           # the watched processes, by connection
     cdef public object _refusals
     cdef public object _log
     cdef public object _change_log
     cdef public object _counts
     cdef public bint has_change_log             # changes are kept for a restart
+    cdef Plane plane
+    cdef Decision latest
+    cdef string reply
+    cdef uint64_t answered                      # packets that `answer` has handled and `_counts` does not have yet
 
-    def connected(self, connection, int fd):
+    @property
+    def _ownership(self):
+        """The owners and the admitted users."""
+        return self.ownership
+
+    @_ownership.setter
+    def _ownership(self, ownership):
+        self.ownership = ownership
+        self.admitted = ownership.allowed
+        self.ends_when_empty = ownership.ends_when_empty
+
+    @property
+    def _process_watch(self):
+        """The watched processes."""
+        return self.process_watch
+
+    @_process_watch.setter
+    def _process_watch(self, watch):
+        self.process_watch = watch
+        self.watched = watch.by_connection
+
+    @property
+    def _presence(self):
+        """The presence events."""
+        return self.presence_events
+
+    @_presence.setter
+    def _presence(self, presence):
+        self.presence_events = presence
+        self.listeners = presence.listeners
+
+    def _attach(self, Switch switch_used):
+        """Set the switch."""
+        self.switch = switch_used
+        self.plane = switch_used.plane
+        prefix = self._access.keyspace.prefix
+        self.cred_head = (prefix + b"/" if prefix else b"") + SECRET_HEAD
+
+    def _count_answered(self):
+        """Bring the counter of control packets up to date."""
+        self._counts["control_packets"] += self.answered
+        self.answered = 0
+
+    # -- clients that begin
+
+    def connected(self, uint64_t connection, int fd):
+        """Add a new client, or reject the connection."""
+        self.begin(find(self.plane, connection))
+
+    cdef int begin(self, Connection* connection) except -1:
         """Add a new client, or reject the connection."""
         cdef Client client
+        cdef int fd = connection.out.fd
+        number = connection.id
         if self.has_change_log:
-            self._change_log.numbered(connection)
+            self._change_log.numbered(number)
         try:
             credentials = credentials_of(fd)
         except OSError as error:
-            self._refusals.reject_unknown(connection, error)
-            return
-        uid = credentials.uid
-        allowed = self._ownership.allowed
-        if allowed is not None and uid not in allowed:
+            self._refusals.reject_unknown(number, error)
+            return 0
+        if self.admitted is not None and (<tuple>credentials)[1] not in self.admitted:
             # Never in the roster: a rejected user must not be the last client, whose disconnect stops a bus with option -c.
-            self._refusals.reject_user(connection, credentials)
-            return
-        refusal = self._quotas.admit(connection, credentials)
+            self._refusals.reject_user(number, credentials)
+            return 0
+        refusal = self._quotas.admit_client(number, credentials)
         if refusal is not None:
-            self._refusals.reject_for_quota(connection, credentials, refusal)
-            return
-        client = self._roster.add(connection, credentials, time(), fd)
-        self._apply_rights(client)
+            self._refusals.reject_for_quota(number, credentials, refusal)
+            return 0
+        client = self._roster.add(number, credentials, time_now(), fd)
+        self.place(connection, client)
         if self.has_change_log:
             self._change_log.opened(client)
         if self.has_listeners():
-            self._presence.connected(client)
+            self.presence_events.connected(client)
         if _CONNECTED_PRIORITY <= self._journal.level:
             self._log.record(_CONNECTED, client)
+        return 0
 
-    def control(self, connection, bytes packet):
+    def _apply_rights(self, Client client):
+        """Set the user, the rights and the limits of a client in the switch, which enforces them."""
+        self.place(find(self.plane, client.connection), client)
+
+    cdef int place(self, Connection* connection, Client client) except -1:
+        """Set the user, the rights and the limits of a client in the switch, which enforces them."""
+        cdef UserUsage user = self._quotas.user_of(client.connection)
+        cdef Decision decision = self.decision_about(client.credentials)
+        cdef string cred = self.cred_head
+        append_id(cred, decision.gid, True)
+        append_id(cred, decision.uid, True)
+        append_id(cred, (<tuple>client.credentials)[0], False)
+        client.allowed = decision.allowed
+        client.state.allowed = &decision.allowed.patterns
+        client.state.charge = &(<ConnectionUsage>user.connections[client.connection]).charge
+        connection.client = &client.state
+        set_user(self.plane, connection, decision.uid)
+        set_rights(connection, decision.blocks_others, decision.rules, decision.sight)
+        set_cred(connection, cred.data(), cred.size())
+        connection.out.account.room.packets_limit = user.charge.max_queued_packets
+        connection.out.account.room.bytes_limit = user.charge.max_queued_bytes
+        return 0
+
+    cdef Decision decision_about(self, credentials):
+        """Return what the rules decide about a client."""
+        cdef uint32_t uid = (<tuple>credentials)[1], gid = (<tuple>credentials)[2]
+        cdef Decision decision = self.latest
+        if decision is None or not decision.is_about(self._rights, uid, gid, (<tuple>credentials)[3]):
+            decision = self.latest = Decision.__new__(Decision)
+            decision.cache, decision.uid, decision.gid, decision.groups = self._rights, uid, gid, (<tuple>credentials)[3]
+            (decision.blocks_others, decision.rules, decision.sight), decision.allowed = self._rights.find(credentials)
+        return decision
+
+    # -- packets
+
+    cdef bint answer(self, Connection* connection, const char* packet, size_t length, int64_t now) noexcept nogil:
+        """Handle a ping, `whoami`, or a SUB that the rules are known to allow: the reply is an echo, a constant, or none."""
+        cdef ClientState* client = <ClientState*>connection.client
+        cdef const char* end
+        if client is NULL:
+            return False
+        if length >= _PING_HEAD.size() and memcmp(packet, _PING_HEAD.data(), _PING_HEAD.size()) == 0:
+            if not self._quotas.take_control(client.charge, now / 1e9):
+                return False
+            send_packet(self.plane, connection, packet, length)
+        elif length == _WHOAMI.size() and memcmp(packet, _WHOAMI.data(), length) == 0:
+            if not self._quotas.take_control(client.charge, now / 1e9):
+                return False
+            self.reply.assign(packet, length)
+            self.reply.push_back(0)
+            self.reply.append(connection.party.cred)
+            send_packet(self.plane, connection, self.reply.data(), self.reply.size())
+        elif length >= 4 and memcmp(packet, b"SUB ", 4) == 0:
+            end = <const char*>memchr(packet, 0, length)
+            if not self.subscribe_plain(connection, packet + 4, (length if end is NULL else end - packet) - 4, now):
+                return False
+        else:
+            return False
+        self.answered += 1
+        return True
+
+    cdef bint subscribe_plain(self, Connection* connection, const char* pattern, size_t length, int64_t now) noexcept nogil:
+        """Store a pattern that the rules are known to allow and return True, or return False if there is more to decide or to report."""
+        cdef ClientState* client = <ClientState*>connection.client
+        if self.has_change_log or self.listeners.count or self.plane.taps.count or link_of(client.allowed, pattern, length) is NULL:
+            return False
+        if not self._quotas.may_subscribe(client.charge, pattern, length) or not self._quotas.take_control(client.charge, now / 1e9):
+            return False
+        self._quotas.take_subscription(client.charge, pattern, length)
+        add_pattern(self.plane, connection, pattern, length)
+        client.subscriptions += 1
+        return True
+
+    cdef int handle(self, Connection* connection, bytes packet) except -1:
         """Handle a packet that is not a well-formed MSG."""
-        cdef Client client = self._roster.client_of(connection)
-        self._counts["control_packets"] += 1
-        refusal = self._quotas.charge_control(connection)
+        cdef Client client = self._roster.client_of(connection.id)
+        self.answered += 1
+        self._count_answered()
+        refusal = self._quotas.charge_packet(client.connection)
         if refusal is not None:
             self._refusals.refuse_for_quota(client, refusal, packet)
-            return
+            return 0
         try:
-            # The most frequent packets are not parsed: their reply is an echo or a constant of the connection.
-            if packet.startswith(_PING_HEAD):
-                self.switch.send(connection, packet)
-            elif packet == _WHOAMI:
-                self.switch.send(connection, _WHOAMI_HEAD + client.cred)
-            elif packet.startswith(_SUB_HEAD) and len(packet) <= _MAX_PACKET_BYTES:
-                refusal = self._quotas.charge_change(connection) if self.has_change_log else None
+            if packet.startswith(_SUB_HEAD) and len(packet) <= _MAX_PACKET_BYTES:
+                refusal = self._quotas.charge_change(client.connection) if self.has_change_log else None
                 if refusal is None:
-                    self._subscribe(client, packet[4:].partition(b"\0")[0])
+                    self._subscribe(connection, client, packet[4:].partition(b"\0")[0])
                 else:
                     self._refusals.refuse_for_quota(client, refusal, packet)
             else:
@@ -110,72 +283,32 @@ cdef class FastPath:
             self._refusals.refuse(client, error.code, error.words, packet)
         except Exception as error:
             self._fail(client, error)
+        return 0
 
-    def ended(self, connection, end, counters):
-        """Remove a client whose connection has ended."""
-        if self._process_watch.by_connection:
-            self._process_watch.forget(connection)
-        if end is _DESCRIPTORS:
-            self._counts["descriptor_senders"] += 1
-        client = self._roster.remove(connection)
-        if client is None:
-            return
-        if self.has_change_log:
-            self._change_log.closed(client)
-        if self.has_listeners():
-            self._presence.disconnected(client, counters.queued_packets)
-        if end is not _HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
-            self._log.ended(client, end, counters)
-        if self._ownership.ends_when_empty and not len(self._roster):
-            self.stop("the last client has left", for_good=True)
-
-    def closed(self, connection):
-        """Release what an ended connection used: its descriptor was open until now."""
-        self._quotas.leave(connection)
-
-    cdef bint has_listeners(self) except -1:
-        """Return whether any client or tap receives events about connections."""
-        return bool(self._presence.listening) or self.switch.is_tapped()
-
-    cpdef _apply_rights(self, Client client):
-        """Set the user, the rights and the limits of a client in the switch, which enforces them."""
-        who = client.credentials
-        uid = who.uid
-        cache = self._rights
-        found = cache.known.get((uid, who.gid, who.groups))
-        if found is None:
-            found = cache.find(who)
-        (blocks_others, rules, sight), client.allowed = found
-        client.cred = who.key(self._access.keyspace.prefix)
-        self.switch.set_party(client.connection, uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=client.cred)
-        limits = self._quotas.user_of(client.connection).limits
-        self.switch.set_user_limits(uid, limits.queued_packets, limits.queued_bytes)
-
-    cpdef _subscribe(self, Client client, bytes pattern):
+    cdef int _subscribe(self, Connection* connection, Client client, bytes pattern) except -1:
         """Store a pattern, or refuse it."""
-        connection = client.connection
+        number = client.connection
         if pattern not in client.allowed:
-            verdict = self._access.subscription(pattern, client.credentials, connection)
+            verdict = self._access.subscription(pattern, client.credentials, number)
             if verdict.code is not None:
                 self._refusals.refuse_subscription(client, pattern, verdict)
-                return
-            if len(pattern) <= _MAX_ALLOWED_BYTES and not pattern.startswith(_RESERVED_HEAD):
-                if len(client.allowed) >= _MAX_ALLOWED:
-                    client.allowed.clear()
+                return 0
+            if not pattern.startswith(_RESERVED_HEAD):
                 client.allowed.add(pattern)
-        refusal = self._quotas.charge_subscription(connection, pattern)
+        refusal = self._quotas.charge_pattern(number, pattern)
         if refusal is not None:
             self._refusals.refuse_for_quota(client, refusal, _SUB_HEAD + pattern)
-            return
+            return 0
         if pattern.startswith(_SECRET_HEAD) and self._access.names_process(pattern) and not self._bindings.bind(client, pattern):
-            self._quotas.release_subscription(connection, pattern)
-            return
-        self.switch.subscribe(connection, pattern)
-        client.subscriptions += 1
+            self._quotas.release_pattern(number, pattern)
+            return 0
+        add_pattern(self.plane, connection, pattern, len(pattern))
+        client.state.subscriptions += 1
         if self.has_change_log:
             self._change_log.subscribed(client, pattern)
         if self.has_listeners() or pattern.startswith(_EVENT_HEAD):
-            self._presence.subscribed(client, pattern)
+            self.presence_events.subscribed(client, pattern)
+        return 0
 
     def _unsubscribe(self, Client client, bytes pattern):
         """Remove one instance of a pattern and return True, or return False if there is none."""
@@ -185,9 +318,44 @@ cdef class FastPath:
         client.subscriptions -= 1
         if self.has_change_log:
             self._change_log.unsubscribed(client, pattern)
-        self._quotas.release_subscription(connection, pattern)
-        if self._process_watch.by_connection:
+        self._quotas.release_pattern(connection, pattern)
+        if self.watched:
             self._bindings.release(client, pattern)
         if self.has_listeners():
-            self._presence.unsubscribed(client, pattern)
+            self.presence_events.unsubscribed(client, pattern)
         return True
+
+    # -- clients that end
+
+    cdef int end(self, Connection* connection, uint64_t lost) except -1:
+        """Remove a client whose connection has ended."""
+        cdef int reason = connection.end
+        number = connection.id
+        connection.client = NULL
+        if lost:
+            self.lost(number, lost)
+        if self.watched:
+            self.process_watch.forget(number)
+        if reason == END_DESCRIPTORS:
+            self._counts["descriptor_senders"] += 1
+        client = self._roster.remove(number)
+        if client is None:
+            return 0
+        if self.has_change_log:
+            self._change_log.closed(client)
+        if self.has_listeners():
+            self.presence_events.disconnected(client, connection.out.left_packets)
+        if reason != END_HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
+            self._log.ended(client, end_of(connection), last_counters(connection))
+        if self.ends_when_empty and not len(self._roster):
+            self.stop("the last client has left", for_good=True)
+        return 0
+
+    cdef int release(self, uint64_t connection) except -1:
+        """Release what an ended connection used: its descriptor was open until now."""
+        self._quotas.leave_user(connection)
+        return 0
+
+    cdef bint has_listeners(self) noexcept:
+        """Return whether any client or tap receives events about connections."""
+        return self.listeners.count != 0 or self.plane.taps.count != 0

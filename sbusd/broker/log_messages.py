@@ -5,7 +5,7 @@ The facts in a template are arguments of :meth:`sbusd.broker.log.BusLog.record`.
 
 from __future__ import annotations
 
-from sbusd.systemd.log_record import LogMessage, Priority
+from sbusd.systemd.log_records import LogMessage, Priority
 
 STARTED = LogMessage("3ee6e31eb91f4cacacd8a352d87d2d88", Priority.INFO, "started", "ready at {address}, version {version}")
 STOPPED = LogMessage("d13ce47e04754db2b14253005347267b", Priority.INFO, "stopped", "stopped: {reason}")
@@ -16,7 +16,7 @@ CREDENTIALS_UNKNOWN = LogMessage(
     "1c4bcf6a23ac4f618aaaa9f9c2082ec6", Priority.ERR, "credentials-unknown", "rejected connection, peer credentials unknown: {reason}"
 )
 SECRET_REFUSED = LogMessage(
-    "05b0dbafb2f4458cb04434240b88d62d", Priority.NOTICE, "secret-refused", "rejected subscription to a secret key: {reason}"
+    "05b0dbafb2f4458cb04434240b88d62d", Priority.NOTICE, "secret-refused", "rejected subscription to a private key: {reason}"
 )
 RESERVED_KEY_REFUSED = LogMessage(
     "c85690b70aa5420687d23f4e9c1d922a", Priority.NOTICE, "reserved-key-refused", "rejected {count} {packet} packets with a reserved key"
@@ -58,7 +58,7 @@ TAP_OPENED = LogMessage(
     "4263cd3ab4d64207ad1d429e3ac5adc6", Priority.NOTICE, "tap-opened", "opened tap: the client receives a copy of all matching traffic"
 )
 TAP_REFUSED = LogMessage(
-    "faae65d3157b4945997b052b7b1b9be4", Priority.NOTICE, "tap-refused", "rejected tap: the user does not have the right tap"
+    "faae65d3157b4945997b052b7b1b9be4", Priority.NOTICE, "tap-refused", "rejected tap: the user does not have the tap right"
 )
 PROTECTED_USER_ENDED = LogMessage(
     "65a487dd126544d2a3962ed5af32c009",
@@ -89,13 +89,13 @@ PROCESS_ENDED = LogMessage(
     "68856e5b4edd41348853960d6d29e2f4",
     Priority.NOTICE,
     "process-ended",
-    "disconnected client: the process that its secret key names has ended, but another process holds the socket",
+    "disconnected client: the process that its private key names has ended, but another process holds the socket",
 )
 PROCESSES_UNWATCHED = LogMessage(
     "38e59a0bd1c64be9a90ba0e64f9dbfee",
     Priority.WARNING,
     "processes-unwatched",
-    "kernel does not report the end of client processes (Linux 6.5 does): subscriptions to secret keys can outlive the process",
+    "kernel does not report the end of client processes (Linux 6.5 does): subscriptions to private keys can outlive the process",
 )
 HANDED_OVER = LogMessage(
     "316b26751dbb4087b31b5df849b354dd",

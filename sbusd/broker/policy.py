@@ -10,12 +10,13 @@ Rules on publishing apply twice to a key at an address: to the whole key, and to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from sbusd.broker.roster import AllowedPatterns
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
-from sbusd.dataplane.contract import PublishRule
+from sbusd.dataplane.contract import PublishRule, Sight
 from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import Reach
+from sbusd.protocol.keys import KeySpace, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Decision:
 
 
 _UNDECIDED = Decision(True)
+
+MAX_CREDENTIALS = 1_024
+"""Maximum number of sets of credentials in the cache of rights. When it is full, it is emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,47 @@ def _has(who: Credentials, subjects: Subjects) -> bool:
 def _names(who: Credentials, users: tuple[int, ...], groups: tuple[int, ...]) -> bool:
     """Return whether *who* is one of the users, or a member of one of the groups."""
     return who.uid in users or who.gid in groups or not who.groups.isdisjoint(groups)
+
+
+class SwitchRights(NamedTuple):
+    """The rights that the switch enforces itself, of all clients with the same user and groups.
+
+    See :meth:`sbusd.dataplane.contract.Switch.set_party`.
+    """
+
+    blocks_others: bool
+    rules: int
+    sight: Sight
+
+
+class SwitchRightsCache:
+    """The rights under one policy, determined once for each set of credentials, not for each connection: that reads every rule.
+
+    Create another cache when the policy or the *owners* change.
+    """
+
+    def __init__(self, policy: Policy, owners: frozenset[int]) -> None:
+        self._policy = policy
+        self._owners = owners
+        self.known: dict[tuple[int, int, frozenset[int]], tuple[SwitchRights, AllowedPatterns]] = {}
+        """By uid, gid and groups: the rights, and ordinary patterns that such a client may subscribe to."""
+
+    def of(self, who: Credentials) -> SwitchRights:
+        """Return the rights of a client with the credentials *who*. Its pid does not matter."""
+        return self.find(who)[0]
+
+    def find(self, who: Credentials) -> tuple[SwitchRights, AllowedPatterns]:
+        """Return the rights of *who*, and the cached patterns that such a client may subscribe to. The caller adds patterns."""
+        key = who.uid, who.gid, who.groups
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) >= MAX_CREDENTIALS:
+                self.known.clear()
+            found = self.known[key] = self._determine(who), AllowedPatterns()
+        return found
+
+    def _determine(self, who: Credentials) -> SwitchRights:
+        """Return the rights of *who* by the policy."""
+        policy = self._policy
+        sight = Sight.ALL if who.uid in self._owners else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
+        return SwitchRights(policy.may_block_others(who), policy.publish_mask(who), sight)

@@ -1,4 +1,4 @@
-"""Watched processes: a subscription to a secret key that names a pid ends with that process. Spec: sbus-protocol(7) §4; pidfd_open(2).
+"""Watched processes: a subscription to a private key that names a pid ends with that process. Spec: sbus-protocol(7) §4; pidfd_open(2).
 
 The kernel can give the pid of an ended process to another one, and a child process can still hold the socket. So the bus keeps a pidfd of
 each process that a subscription names, and is notified when the process ends.

@@ -6,21 +6,23 @@ Rules:
 2. Only owners may use more than half of the descriptors that other users leave free, so there is always one for the next user.
 3. A user without a connection is remembered until its buckets are full, so that reconnecting does not refill them. The number of
    these users is bounded; the others are forgotten.
+4. A refusal does not cost more than the request: the largest holders are determined only for refusals that are logged.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from sbusd.broker.quota_refusal import Quota, QuotaRefusal, refuse
 from sbusd.broker.usage import ConnectionUsage, TokenBucket, UsageTable, UserUsage
-from sbusd.config.quotas import QuotaSettings
+from sbusd.config.settings import QuotaSettings
 from sbusd.protocol.credentials import Credentials
-from sbusd.state.usage import StateUsage
 
 RESERVED_DESCRIPTORS = 32
 """Descriptors reserved for the bus itself: its listening socket, its epolls, the journal's socket, a configuration file."""
@@ -32,6 +34,83 @@ TOLERATED_RATE = 100
 """Refused packets per second that are forgiven."""
 
 _RECORDS_AT_ONCE, _RECORDS_PER_SECOND = 5, 1
+
+TOP_HOLDERS = 3
+"""Number of processes that the log record of a refusal names."""
+
+
+class Quota(enum.Enum):
+    """A quota, by its key in sbusd.toml(5). The switch enforces the quotas of queued packets and bytes."""
+
+    CONNECTIONS = "connections"
+    SUBSCRIPTIONS = "subscriptions"
+    PATTERN_BYTES = "pattern_bytes"
+    STATE_BYTES = "state_bytes"
+    CONTROL_RATE = "control_rate"
+    CONNECTION_RATE = "connection_rate"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRefusal:
+    """A refused request. ``reason`` is the text for the client; ``disconnects`` says whether its connection is closed.
+
+    ``unrecorded`` is the number of refusals of this user that the log record counts, 0: write no record; ``holders`` are the largest ones.
+    """
+
+    quota: Quota
+    reason: str
+    disconnects: bool = False
+    unrecorded: int = 0
+    holders: str = ""
+
+
+class StateUsage:
+    """The memory that each user's changes take in the state log until it is rewritten, in bytes: see ``state_bytes`` in sbusd.toml(5).
+
+    Counted are the current log, the draft of the next one, and the obsolete one. The patterns in an image are not counted here:
+    ``pattern_bytes`` limits them.
+    """
+
+    def __init__(self) -> None:
+        self._log: Counter[int] = Counter()
+        self._draft: Counter[int] = Counter()
+        self._obsolete: Counter[int] = Counter()
+
+    def of(self, uid: int) -> int:
+        """Return the size of all changes of a user."""
+        # Not with []: for a missing key, a Counter calls a Python function.
+        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._obsolete.get(uid, 0)
+
+    def in_log(self, uid: int) -> int:
+        """Return the size of those in the current log: a rewrite would remove them."""
+        return self._log[uid]
+
+    def add_to_log(self, uid: int, size: int) -> None:
+        """Count a change in the current log."""
+        self._log[uid] += size
+
+    def add_to_draft(self, uid: int, size: int) -> None:
+        """Count a change in the draft."""
+        self._draft[uid] += size
+
+    def commit(self) -> None:
+        """Make the draft the current log, and the current log obsolete."""
+        self._obsolete += self._log
+        self._log, self._draft = self._draft, Counter()
+
+    def drop_draft(self) -> None:
+        """Make the draft obsolete."""
+        self._obsolete += self._draft
+        self._draft = Counter()
+
+    def drop_log(self) -> None:
+        """Make the current log obsolete."""
+        self._obsolete += self._log
+        self._log = Counter()
+
+    def free(self) -> None:
+        """Forget the obsolete log: it is freed."""
+        self._obsolete = Counter()
 
 
 class UserQuotas(UsageTable):
@@ -55,6 +134,7 @@ class UserQuotas(UsageTable):
     def configure(self, settings: QuotaSettings, owners: frozenset[int]) -> list[UserUsage]:
         """Apply new quotas, and return the users that have a connection. They keep what they use beyond a new quota."""
         self._settings, self._owners = settings, owners
+        self.forget_unchanged()
         now = self.now()
         for user in (*self.present.values(), *self.absent.users.values()):
             self.update_limits(user, user.credentials, now)
@@ -102,7 +182,7 @@ class UserQuotas(UsageTable):
         return self._settings.state_bytes if user is None else user.limits.state_bytes
 
     def _descriptor_limit_of(self, user: UserUsage) -> tuple[int, str]:
-        """Return the maximum number of descriptors of a user, and the reason if it is not the quota."""
+        """Return the maximum number of descriptors of a user, and the reason if it is not the quota. See ``UsageTable.has_descriptor``."""
         quota = user.limits.connections
         half = self.half_of_free(user)
         if user.is_owner or quota <= half:
@@ -116,8 +196,8 @@ class UserQuotas(UsageTable):
         user = self.present.get(credentials.uid)
         if user is None:
             user = self.present[credentials.uid] = self.new_user(credentials, self.now())
-        usage = user.connections[connection] = ConnectionUsage(credentials.pid, 0)
         self.by_connection[connection] = user
+        usage = user.add_connection(connection, credentials.pid)
         self.force_descriptor(connection)
         return usage
 
@@ -184,6 +264,40 @@ class UserQuotas(UsageTable):
     def new_tolerance(self) -> TokenBucket:
         """Return the full bucket of refused control packets of one connection."""
         return TokenBucket.full(TOLERATED_RATE, TOLERATED_PACKETS, self.now())
+
+
+def refuse(
+    user: UserUsage, quota: Quota, used: int, limit: int, now: float, *, unit: str = "", hint: str = "", disconnects: bool = False
+) -> QuotaRefusal:
+    """Count a refusal and return it: the user has *used* so much of *limit*. *unit* and *hint* are inserted into the text as they are."""
+    user.refused[quota.value] += 1
+    user.unrecorded += 1
+    reason = f"{quota.value}: {used} of {limit}{unit} used by user {user.uid}{hint}"
+    if not user.records.take(now):
+        return QuotaRefusal(quota, reason, disconnects)
+    unrecorded, user.unrecorded = user.unrecorded, 0
+    return QuotaRefusal(quota, reason, disconnects, unrecorded, top_holders(user, quota))
+
+
+_AMOUNTS: Mapping[Quota, Callable[[ConnectionUsage], int]] = {
+    Quota.SUBSCRIPTIONS: lambda usage: usage.subscriptions,
+    Quota.PATTERN_BYTES: lambda usage: usage.pattern_bytes,
+    Quota.CONTROL_RATE: lambda usage: usage.control_packets,
+    Quota.STATE_BYTES: lambda usage: usage.control_packets,
+}
+
+
+def top_holders(user: UserUsage, quota: Quota) -> str:
+    """Return which of a user's processes use most of a quota: of connections summed by process, otherwise by connection."""
+    if quota in (Quota.CONNECTIONS, Quota.CONNECTION_RATE):
+        by_pid: Counter[int] = Counter()
+        for usage in user.connections.values():
+            by_pid[usage.pid] += usage.descriptors
+        most = by_pid.most_common(TOP_HOLDERS)
+    else:
+        amount = _AMOUNTS[quota]
+        most = [(usage.pid, amount(usage)) for usage in heapq.nlargest(TOP_HOLDERS, user.connections.values(), key=amount)]
+    return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "none"
 
 
 def descriptor_limit() -> int:

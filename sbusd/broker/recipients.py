@@ -1,4 +1,4 @@
-"""The recipients of a key: ``!/bus/members`` and ``!/bus/trace``. Spec: sbus-protocol(7) §6.
+"""The recipients of a key, ``!/bus/members`` and ``!/bus/trace``, and those that block publishers. Spec: sbus-protocol(7) §6 and §7.
 
 While a reply is made no message is routed, so each page is limited in size and in work.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import islice
 
-from sbusd.broker import blocking_report
 from sbusd.broker.access import AccessRules
-from sbusd.broker.json_encoding import text
+from sbusd.broker.events import key_text
+from sbusd.broker.policy import Policy
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
+from sbusd.dataplane.counters import Wait
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD
 
@@ -36,6 +37,9 @@ COMPARISON_COST = 128
 
 _PATTERNS_AT_ONCE = 16
 
+LISTED_BLOCKERS = 20
+"""Maximum number of blocking recipients in one reply: with four publishers each, about 5 kB of JSON."""
+
 
 class Recipients:
     """The queries of one bus for the recipients of a key. *page_clients* is the maximum number of clients on a page of a trace."""
@@ -52,7 +56,7 @@ class Recipients:
         self._access = access
 
     def may_know(self, client: Client, key: bytes) -> bool:
-        """Return whether a client that may publish to *key* may know its recipients. Those of a secret key are secret too."""
+        """Return whether a client that may publish to *key* may know its recipients. Those of a private key are private too."""
         is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
         return not is_secret or self._roster.is_owner(client) or self._access.opens(key, client.credentials)
 
@@ -79,7 +83,7 @@ class Recipients:
         if verdict.code is not None and not (verdict.rule is not None and self._roster.is_owner(client)):
             raise ProtocolError(verdict.code, f"clients that cannot publish to a key cannot list its members: {verdict.reason}")
         if not self.may_know(client, key):
-            raise ProtocolError(ErrorCode.EPERM, "only clients whose credentials match a secret key can list its members")
+            raise ProtocolError(ErrorCode.EPERM, "only clients whose credentials match a private key can list its members")
 
     def trace(self, client: Client, key: bytes, after: bytes) -> dict[str, object]:
         """Return a page of the visible clients with numbers above *after*: the recipients of *key*, and the others with the reason.
@@ -108,7 +112,7 @@ class Recipients:
             else:
                 others.append(who | {"reason": self._why_not(each, key, publishable=publishable)})
         return {
-            "key": text(key),
+            "key": key_text(key),
             "publishable": verdict.is_allowed,
             "reason": verdict.reason,
             "recipients": recipients,
@@ -119,9 +123,9 @@ class Recipients:
 
     def _blocking(self, publisher: Client, recipient: Client) -> dict[str, object]:
         """Return what happens to a publisher when a recipient's queue is full, and the publishers that the recipient blocks now."""
-        found = blocking_report.of_connection(self._switch, self._roster, publisher, recipient.connection)
+        found = blocking_of(self._switch, self._roster, publisher, recipient.connection)
         now = {name: found[name] for name in ("blocked_others_ms", "blocks_count", "blocks")}
-        return {"when_full": blocking_report.when_full(self._access.policy, recipient, publisher)} | now
+        return {"when_full": mode_when_full(self._access.policy, recipient, publisher)} | now
 
     def _matching(self, client: Client, key: bytes, allowance: int) -> tuple[list[str], int]:
         """Return the client's patterns that match *key*, and the rest of *allowance*; no patterns and -1 if that is not enough."""
@@ -139,7 +143,7 @@ class Recipients:
                 if allowance < 0:
                     return [], -1
                 if is_alike and self._keyspace.matches(pattern, key):
-                    found.append(text(pattern))
+                    found.append(key_text(pattern))
         return found, allowance
 
     def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:
@@ -160,3 +164,55 @@ def parse_start(payload: bytes, what: str = "connection") -> int:
     if not payload.isdigit() or len(payload) > 19:
         raise ProtocolError(ErrorCode.EINVAL, f"the page to start after must be the number of a {what}")
     return int(payload)
+
+
+def blocking_of(switch: Switch, roster: Roster, viewer: Client, connection: int, *, sees_all: bool = False) -> dict[str, object]:
+    """Return the connections that block *connection*, and those that it blocks, as *viewer* may see them; *sees_all*: all of them.
+
+    Each client may know that it is blocked or blocks others, and for how long, because it could measure that. The other connection is shown
+    only to clients that may see it anyway.
+    """
+    waits = switch.waits(connection)
+    return {
+        "pace": waits.is_paced,
+        "blocked_ms": waits.blocked_ms,
+        "blocked_by_count": waits.blocked_by_count,
+        "blocked_by": [_wait(roster, viewer, each, sees_all=sees_all) for each in waits.blocked_by],
+        "blocked_others_ms": waits.blocked_others_ms,
+        "blocks_count": waits.blocks_count,
+        "blocks": [_wait(roster, viewer, each, sees_all=sees_all) for each in waits.blocks],
+    }
+
+
+def waits_now(switch: Switch, roster: Roster, viewer: Client) -> list[dict[str, object]]:
+    """Return the current waits, at most those for :data:`LISTED_BLOCKERS` recipients, as *viewer* may see them, grouped by recipient."""
+    found = []
+    for number in switch.blockers(LISTED_BLOCKERS):
+        recipient = _wait(roster, viewer, Wait(number, False, 0))
+        for each in switch.waits(number).blocks:
+            publisher = _wait(roster, viewer, each)
+            found.append(
+                {"recipient": recipient["id"], "recipient_uid": recipient["uid"], "publisher": publisher.pop("id")}
+                | {"publisher_uid": publisher.pop("uid")}
+                | publisher
+            )
+    return found
+
+
+def mode_when_full(policy: Policy, recipient: Client, publisher: Client) -> str:
+    """Return the hard mode that applies to a publisher's message when a recipient's queue is full, unless the publisher is paced."""
+    is_same = recipient.credentials.uid == publisher.credentials.uid
+    if recipient.hard == "block" and not is_same and not policy.may_block_others(recipient.credentials):
+        return "discard"
+    return recipient.hard
+
+
+def _wait(roster: Roster, viewer: Client, wait: Wait, *, sees_all: bool = False) -> dict[str, object]:
+    """Return a wait. The other connection and its user are None if *viewer* may not see them."""
+    members: dict[str, object] = {"paced": wait.is_paced, "ms": wait.ms}
+    if wait.connection not in roster:
+        return {"id": None, "uid": None, **members}
+    other = roster[wait.connection]
+    if not sees_all and not roster.may_see(viewer, other):
+        return {"id": None, "uid": None, **members}
+    return {"id": wait.connection, "uid": other.credentials.uid, **members}

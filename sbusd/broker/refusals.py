@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from sbusd.broker import log_messages
-from sbusd.broker.access import Verdict
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.client_log import ClientLog
-from sbusd.broker.quota_refusal import QuotaRefusal
+from sbusd.broker.events import TapEvents
+from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.roster import Client
-from sbusd.broker.tap_events import TapEvents
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal, Switch
 from sbusd.protocol.credentials import Credentials
@@ -18,7 +17,7 @@ from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import error_packet
 
 SWITCH_ERRORS: dict[Refusal, tuple[ErrorCode, str]] = {
-    Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete secret keys and addresses"),
+    Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete private keys and addresses"),
     Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than the maximum of this bus"),
     Refusal.TRUNCATED: (ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
     Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus denies publishing to this key"),

@@ -1,16 +1,30 @@
 # cython: language_level=3
 """The roster, for other compiled modules; see `roster.pyx`."""
 
+from sbusd.broker.usage cimport Charge
+from sbusd.dataplane.avl cimport Item
+
+
+cdef struct ClientState:        # what a client's packets are handled with, without the interpreter
+    void* client                # the Client
+    Charge* charge
+    Item** allowed              # of its AllowedPatterns
+    long long subscriptions
+
+
+cdef class AllowedPatterns:
+    cdef Item* patterns
+    cdef Py_ssize_t count
+
 
 cdef class Client:
+    cdef ClientState state
     cdef readonly object connection
     cdef readonly object credentials
     cdef readonly double since
     cdef readonly int fd
     cdef public object known_inode
-    cdef public bytes cred
-    cdef public set allowed
-    cdef public long long subscriptions
+    cdef public AllowedPatterns allowed
     cdef public str soft
     cdef public str hard
     cdef public str order
@@ -18,6 +32,11 @@ cdef class Client:
     cdef public bint wants_batches
     cdef public bytes tap
     cdef public str end_reason
+
+
+cdef class EventListeners:
+    cdef dict patterns
+    cdef size_t count
 
 
 cdef class Roster:

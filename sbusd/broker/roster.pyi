@@ -3,6 +3,20 @@ from typing import NamedTuple
 
 from sbusd.protocol.credentials import Credentials
 
+MAX_ALLOWED: int
+MAX_ALLOWED_BYTES: int
+
+class AllowedPatterns:
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+    def __contains__(self, pattern: bytes) -> bool: ...
+    def add(self, pattern: bytes) -> None: ...
+
+class EventListeners:
+    def __len__(self) -> int: ...
+    def add(self, connection: int, count: int) -> None: ...
+    def remove(self, connection: int) -> None: ...
+
 class Client:
     @property
     def connection(self) -> int: ...
@@ -15,8 +29,7 @@ class Client:
     @property
     def inode(self) -> int: ...
     known_inode: int
-    cred: bytes
-    allowed: set[bytes]
+    allowed: AllowedPatterns
     subscriptions: int
     soft: str
     hard: str

@@ -5,30 +5,92 @@ from bisect import bisect_left, bisect_right, insort
 from collections import namedtuple
 from itertools import islice
 
+cimport cython
+
+from sbusd.dataplane.avl cimport first, free_stored, instances_of, item_after, store_instance, text_of
+
 from sbusd.state.syscalls import inode_of
 
+MAX_ALLOWED = 64
+"""Maximum number of patterns in `AllowedPatterns`."""
 
+MAX_ALLOWED_BYTES = 64
+"""Maximum length of a pattern in it. All sets together take less than 10 MiB."""
+
+cdef Py_ssize_t _MAX_ALLOWED = MAX_ALLOWED
+cdef Py_ssize_t _MAX_ALLOWED_BYTES = MAX_ALLOWED_BYTES
+
+
+cdef class AllowedPatterns:
+    """Ordinary patterns that the rules allow to all clients with the same user and groups: a cache, emptied when it is full."""
+
+    def __dealloc__(self):
+        free_stored(&self.patterns)
+
+    def __len__(self):
+        """Return the number of patterns."""
+        return self.count
+
+    def __iter__(self):
+        """Iterate over the patterns, in the order of their bytes."""
+        cdef Item* pattern = first(self.patterns)
+        found = []
+        while pattern is not NULL:
+            found.append(text_of(pattern)[:pattern.length])
+            pattern = item_after(self.patterns, text_of(pattern), pattern.length)
+        return iter(found)
+
+    def __contains__(self, bytes pattern):
+        """Return whether a pattern is in the cache."""
+        return instances_of(&self.patterns, pattern, len(pattern)) != 0
+
+    def add(self, bytes pattern):
+        """Add a pattern that is not in the cache, unless it is too long."""
+        if len(pattern) > _MAX_ALLOWED_BYTES:
+            return
+        if self.count >= _MAX_ALLOWED:
+            free_stored(&self.patterns)
+            self.count = 0
+        store_instance(&self.patterns, pattern, len(pattern))
+        self.count += 1
+
+
+cdef void begin(Client client, connection, credentials, double since, int fd, known_inode) noexcept:
+    """Set what is known of a new client."""
+    client.connection = connection
+    client.credentials = credentials
+    client.since = since
+    client.fd = fd
+    client.known_inode = known_inode
+    client.soft = "queue"
+    client.hard = "discard"
+    client.order = "queue"
+    client.end_reason = ""
+    client.state.client = <void*>client
+
+
+@cython.no_gc
+@cython.freelist(64)
 cdef class Client:
     """A connected client.
 
     ``since`` is the time of the connect, in seconds since 1970; ``fd`` is the socket, which the switch owns; ``subscriptions`` counts stored
     instances; ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, None without one; ``end_reason`` is the reason
-    once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``cred`` is the reply
-    to ``whoami``, which begins the client's secret keys. ``allowed`` are ordinary patterns that the rules allow, a cache that all clients
-    with the same user and groups share.
+    once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are
+    ordinary patterns that the rules allow, a cache that all clients with the same user and groups share.
     """
 
     def __init__(self, connection, credentials, double since, int fd=-1, known_inode=0):
-        self.connection = connection
-        self.credentials = credentials
-        self.since = since
-        self.fd = fd
-        self.known_inode = known_inode
-        self.soft = "queue"
-        self.hard = "discard"
-        self.order = "queue"
-        self.cred = b""
-        self.end_reason = ""
+        begin(self, connection, credentials, since, fd, known_inode)
+
+    @property
+    def subscriptions(self):
+        """The number of stored instances of patterns."""
+        return self.state.subscriptions
+
+    @subscriptions.setter
+    def subscriptions(self, long long count):
+        self.state.subscriptions = count
 
     @property
     def inode(self):
@@ -49,6 +111,38 @@ cdef int insert(list numbers, number) except -1:
     else:
         insort(numbers, number)
     return 0
+
+
+cdef int delete(list numbers, number) except -1:
+    """Delete *number* from sorted *numbers*. It is often the last, because most connections are short."""
+    if numbers[len(numbers) - 1] == number:
+        numbers.pop()
+    else:
+        del numbers[bisect_left(numbers, number)]
+    return 0
+
+
+cdef class EventListeners:
+    """The connections that have stored patterns for events."""
+
+    def __init__(self):
+        self.patterns = {}
+
+    def __len__(self):
+        """Return the number of connections."""
+        return self.count
+
+    def add(self, connection, int count):
+        """Add to the number of such patterns of a connection."""
+        self.patterns[connection] = self.patterns.get(connection, 0) + count
+        if not self.patterns[connection]:
+            del self.patterns[connection]
+        self.count = len(self.patterns)
+
+    def remove(self, connection):
+        """Forget a connection."""
+        self.patterns.pop(connection, None)
+        self.count = len(self.patterns)
 
 
 cdef class Roster:
@@ -78,10 +172,11 @@ cdef class Roster:
 
     cpdef Client add(self, connection, credentials, double since, int fd=-1, inode=0):
         """Add a new client and return it. *inode* 0 means that it is not known yet."""
-        cdef Client client = Client(connection, credentials, since, fd, inode)
+        cdef Client client = Client.__new__(Client)
+        begin(client, connection, credentials, since, fd, inode)
         self.clients[connection] = client
         insert(self.numbers, connection)
-        numbers = self.of_user.get(credentials.uid)
+        numbers = self.of_user.get((<tuple>credentials)[1])
         if numbers is None:
             numbers = self.of_user[credentials.uid] = []
         insert(<list>numbers, connection)
@@ -92,10 +187,10 @@ cdef class Roster:
         cdef list numbers
         found = self.clients.pop(connection, None)
         if found is not None:
-            uid = (<Client>found).credentials.uid
+            uid = (<tuple>(<Client>found).credentials)[1]
             numbers = <list>self.of_user[uid]
-            del self.numbers[bisect_left(self.numbers, connection)]
-            del numbers[bisect_left(numbers, connection)]
+            delete(self.numbers, connection)
+            delete(numbers, connection)
             if not numbers:
                 del self.of_user[uid]
         return found

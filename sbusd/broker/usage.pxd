@@ -1,12 +1,38 @@
 # cython: language_level=3
 """The usage of each user, for other compiled modules; see `usage.pyx`."""
 
+from libc.stdint cimport uint64_t
+
+
+cdef struct Bucket:             # see TokenBucket
+    double rate
+    double burst
+    double tokens
+    double since
+
+
+cdef struct UserCharge:         # what a user holds, and the limits that are checked without the interpreter
+    long long descriptors
+    long long subscriptions
+    long long pattern_bytes
+    long long max_descriptors
+    long long max_subscriptions
+    long long max_pattern_bytes
+    uint64_t max_queued_packets
+    uint64_t max_queued_bytes
+    Bucket* control             # of its control packets
+
+
+cdef struct Charge:             # what a connection holds
+    long long descriptors
+    long long subscriptions
+    long long pattern_bytes
+    long long control_packets
+    UserCharge* user
+
 
 cdef class TokenBucket:
-    cdef public double rate
-    cdef public double burst
-    cdef public double tokens
-    cdef public double since
+    cdef Bucket bucket
 
     cpdef bint take(self, double now)
     cpdef refill(self, double now)
@@ -14,29 +40,26 @@ cdef class TokenBucket:
 
 
 cdef class ConnectionUsage:
+    cdef Charge charge
     cdef public long long pid
-    cdef public long long descriptors
-    cdef public long long subscriptions
-    cdef public long long pattern_bytes
-    cdef public long long control_packets
     cdef public TokenBucket tolerance
 
 
 cdef class UserUsage:
+    cdef UserCharge charge
+    cdef object quotas
     cdef public object credentials
-    cdef public object limits
     cdef public bint is_owner
-    cdef public TokenBucket control
-    cdef public TokenBucket attempts
-    cdef public TokenBucket records
-    cdef public dict connections
-    cdef public long long descriptors
-    cdef public long long subscriptions
-    cdef public long long pattern_bytes
-    cdef public object refused
+    cdef readonly TokenBucket control
+    cdef readonly TokenBucket attempts
+    cdef readonly TokenBucket records
+    cdef readonly dict connections
+    cdef readonly object refused
     cdef public long long unrecorded
 
     cpdef bint is_settled(self, double now)
+    cdef bint is_as_new(self, double now)
+    cpdef ConnectionUsage add_connection(self, connection, long long pid)
     cpdef add_descriptors(self, connection, long long count)
     cpdef add_patterns(self, connection, long long count, long long size)
 
@@ -52,20 +75,26 @@ cdef class UsageTable:
     cdef public dict present
     cdef public AbsentUsers absent
     cdef public dict by_connection
+    cdef UserUsage unchanged        # the latest user that was forgotten and is as a new one would be
     cdef public long long descriptors
     cdef public long long capacity
     cdef object clock
     cdef bint is_monotonic
     cdef bytes separator
+    cdef char separator_byte
 
-    cpdef double now(self) except? -1.0
-    cpdef admit(self, connection, credentials)
-    cpdef leave(self, connection)
-    cpdef charge_control(self, connection)
-    cpdef charge_subscription(self, connection, bytes pattern)
-    cpdef release_subscription(self, connection, bytes pattern)
-    cpdef long long memory_of(self, bytes pattern)
-    cpdef long long half_of_free(self, UserUsage user)
+    cdef double time(self) except? -1.0
+    cdef object admit_client(self, connection, credentials)
+    cdef int leave_user(self, connection) except -1
+    cdef object charge_packet(self, connection)
+    cdef object charge_pattern(self, connection, bytes pattern)
+    cdef int release_pattern(self, connection, bytes pattern) except -1
     cdef UserUsage user_of(self, connection)
-    cdef bint has_descriptor(self, UserUsage user) except -1
+    cdef UserUsage known_user(self, credentials, double now)
+    cdef bint has_descriptor(self, UserUsage user) noexcept
+    cdef long long free_half(self, UserUsage user) noexcept
     cdef int update_presence(self, UserUsage user, double now) except -1
+    cdef bint take_control(self, Charge* charge, double now) noexcept nogil
+    cdef bint take_subscription(self, Charge* charge, const char* pattern, size_t length) noexcept nogil
+    cdef bint may_subscribe(self, Charge* charge, const char* pattern, size_t length) noexcept nogil
+    cdef long long memory_for(self, const char* pattern, size_t length) noexcept nogil

@@ -5,10 +5,14 @@ Compiled, because each connect, control packet, subscription and disconnect is c
 `sbusd.broker.quotas` handles refusals. Spec: sbusd.toml(5), [quotas].
 """
 
+from libc.string cimport memchr
+
 from sbusd.dataplane.libc cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import time
 from collections import Counter
+
+cimport cython
 
 from sbusd.state.records import STORED_BYTES
 
@@ -28,9 +32,38 @@ STATE_COPIES = 2
 PATTERN_BYTES = 120 + STATE_COPIES * STORED_BYTES
 """Additional memory of a pattern: at most 120 bytes in the switch, measured, and the headers of its records in the kept state."""
 
+cdef enum:
+    PID = 0                 # the places of Credentials
+    UID = 1
+    GID = 2
+    GROUPS = 3
+
 cdef long long _SEGMENT_BYTES = SEGMENT_BYTES
 cdef long long _PATTERN_BYTES = PATTERN_BYTES
 cdef long long _PATTERN_COPIES = 2 + STATE_COPIES
+
+
+cdef inline double monotonic() noexcept nogil:
+    """Return the time of the monotonic clock, in seconds."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec / 1e9
+
+
+cdef inline bint take_token(Bucket* bucket, double now) noexcept nogil:
+    """Take a token and return True, or return False if there is none."""
+    fill(bucket, now)
+    if bucket.tokens < 1:
+        return False
+    bucket.tokens -= 1
+    return True
+
+
+cdef inline void fill(Bucket* bucket, double now) noexcept nogil:
+    """Add the tokens gained until *now*. A time before the last one adds nothing."""
+    if now > bucket.since:
+        bucket.tokens = min(bucket.burst, bucket.tokens + (now - bucket.since) * bucket.rate)
+        bucket.since = now
 
 
 cdef class TokenBucket:
@@ -40,10 +73,35 @@ cdef class TokenBucket:
     """
 
     def __init__(self, double rate, double burst, double tokens, double since):
-        self.rate = rate
-        self.burst = burst
-        self.tokens = tokens
-        self.since = since
+        self.bucket = Bucket(rate, burst, tokens, since)
+
+    @property
+    def rate(self):
+        """The tokens gained in a second."""
+        return self.bucket.rate
+
+    @property
+    def burst(self):
+        """The maximum number of tokens."""
+        return self.bucket.burst
+
+    @property
+    def tokens(self):
+        """The content at the time ``since``."""
+        return self.bucket.tokens
+
+    @tokens.setter
+    def tokens(self, double tokens):
+        self.bucket.tokens = tokens
+
+    @property
+    def since(self):
+        """The time of ``tokens``, in seconds."""
+        return self.bucket.since
+
+    @since.setter
+    def since(self, double since):
+        self.bucket.since = since
 
     @classmethod
     def full(cls, rate, burst, now):
@@ -52,43 +110,64 @@ cdef class TokenBucket:
 
     cpdef bint take(self, double now):
         """Take a token and return True, or return False if there is none."""
-        self.refill(now)
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
+        return take_token(&self.bucket, now)
 
     cpdef refill(self, double now):
         """Add the tokens gained until *now*. A time before the last one adds nothing."""
-        if now > self.since:
-            self.tokens = min(self.burst, self.tokens + (now - self.since) * self.rate)
-            self.since = now
+        fill(&self.bucket, now)
 
     def resize(self, double rate, double burst, double now):
         """Change rate and burst from *now* on. Used tokens of the burst stay used."""
         cdef double used
-        self.refill(now)
-        used = self.burst - self.tokens
-        self.rate = rate
-        self.burst = burst
-        self.tokens = max(0.0, burst - used)
+        fill(&self.bucket, now)
+        used = self.bucket.burst - self.bucket.tokens
+        self.bucket.rate = rate
+        self.bucket.burst = burst
+        self.bucket.tokens = max(0.0, burst - used)
 
     cpdef double full_at(self):
         """Return the time at which the bucket is full if no token is taken, in seconds."""
-        return self.since + (self.burst - self.tokens) / self.rate
+        return self.bucket.since + (self.bucket.burst - self.bucket.tokens) / self.bucket.rate
 
 
+cdef inline void charge_patterns(Charge* charge, long long count, long long size) noexcept nogil:
+    """Add to the stored patterns of a connection and of its user; *size* in bytes."""
+    charge.subscriptions += count
+    charge.pattern_bytes += size
+    charge.user.subscriptions += count
+    charge.user.pattern_bytes += size
+
+
+@cython.freelist(64)
 cdef class ConnectionUsage:
     """The usage of one connection. ``descriptors`` are its socket and the descriptor of its process, if the bus watches that.
 
     ``tolerance`` is a bucket of refused control packets; it is made with the first refusal.
     """
 
-    def __init__(self, pid, descriptors=1, control_packets=0, tolerance=None):
-        self.pid = pid
-        self.descriptors = descriptors
-        self.control_packets = control_packets
-        self.tolerance = tolerance
+    @property
+    def descriptors(self):
+        """The number of descriptors."""
+        return self.charge.descriptors
+
+    @property
+    def subscriptions(self):
+        """The number of stored instances of patterns."""
+        return self.charge.subscriptions
+
+    @property
+    def pattern_bytes(self):
+        """The memory of these, in bytes."""
+        return self.charge.pattern_bytes
+
+    @property
+    def control_packets(self):
+        """The number of control packets."""
+        return self.charge.control_packets
+
+    @control_packets.setter
+    def control_packets(self, long long count):
+        self.charge.control_packets = count
 
 
 cdef class UserUsage:
@@ -98,13 +177,14 @@ cdef class UserUsage:
     control packets, connection attempts and log records of refusals. ``refused`` counts refusals by quota.
     """
 
-    def __init__(self, credentials, limits, is_owner, control, attempts, records):
+    def __init__(self, credentials, limits, is_owner, TokenBucket control, attempts, records):
         self.credentials = credentials
         self.limits = limits
         self.is_owner = is_owner
         self.control = control
         self.attempts = attempts
         self.records = records
+        self.charge.control = &control.bucket
         self.connections = {}
         self.refused = Counter()
 
@@ -113,22 +193,59 @@ cdef class UserUsage:
         """The user id."""
         return self.credentials.uid
 
+    @property
+    def limits(self):
+        """The quotas of the user."""
+        return self.quotas
+
+    @limits.setter
+    def limits(self, limits):
+        self.quotas = limits
+        self.charge.max_descriptors = limits.connections
+        self.charge.max_subscriptions = limits.subscriptions
+        self.charge.max_pattern_bytes = limits.pattern_bytes
+        self.charge.max_queued_packets = limits.queued_packets
+        self.charge.max_queued_bytes = limits.queued_bytes
+
+    @property
+    def descriptors(self):
+        """The number of descriptors."""
+        return self.charge.descriptors
+
+    @property
+    def subscriptions(self):
+        """The number of stored instances of patterns."""
+        return self.charge.subscriptions
+
+    @property
+    def pattern_bytes(self):
+        """The memory of these, in bytes."""
+        return self.charge.pattern_bytes
+
     cpdef bint is_settled(self, double now):
         """Return whether both rate buckets are full, so that the user gains nothing from being forgotten."""
         return self.control.full_at() <= now and self.attempts.full_at() <= now
 
+    cdef bint is_as_new(self, double now):
+        """Return whether a user without a connection differs in nothing from a new one."""
+        return self.is_settled(now) and self.records.full_at() <= now and self.unrecorded == 0 and not self.refused
+
+    cpdef ConnectionUsage add_connection(self, connection, long long pid):
+        """Add a connection that uses nothing yet, of the process *pid*, and return its usage."""
+        cdef ConnectionUsage used = ConnectionUsage.__new__(ConnectionUsage)
+        used.pid = pid
+        used.charge.user = &self.charge
+        self.connections[connection] = used
+        return used
+
     cpdef add_descriptors(self, connection, long long count):
         """Add to the descriptors of a connection and of the user."""
-        (<ConnectionUsage>self.connections[connection]).descriptors += count
-        self.descriptors += count
+        (<ConnectionUsage>self.connections[connection]).charge.descriptors += count
+        self.charge.descriptors += count
 
     cpdef add_patterns(self, connection, long long count, long long size):
         """Add to the stored patterns of a connection and of the user; *size* in bytes."""
-        cdef ConnectionUsage used = <ConnectionUsage>self.connections[connection]
-        used.subscriptions += count
-        used.pattern_bytes += size
-        self.subscriptions += count
-        self.pattern_bytes += size
+        charge_patterns(&(<ConnectionUsage>self.connections[connection]).charge, count, size)
 
 
 cdef class AbsentUsers:
@@ -163,6 +280,11 @@ cdef class AbsentUsers:
         return 0
 
 
+cdef bint have_same_groups(tuple credentials, tuple before) except -1:
+    """Return whether two credentials of a user have the same gid and groups."""
+    return credentials[GID] == before[GID] and (credentials[GROUPS] is before[GROUPS] or credentials[GROUPS] == before[GROUPS])
+
+
 cdef class UsageTable:
     """The usage of all users of one bus. *capacity* is the number of descriptors for all users, *separator* that of keys.
 
@@ -175,117 +297,182 @@ cdef class UsageTable:
         self.by_connection = {}
         self.capacity = capacity
         self.separator = separator
+        self.separator_byte = separator[0]
         self.clock = clock
         self.is_monotonic = clock is time.monotonic
 
-    cpdef double now(self) except? -1.0:
+    def forget_unchanged(self):
+        """Forget what was determined about a user without a connection: the settings have changed."""
+        self.unchanged = None
+
+    # Subclasses are Python classes: a cpdef method would look for an override in each call.
+
+    def now(self):
         """Return the time, in seconds."""
-        cdef timespec now
-        if not self.is_monotonic:
-            return self.clock()
-        clock_gettime(CLOCK_MONOTONIC, &now)
-        return now.tv_sec + now.tv_nsec / 1e9
+        return self.time()
+
+    cdef double time(self) except? -1.0:
+        """Return the time, in seconds."""
+        return monotonic() if self.is_monotonic else self.clock()
 
     cdef UserUsage user_of(self, connection):
         """Return the user of a connection. Raises KeyError if there is no such connection."""
         return <UserUsage>self.by_connection[connection]
 
-    cpdef admit(self, connection, credentials):
+    def admit(self, connection, credentials):
         """Charge a new connection to its user and return None, or return the refusal. A refused connection counts only as an attempt."""
-        cdef double now = self.now()
+        return self.admit_client(connection, credentials)
+
+    cdef object admit_client(self, connection, credentials):
+        """The same as `admit`."""
+        cdef double now = self.time()
         cdef UserUsage user
         cdef ConnectionUsage used
-        uid = credentials.uid
+        uid = (<tuple>credentials)[UID]
         found = self.present.get(uid)
         is_present = found is not None
         if not is_present:
             found = self.absent.users.pop(uid, None)
         if found is None:
-            found = self.new_user(credentials, now)
+            found = self.known_user(credentials, now)
         user = <UserUsage>found
         before = user.credentials
-        if credentials.gid == before.gid and credentials.groups == before.groups:
+        if have_same_groups(<tuple>credentials, <tuple>before):
             user.credentials = credentials
         else:
             self.update_limits(user, credentials, now)
         refusal = None
-        if not user.attempts.take(now):
+        if not take_token(&user.attempts.bucket, now):
             refusal = self.refuse_attempt(user, now)
         elif not self.has_descriptor(user):
             refusal = self.refuse_connection(user, now)
         else:
-            used = ConnectionUsage.__new__(ConnectionUsage)
-            used.pid = credentials.pid
-            used.descriptors = 1
-            user.connections[connection] = used
-            user.descriptors += 1
+            used = user.add_connection(connection, (<tuple>credentials)[PID])
+            used.charge.descriptors = 1
+            user.charge.descriptors += 1
             self.descriptors += 1
             self.by_connection[connection] = user
         if not is_present:
             self.update_presence(user, now)
         return refusal
 
-    cdef bint has_descriptor(self, UserUsage user) except -1:
-        """Return whether a user may use one more descriptor."""
-        cdef long long limit = user.limits.connections
-        if user.descriptors >= limit:
+    cdef UserUsage known_user(self, credentials, double now):
+        """Return a user that has used nothing yet. Most often it is the one that has just left, as short commands do."""
+        cdef UserUsage user = self.unchanged
+        self.unchanged = None
+        if user is None or (<tuple>user.credentials)[UID] != (<tuple>credentials)[UID]:
+            return self.new_user(credentials, now)
+        return user
+
+    cdef bint has_descriptor(self, UserUsage user) noexcept:
+        """Return whether a user may use one more descriptor, by the same rule as `UserQuotas._descriptor_limit_of`, but without Python."""
+        if user.charge.descriptors >= user.charge.max_descriptors:
             return False
-        return user.is_owner or user.descriptors < max(<long long>0, self.half_of_free(user))
+        return user.is_owner or user.charge.descriptors < max(<long long>0, self.free_half(user))
 
-    cpdef long long half_of_free(self, UserUsage user):
+    def half_of_free(self, UserUsage user):
         """Return half of the descriptors that other users do not use."""
-        return (self.capacity - (self.descriptors - user.descriptors)) // 2
+        return self.free_half(user)
 
-    cpdef leave(self, connection):
+    cdef long long free_half(self, UserUsage user) noexcept:
+        """The same as `half_of_free`."""
+        return (self.capacity - (self.descriptors - user.charge.descriptors)) // 2
+
+    def leave(self, connection):
         """Release all that a connection used. A connection that was not admitted used nothing."""
+        self.leave_user(connection)
+
+    cdef int leave_user(self, connection) except -1:
+        """The same as `leave`."""
         cdef UserUsage user
         cdef ConnectionUsage used
         found = self.by_connection.pop(connection, None)
         if found is None:
-            return
+            return 0
         user = <UserUsage>found
         used = <ConnectionUsage>user.connections.pop(connection)
-        user.descriptors -= used.descriptors
-        user.subscriptions -= used.subscriptions
-        user.pattern_bytes -= used.pattern_bytes
-        self.descriptors -= used.descriptors
+        user.charge.descriptors -= used.charge.descriptors
+        self.descriptors -= used.charge.descriptors
+        charge_patterns(&used.charge, -used.charge.subscriptions, -used.charge.pattern_bytes)
         if not user.connections:
-            del self.present[user.credentials.uid]
-            self.update_presence(user, self.now())
+            del self.present[(<tuple>user.credentials)[UID]]
+            self.update_presence(user, self.time())
+        return 0
 
-    cpdef charge_control(self, connection):
+    def charge_control(self, connection):
         """Charge a control packet and return None, or return the refusal."""
+        return self.charge_packet(connection)
+
+    cdef object charge_packet(self, connection):
+        """The same as `charge_control`."""
         cdef UserUsage user = self.user_of(connection)
         cdef ConnectionUsage used = <ConnectionUsage>user.connections[connection]
-        cdef double now = self.now()
-        used.control_packets += 1
-        return None if user.control.take(now) else self.refuse_control(user, used, now)
+        cdef double now = self.time()
+        used.charge.control_packets += 1
+        return None if take_token(user.charge.control, now) else self.refuse_control(user, used, now)
 
-    cpdef charge_subscription(self, connection, bytes pattern):
+    def charge_subscription(self, connection, bytes pattern):
         """Charge one more stored instance of *pattern* and return None, or return the refusal."""
+        return self.charge_pattern(connection, pattern)
+
+    cdef object charge_pattern(self, connection, bytes pattern):
+        """The same as `charge_subscription`."""
         cdef UserUsage user = self.user_of(connection)
-        cdef long long size = self.memory_of(pattern), limit = user.limits.subscriptions
-        if user.subscriptions >= limit:
-            return self.refuse_subscription(user, user.subscriptions, limit)
-        limit = user.limits.pattern_bytes
-        if user.pattern_bytes + size > limit:
-            return self.refuse_pattern(user, user.pattern_bytes, limit)
-        user.add_patterns(connection, 1, size)
-        return None
+        if self.take_subscription(&(<ConnectionUsage>user.connections[connection]).charge, pattern, len(pattern)):
+            return None
+        if user.charge.subscriptions >= user.charge.max_subscriptions:
+            return self.refuse_subscription(user, user.charge.subscriptions, user.charge.max_subscriptions)
+        return self.refuse_pattern(user, user.charge.pattern_bytes, user.charge.max_pattern_bytes)
 
-    cpdef release_subscription(self, connection, bytes pattern):
+    def release_subscription(self, connection, bytes pattern):
         """Release one stored instance of *pattern*."""
-        self.user_of(connection).add_patterns(connection, -1, -self.memory_of(pattern))
+        self.release_pattern(connection, pattern)
 
-    cpdef long long memory_of(self, bytes pattern):
+    cdef int release_pattern(self, connection, bytes pattern) except -1:
+        """The same as `release_subscription`."""
+        self.user_of(connection).add_patterns(connection, -1, -self.memory_for(pattern, len(pattern)))
+        return 0
+
+    def memory_of(self, bytes pattern):
         """Return the charge of one stored instance of *pattern*, in bytes of memory."""
-        cdef long long segments = pattern.count(self.separator) + 1
-        return _PATTERN_COPIES * <long long>len(pattern) + _SEGMENT_BYTES * segments + _PATTERN_BYTES
+        return self.memory_for(pattern, len(pattern))
+
+    cdef long long memory_for(self, const char* pattern, size_t length) noexcept nogil:
+        """Return the same for a pattern of *length* bytes."""
+        cdef long long segments = 0
+        cdef const char* rest = pattern
+        while rest is not NULL:
+            segments += 1
+            rest = <const char*>memchr(rest, self.separator_byte, length - (rest - pattern))
+            rest = NULL if rest is NULL else rest + 1
+        return _PATTERN_COPIES * <long long>length + _SEGMENT_BYTES * segments + _PATTERN_BYTES
+
+    cdef bint take_control(self, Charge* charge, double now) noexcept nogil:
+        """Charge a control packet and return True, or return False: then `charge_control` decides. *now*: of the monotonic clock."""
+        if not self.is_monotonic or not take_token(charge.user.control, now):
+            return False
+        charge.control_packets += 1
+        return True
+
+    cdef bint take_subscription(self, Charge* charge, const char* pattern, size_t length) noexcept nogil:
+        """Charge one more stored instance of a pattern and return True, or return False if it is beyond a quota."""
+        if not self.may_subscribe(charge, pattern, length):
+            return False
+        charge_patterns(charge, 1, self.memory_for(pattern, length))
+        return True
+
+    cdef bint may_subscribe(self, Charge* charge, const char* pattern, size_t length) noexcept nogil:
+        """Return whether one more stored instance of a pattern is within the quotas."""
+        if charge.user.subscriptions >= charge.user.max_subscriptions:
+            return False
+        return charge.user.pattern_bytes + self.memory_for(pattern, length) <= charge.user.max_pattern_bytes
 
     cdef int update_presence(self, UserUsage user, double now) except -1:
         """Put a user into the table of present users if it has a connection, otherwise into that of absent users."""
         if user.connections:
-            self.present[user.credentials.uid] = user
+            self.present[(<tuple>user.credentials)[UID]] = user
+        elif user.is_as_new(now):
+            self.unchanged = user
         else:
             self.absent.keep(user, now)
         return 0

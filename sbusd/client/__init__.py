@@ -5,9 +5,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sbusd.client.address import Scope, bus_address
     from sbusd.client.asyncio.bus import AsyncBus
     from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
+    from sbusd.client.bus_socket import Scope, bus_address
     from sbusd.client.errors import (
         AnswerLost,
         BadAddressError,
@@ -30,16 +30,14 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
-    from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
-    from sbusd.client.presence import Change, PresenceEvent, PresenceItem
+    from sbusd.client.items import Change, Gap, Item, Message, PresenceEvent, PresenceItem, Reconnected, Replaced, TapItem, TapRecord
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
     from sbusd.client.rpc.service import Request, ServiceError
     from sbusd.client.statistics import Statistics
     from sbusd.client.sync.bus import Bus
     from sbusd.client.sync.streams import Presence, Subscription, Tap
-    from sbusd.client.tap import TapItem, TapRecord
-    from sbusd.protocol.peers import Peer
+    from sbusd.protocol.credentials import Peer
 
 __all__ = [
     "CALL_SECONDS",
@@ -97,7 +95,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "sbusd.client.address": ("Scope", "bus_address"),
+    "sbusd.client.bus_socket": ("Scope", "bus_address"),
     "sbusd.client.rpc.caller_access": ("Allow", "Twins"),
     "sbusd.client.asyncio.bus": ("AsyncBus",),
     "sbusd.client.asyncio.streams": ("AsyncPresence", "AsyncSubscription", "AsyncTap"),
@@ -124,14 +122,23 @@ _MODULES = {
         "Unsupported",
     ),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
-    "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected", "Replaced"),
-    "sbusd.client.presence": ("Change", "PresenceEvent", "PresenceItem"),
+    "sbusd.client.items": (
+        "Change",
+        "Gap",
+        "Item",
+        "Message",
+        "PresenceEvent",
+        "PresenceItem",
+        "Reconnected",
+        "Replaced",
+        "TapItem",
+        "TapRecord",
+    ),
     "sbusd.client.rpc.service": ("Request", "ServiceError"),
     "sbusd.client.statistics": ("Statistics",),
     "sbusd.client.sync.bus": ("Bus",),
     "sbusd.client.sync.streams": ("Presence", "Subscription", "Tap"),
-    "sbusd.client.tap": ("TapItem", "TapRecord"),
-    "sbusd.protocol.peers": ("Peer",),
+    "sbusd.protocol.credentials": ("Peer",),
 }
 """The names of each module."""
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
-from sbusd.protocol.packets import publish_packet, subscribe_packet
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet, subscribe_packet
 
 _CACHED_HEADS = 512
 """Keys whose packet head is cached: most programs publish to few keys. With keys of the greatest cached length, which is the default

@@ -28,8 +28,9 @@ import errno as errnos
 import os
 from collections.abc import Callable
 
+from sbusd.protocol.addresses import ABSTRACT_HEAD
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import BadAddressError, ErrorCode, ProtocolError, SbusError
-from sbusd.protocol.peers import Peer
 
 __all__ = [
     "AnswerLost",
@@ -230,8 +231,14 @@ def rejection(address: str, error: RemoteRefusal | Unsupported) -> Callable[[], 
 def no_bus(address: str, error: OSError) -> NoBus:
     """Return the error for a failure of connect(2) to *address*, with advice."""
     number = error.errno or 0
-    reason = (_REASONS.get(number) or os.strerror(number)).format(start=f"{systemctl(address)} start sbus.socket")
-    return NoBus(address, reason, number)
+    name = address.removeprefix(f"{ABSTRACT_HEAD}/")
+    if number == errnos.ENOENT and name != address:
+        return NoBus(address, f"{name!r} is not an even number of hexadecimal digits; use the address that sbusd printed", number)
+    # connect(2) reports a file or directory like a socket without a process.
+    is_file = number == errnos.ECONNREFUSED and (os.path.isfile(address) or os.path.isdir(address))
+    reason = _REASONS.get(errnos.ENOTSOCK if is_file else number) or os.strerror(number)
+    is_default = address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
+    return NoBus(address, reason.format(start=f" ({systemctl(address)} start sbus.socket)" if is_default else ""), number)
 
 
 def systemctl(address: str) -> str:
@@ -241,8 +248,8 @@ def systemctl(address: str) -> str:
 
 
 _REASONS = {
-    errnos.ENOENT: "no such socket; start the bus ({start}) or give another address",
-    errnos.ECONNREFUSED: "no process listens on this socket; start the bus ({start})",
+    errnos.ENOENT: "no such socket; start the bus{start} or give another address",
+    errnos.ECONNREFUSED: "no process listens on this socket; start the bus{start}",
     errnos.EACCES: "permission denied; check the modes of the socket and of its directory",
     errnos.EPERM: "a security policy of this machine denies it",
     errnos.EPROTOTYPE: "the socket is not of type SEQPACKET, so it is not a bus",

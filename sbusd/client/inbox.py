@@ -7,8 +7,10 @@ Rules:
    ``Overflow.BLOCK`` the other packets of its batch are queued too: memory stays below the limit plus the largest packet.
 2. A gap is exactly where packets are missing, between the last packet before and the first packet after. It needs no room.
 3. Items that are not packets cannot grow the queue: gaps are merged, and so are consecutive reconnections and consecutive replacements.
-4. Messages of one batch are queued as one :class:`~sbusd.client.message_batch.MessageRun`, and count as if each was queued alone. When
+4. Messages of one batch are queued as one :class:`~sbusd.client.incoming.MessageRun`, and count as if each was queued alone. When
    the run is first in the queue, its messages move to ``ready``; they are then no longer in the queue, though not received yet.
+
+:class:`Routes` routes each message to the inboxes that match: the bus delivers it once, however many subscriptions match.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from sbusd.client.message_batch import MessageRun
-from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
+from sbusd.client.incoming import MessageRun
+from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
+from sbusd.protocol.keys import KeySpace
 
 QUEUE_PACKETS = 65_536
 """Default limit in packets: four times the default of the bus's own queue for a client, so that a reply that a call waits for can always
@@ -32,6 +35,9 @@ LIST_ITEMS = 256
 thousands, each item takes a third longer."""
 
 _UNKNOWN = -1
+
+_CACHED_KEYS = 4_096
+"""Keys in the cache of routes; when it is full it is cleared, so that a flood of keys cannot grow it."""
 
 
 class Overflow(enum.Enum):
@@ -231,3 +237,71 @@ class Inbox:
         """Stop the reading of the connection, if that is the policy."""
         if self._overflow is Overflow.BLOCK:
             self._stalled.add(self)
+
+
+class Routes:
+    """The inboxes of a connection, and a cache from keys to the inboxes that match."""
+
+    __slots__ = ("_cache", "_inboxes", "_keyspace")
+
+    def __init__(self, keyspace: KeySpace) -> None:
+        self._keyspace = keyspace
+        self._inboxes: list[Inbox] = []
+        self._cache: dict[bytes, tuple[Inbox, ...]] = {}
+
+    @property
+    def inboxes(self) -> tuple[Inbox, ...]:
+        """All inboxes, oldest first."""
+        return tuple(self._inboxes)
+
+    @property
+    def only(self) -> Inbox | None:
+        """The inbox, if there is exactly one."""
+        return self._inboxes[0] if len(self._inboxes) == 1 else None
+
+    def add(self, inbox: Inbox) -> None:
+        """Add *inbox*."""
+        self._inboxes.append(inbox)
+        self._cache.clear()
+
+    def discard(self, inbox: Inbox) -> bool:
+        """Remove *inbox*; return whether it was there."""
+        if inbox not in self._inboxes:
+            return False
+        self._inboxes.remove(inbox)
+        self._cache.clear()
+        return True
+
+    def remove_pattern(self, pattern: bytes) -> Inbox | None:
+        """Remove one instance of *pattern*, from the newest inbox that has it, and return that inbox; None if there is none."""
+        for inbox in reversed(self._inboxes):
+            if pattern in inbox.patterns:
+                inbox.patterns.remove(pattern)
+                self._cache.clear()
+                return inbox
+        return None
+
+    def move(self, old: bytes, new: bytes) -> list[bytes]:
+        """Replace *old* by *new* at the beginning of every pattern, and return the new patterns."""
+        moved: list[bytes] = []
+        for inbox in self._inboxes:
+            for index, pattern in enumerate(inbox.patterns):
+                if pattern.startswith(old):
+                    inbox.patterns[index] = new + pattern[len(old) :]
+                    moved.append(inbox.patterns[index])
+        self._cache.clear()
+        return moved
+
+    def holds(self, pattern: bytes) -> bool:
+        """Return whether an inbox has *pattern*."""
+        return any(pattern in inbox.patterns for inbox in self._inboxes)
+
+    def find(self, key: bytes) -> tuple[Inbox, ...]:
+        """Return the inboxes that match *key*, oldest first."""
+        found = self._cache.get(key)
+        if found is None:
+            found = tuple(inbox for inbox in self._inboxes if any(self._keyspace.matches(pattern, key) for pattern in inbox.patterns))
+            if len(self._cache) >= _CACHED_KEYS:
+                self._cache.clear()
+            self._cache[key] = found
+        return found

@@ -1,23 +1,104 @@
-"""Everything that a program asks of the bus, step by step, for both faces. No I/O. Spec: sbus-protocol(7) §6.
+"""Everything that a program asks of the bus, as steps, for both faces. No I/O. Spec: sbus-protocol(7) §6.
 
-*timeout* is in seconds; None means no limit. Its errors are documented at the methods of :class:`~sbusd.client.sync.bus.Bus`.
+An operation is a generator that yields steps; a link performs each step, in its own way. After each step the link resumes the operation.
+If a wait fails or is cancelled, the link raises that exception inside the operation, so that the operation can undo what it has begun.
+
+*timeout* is in seconds; None means no limit. The errors are documented at the methods of :class:`~sbusd.client.sync.bus.Bus`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sbusd.client.bus_queries import members_question, parse_members
+from sbusd.client.bus_calls import Call, Expects, members_question, parse_members
 from sbusd.client.encoding import control_key, to_bytes
+from sbusd.client.errors import TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.pending_replies import Call, Expects
+from sbusd.client.rpc.pending_requests import PendingRequest
 from sbusd.client.session import Session
-from sbusd.client.steps import Begin, Deadline, Operation, Send
-from sbusd.client.tap import begin_tap, end_tap
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import control_packet
-from sbusd.protocol.peers import Peer
+
+if TYPE_CHECKING:
+    from sbusd.client.rpc.service import Dispatcher
+
+C = TypeVar("C", bound=Call)
+T = TypeVar("T")
+
+
+class Deadline:
+    """The time when *what* must be done: *seconds* from now; None means never."""
+
+    __slots__ = ("_at", "_seconds", "_what")
+
+    def __init__(self, what: str, seconds: float | None) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def remaining(self) -> float | None:
+        """Return the remaining seconds, 0 or more, or None if there is no limit."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    def check(self) -> None:
+        """Raise TimedOut if the deadline has passed."""
+        if self._at is not None and time.monotonic() >= self._at:
+            raise self.expired()
+
+    def expired(self) -> TimedOut:
+        """Return the error for this deadline."""
+        return TimedOut(self._what, self._seconds or 0.0)
+
+
+class Begin(Generic[C]):
+    """Wait until the connection can send, call *start*, and wait until each of the ``calls`` that it returned is done."""
+
+    __slots__ = ("_start", "calls", "deadline")
+
+    def __init__(self, start: Callable[[], Sequence[C]], deadline: Deadline) -> None:
+        self.calls: Sequence[C] = ()
+        """Empty until *start* has been called."""
+        self.deadline = deadline
+        self._start = start
+
+    def begin(self) -> Sequence[C]:
+        """Put the calls into the session, and return them."""
+        self.calls = self._start()
+        return self.calls
+
+    def result(self) -> bytes:
+        """Return the response of the last call. Raises the error of the first call that failed."""
+        answer = b""
+        for call in self.calls:
+            answer = call.result()
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send ``packet`` after all packets before it, for as long as a publication may take."""
+
+    packet: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Wait until one of ``requests`` is done."""
+
+    requests: Sequence[PendingRequest]
+    deadline: Deadline
+
+
+Step = Begin[Any] | Send | Settle
+
+Operation = Generator[Step, None, T]
+"""Steps that end in a result."""
 
 
 def publish(session: Session, packet: bytes, key: str | bytes, timeout: float | None) -> Operation[int | None]:
@@ -126,17 +207,10 @@ def members(session: Session, key: bytes, deadline: Deadline) -> Operation[tuple
         after = following
 
 
-def _members_page(session: Session, key: bytes, after: int | None, deadline: Deadline) -> Operation[tuple[tuple[Peer, ...], int | None]]:
-    """Return one page of members, and the connection number to continue after, None on the last page."""
-    step = Begin(lambda: [ask_members(session, key, after)], deadline)
-    yield step
-    return parse_members(step.result())
-
-
 def tap(session: Session, pattern: bytes, timeout: float | None) -> Operation[Inbox]:
-    """Begin a tap of the traffic whose keys match *pattern*, and return its inbox. Duty: :func:`~sbusd.client.tap.end_tap` it."""
+    """Begin a tap of the traffic whose keys match *pattern*, and return its inbox. Duty: :func:`end_tap` it."""
     inbox = session.new_inbox([pattern])
-    step = Begin(lambda: [begin_tap(session, inbox)], Deadline("the tap", timeout))
+    step = Begin(lambda: [_begin_tap(session, inbox)], Deadline("the tap", timeout))
     try:
         yield step
         step.result()
@@ -145,3 +219,72 @@ def tap(session: Session, pattern: bytes, timeout: float | None) -> Operation[In
         raise
     inbox.is_begun = True
     return inbox
+
+
+def end_tap(session: Session, inbox: Inbox) -> None:
+    """End the tap of *inbox*. Harmless when already ended."""
+    if session.tap_inbox is not inbox:
+        return
+    session.tap_inbox = None
+    inbox.patterns.clear()
+    inbox.retire()
+    packet = control_packet(controls.TAP_OFF)
+    session.send_quietly(packet)
+    session.remember_mode(controls.TAP_OFF, packet)
+
+
+def begin_serving(session: Session, dispatcher: Dispatcher, deadline: Deadline) -> Operation[Inbox]:
+    """Subscribe to the services of *dispatcher*, and return their inbox. Duty: ``session.unsubscribe_all`` it.
+
+    ``sender/on`` is set before the first pattern is stored, so every request arrives with its sender. Spec: sbus-rpc(7) §7.
+
+    Raises:
+        RemoteRefusal: the bus does not permit this client to serve one of the commands; it serves none then.
+        ValueError: there is nothing to serve.
+    """
+    while True:
+        address = yield from own_address(session, deadline)
+        inbox = session.new_inbox(dispatcher.patterns(address))
+        step = Begin(partial(_begin_service, session, inbox, address), deadline)
+        try:
+            yield step
+            step.result()
+        except BaseException:
+            session.roll_back(inbox, step.calls)
+            raise
+        if step.calls:
+            inbox.is_begun = True
+            return inbox
+
+
+def _members_page(session: Session, key: bytes, after: int | None, deadline: Deadline) -> Operation[tuple[tuple[Peer, ...], int | None]]:
+    """Return one page of members, and the connection number to continue after, None on the last page."""
+    step = Begin(lambda: [ask_members(session, key, after)], deadline)
+    yield step
+    return parse_members(step.result())
+
+
+def _begin_tap(session: Session, inbox: Inbox) -> Call:
+    """Put the request for a tap into *session*, and return its call; records go to *inbox*, whose only pattern is that of the tap.
+
+    Raises:
+        ValueError: the connection already has a tap.
+    """
+    if session.tap_inbox is not None:
+        raise ValueError("this connection already has a tap: close it, or use a second bus object")
+    session.batching.request()
+    packet = control_packet(controls.TAP_ON, inbox.patterns[0])
+    call = session.send_call(Call(f"CMSG {repr(controls.TAP_ON)[1:]}", Expects.SILENCE), packet)
+    session.tap_inbox = inbox
+    session.remember_mode(controls.TAP_ON, packet)
+    return call
+
+
+def _begin_service(session: Session, inbox: Inbox, address: bytes) -> list[Call]:
+    """Put ``sender/on`` and the SUBs of *inbox* into the session, unless *address* has changed with a reconnection."""
+    if session.address != address:
+        return []
+    mode = control_packet(controls.SENDER_ON)
+    session.remember_mode(controls.SENDER_ON, mode)
+    senders = session.send_call(Call("CMSG 'sender/on'", Expects.SILENCE), mode)
+    return [senders, *session.subscribe(inbox)]

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sbusd.client.errors import PayloadTooLarge
-from sbusd.client.message_batch import join_batch
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES
-from sbusd.protocol.limits import MAX_BATCH_BYTES
+from sbusd.client.incoming import join_batch
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES
 
 POSTED_BYTES = MAX_BATCH_BYTES // 2
 """Size at which posts are sent; if the socket is full, the next publication waits. One batch is read while the next one is made, and both

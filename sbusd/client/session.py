@@ -16,26 +16,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from sbusd.client.batching import Batching
-from sbusd.client.bus_queries import AddressCall, ReceiptCall
+from sbusd.client.bus_calls import AddressCall, Call, Expects, PendingReplies, ReceiptCall
 from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError
-from sbusd.client.inbox import Bounds, Inbox
-from sbusd.client.message_batch import MessageRun, measure_run, message_of
-from sbusd.client.messages import Message, Reconnected
+from sbusd.client.features import Batching, Pacing, PacingCall
+from sbusd.client.inbox import Bounds, Inbox, Routes
+from sbusd.client.incoming import SENT_HEAD, MessageRun, Senders, measure_run, message_of
+from sbusd.client.items import Message, Reconnected
 from sbusd.client.outgoing import Outgoing
-from sbusd.client.pacing import Pacing, PacingCall
-from sbusd.client.pending_replies import Call, Expects, PendingReplies
 from sbusd.client.reconnection import SavedSettings
-from sbusd.client.routes import Routes
-from sbusd.client.senders import SENT_HEAD, Senders
-from sbusd.client.statistics import SessionCounters, Statistics
+from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.protocol.packets import control_packet, parse_error, subscribe_packet, unsubscribe_packet
-from sbusd.protocol.peers import parse_address
+from sbusd.protocol.keys import KeySpace, parse_connection_address
+from sbusd.protocol.packets import (
+    BATCH_HEAD,
+    LENGTH_BYTES,
+    MAX_PACKET_BYTES,
+    control_packet,
+    parse_batch,
+    parse_error,
+    subscribe_packet,
+    unsubscribe_packet,
+)
 
 _KEPT_REFUSALS = 64
 """Errors kept for the next receive. The oldest are the causes, so the newest are dropped, and counted."""
@@ -62,7 +64,8 @@ class Session:
 
     def __init__(self, separator: bytes = b"/", bounds: Bounds | None = None, *, batching: bool = False) -> None:
         self.outgoing = Outgoing(MAX_PACKET_BYTES)
-        self.counters = SessionCounters()
+        self.counters = Statistics()
+        """Without what live inboxes and ``outgoing`` count themselves; :meth:`statistics` adds that."""
         self.settings = SavedSettings()
         self.pacing = Pacing(self.outgoing)
         self.batching = Batching(self.outgoing, self.settings, self.counters, is_wanted=batching)
@@ -158,7 +161,7 @@ class Session:
 
     def learn_address(self, address: bytes) -> None:
         """Note the connection's own address. Raises ProtocolError if it is malformed."""
-        parse_address(address)
+        parse_connection_address(address)
         self.address = address
 
     def publish(self, packet: bytes) -> ReceiptCall:
@@ -270,12 +273,13 @@ class Session:
 
     def statistics(self) -> Statistics:
         """Return the counts up to now."""
-        statistics = Statistics(**vars(self.counters), batches_sent=self.outgoing.batches, unsent=self.outgoing.unsent)
         inboxes = self.routes.inboxes
         return replace(
-            statistics,
-            delivered=statistics.delivered + sum(inbox.delivered for inbox in inboxes),
-            lost_local=statistics.lost_local + sum(inbox.discarded for inbox in inboxes),
+            self.counters,
+            delivered=self.counters.delivered + sum(inbox.delivered for inbox in inboxes),
+            lost_local=self.counters.lost_local + sum(inbox.discarded for inbox in inboxes),
+            batches_sent=self.outgoing.batches,
+            unsent=self.outgoing.unsent,
         )
 
     # Private

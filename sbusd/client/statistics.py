@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statistics:
     """The counts of one bus object since it was connected; reconnections do not reset them."""
 
@@ -46,23 +46,3 @@ class Statistics:
     """Calls of services whose disconnection the bus's rules hide from this client: such a call can only time out."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Requests to services of this bus object, by outcome, with the names of sbus-rpc(7) §8."""
-
-
-@dataclass
-class SessionCounters:
-    """The counters of a session, under the names of :class:`Statistics`; those of live inboxes and of ``outgoing`` are kept there."""
-
-    received: int = 0
-    delivered: int = 0
-    """Only of subscriptions that have ended; so is ``lost_local``."""
-    lost_local: int = 0
-    lost_remote: int = 0
-    lost_unknown: int = 0
-    replaced: int = 0
-    unclaimed: int = 0
-    refusals: int = 0
-    refusals_dropped: int = 0
-    reconnects: int = 0
-    reconnect_attempts: int = 0
-    batches_received: int = 0
-    batchless: int = 0

@@ -7,6 +7,7 @@ tables gets its origin. Any other value replaces the earlier one.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -16,17 +17,25 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from sbusd.config.content import MAX_FILE_BYTES, NotRegularError, Table, parse, read_content
-from sbusd.config.files import PATH_MAX, ConfigError
+from sbusd.config.files import MAX_FILE_BYTES, PATH_MAX, ConfigError, NotRegularError, read_content
 from sbusd.config.quantities import show
 from sbusd.config.rules import Origin
 from sbusd.protocol.printable import printable
 
+Table = dict[str, Any]
 KeyPath = tuple[int | str, ...]
 Settings = TypeVar("Settings")
 
 ORIGIN = "origin"
 """The key for the origin of a table in an array; no file can set it."""
+
+MAX_DOTS = 100
+"""Maximum number of dots in a line, outside strings and comments: the time of tomllib grows with the square of the parts of a key."""
+
+_NO_DOTS_OF_KEYS = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*"?|\'[^\'\n]*\'?|\#[^\n]*''', re.DOTALL
+)
+"""A string or a comment. An unterminated one extends to where tomllib stops, so the time is proportional to the text."""
 
 _TOO_DEEP = "tables are nested too deeply: two levels are enough for every key"
 
@@ -81,6 +90,18 @@ def read_table(file: Path) -> Table:
     except ValueError:
         # Python rejects numbers with thousands of digits, with a text about Python.
         raise ConfigError(file, "", "a number has too many digits") from None
+
+
+def parse(text: str) -> Table:
+    """Return the TOML document *text*.
+
+    Raises:
+        ValueError: it is not TOML.
+        RecursionError: it is nested too deeply for a configuration.
+    """
+    if any(line.count(".") > MAX_DOTS for line in _NO_DOTS_OF_KEYS.sub("", text).split("\n")):
+        raise RecursionError("too many dots in a line")
+    return tomllib.loads(text)
 
 
 def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbusd.config.content import MAX_FILE_BYTES, Table, parse, read_content
+from sbusd.config.documents import Table, parse
+from sbusd.config.files import MAX_FILE_BYTES, read_content
 from sbusd.config.quantities import is_whole
 from sbusd.config.rules import MAX_PREFIX_BYTES
-from sbusd.config.unknown_ids import UnknownId
-from sbusd.config.users import LAST_UID
+from sbusd.config.users import LAST_ID, UnknownId
 
 _STRING = r'(?:"(?:[^"\\]|\\.)*"|\'[^\']*\')'
 _NOT_CODE = re.compile(rf"{_STRING}|#.*")
@@ -148,7 +148,7 @@ def _prefix(keys: str) -> str:
 
 def _is_list_of_users(value: object) -> bool:
     """Return whether *value* is a list of users, known or unknown."""
-    return isinstance(value, list) and all(isinstance(each, str) or (is_whole(each) and 0 <= each <= LAST_UID) for each in value)
+    return isinstance(value, list) and all(isinstance(each, str) or (is_whole(each) and 0 <= each <= LAST_ID) for each in value)
 
 
 def no_users() -> list[Any]:

@@ -1,10 +1,17 @@
-"""The configuration files: where they are, and the error of one that cannot be used. Spec: sbusd.toml(5); XDG Base Directory."""
+"""The configuration files: where they are, and their content. Spec: sbusd.toml(5); XDG Base Directory.
+
+A drop-in may be written by a program with a defect, or be a link to anything. Reading it must neither block nor take long. So only regular
+files are read, and no more bytes than a configuration needs.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
+from errno import EISDIR, ENXIO
 from pathlib import Path
+from typing import BinaryIO
 
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
@@ -16,6 +23,9 @@ SYSTEM_FOLDER = Path("/etc/sbus")
 
 OTHER_FOLDERS = (Path("/run/sbus"), Path("/usr/lib/sbus"))
 """More directories with drop-ins of the system: those of this boot, and those of packages. Source: systemd.unit(5)."""
+
+MAX_FILE_BYTES = 256 << 10
+"""Maximum size of a file: enough for 1,000 rules, and small enough that no file takes minutes to read."""
 
 
 class ConfigError(SbusError, ValueError):
@@ -31,6 +41,10 @@ class ConfigError(SbusError, ValueError):
         self.file = file
         self.key = key
         self.reason = reason
+
+
+class NotRegularError(OSError):
+    """The file is neither regular, nor a directory, nor ``/dev/null``."""
 
 
 def default_main_file(name: str = "sbusd.toml", *, user_bus: bool = False, environment: Mapping[str, str] | None = None) -> Path:
@@ -86,6 +100,35 @@ def overridden(main_file: Path, file: Path) -> list[Path]:
     return [each for folder in later for each in _drop_ins(folder) if each.name == file.name]
 
 
+def open_regular(file: Path) -> BinaryIO:
+    """Return *file*, open for reading; ``/dev/null`` counts as an empty file. Never blocks.
+
+    Raises:
+        NotRegularError: it is a FIFO, a socket or a device.
+        OSError: it cannot be opened, or is a directory.
+    """
+    # Without O_NONBLOCK, open(2) of a FIFO waits for a writer.
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        # The error of open(2) for a socket.
+        if error.errno == ENXIO:
+            raise NotRegularError("not a regular file") from None
+        raise
+    try:
+        _check_regular(os.fstat(descriptor))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_content(file: Path) -> bytes:
+    """Return the content of *file*, at most one byte more than allowed. Raises OSError as :func:`open_regular`."""
+    with open_regular(file) as stream:
+        return stream.read(MAX_FILE_BYTES + 1)
+
+
 def _drop_ins(folder: Path) -> list[Path]:
     """Return the drop-ins in *folder*, or *folder* itself if it cannot be read."""
     try:
@@ -106,3 +149,16 @@ def _is_there(file: Path) -> bool:
     except OSError as error:
         raise ConfigError(file, "", f"cannot read it: {error.strerror}; let the user of the service read it") from None
     return True
+
+
+def _check_regular(status: os.stat_result) -> None:
+    """Raise OSError as :func:`open_regular` unless *status* belongs to a regular file or to ``/dev/null``."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+    if not stat.S_ISREG(status.st_mode) and not _is_null(status):
+        raise NotRegularError("not a regular file")
+
+
+def _is_null(status: os.stat_result) -> bool:
+    """Return whether *status* belongs to ``/dev/null``. Source: null(4)."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 3)

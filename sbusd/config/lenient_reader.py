@@ -1,30 +1,43 @@
-"""Reads the configuration of a bus that has to start: a fault in a drop-in closes only what the drop-in was about.
+"""Reads the configuration of a bus that has to start: a fault closes only what the faulty part was about. Spec: sbusd.toml(5), FAULTS.
 
 The main file is written by the administrator, and a mistake in it is an error. Drop-ins come from many sources, such as packages, and are
 removed with them. So a drop-in that cannot be used is left out, and a rule in its place denies the keys of its rules to everyone.
+
+Users and groups may be unknown: a removed package may have removed its user, and a directory service may be down at boot. Neither prevents
+a bus from starting, and neither opens what the configuration closes. A rule that allows something allows it to the known ones of its users.
+A rule that denies something denies it to everyone, because the intended user cannot be found.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sbusd.config.content import Table
-from sbusd.config.documents import read_table, settings_of
+from sbusd.config.configuration import Configuration, Fault
+from sbusd.config.documents import Table, read_table, settings_of
 from sbusd.config.drop_in_recovery import RecoveredDropIn, outermost, recover
-from sbusd.config.faults import Configuration, Fault
 from sbusd.config.files import PATH_MAX, ConfigError, overridden
-from sbusd.config.known_ids import Unknown, with_known_ids
-from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES
-from sbusd.config.settings import DaemonSettings
-from sbusd.config.unknown_ids import unknown_ids_allowed
+from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
+from sbusd.config.settings import DaemonSettings, QuotaOverride
+from sbusd.config.users import NO_ID, UnknownId, unknown_ids_allowed
 from sbusd.protocol.printable import printable
 
 _EVERYTHING = ("",)
 
 FileTable = tuple[Path, Table]
+
+
+class _UnknownName(NamedTuple):
+    """An unknown name: its dotted key, the file if the setting knows it, the reason, and the prefixes that are denied because of it."""
+
+    key: str
+    file: str
+    reason: str
+    denied: tuple[str, ...] = ()
 
 
 def read_leniently(main_file: Path, files: Sequence[Path], held: Configuration | None = None) -> Configuration:
@@ -45,7 +58,7 @@ def read_leniently(main_file: Path, files: Sequence[Path], held: Configuration |
             # Read one after another to find the invalid ones.
             tables, faults = _usable(main_file, files, held)
             read = settings_of(tables, DaemonSettings)
-    settings, unknown = with_known_ids(read)
+    settings, unknown = _with_known_ids(read)
     faults += [_fault_of(each, tables) for each in unknown]
     allowed_users = {file: table["allowed_users"] for file, table in tables if table.get("allowed_users")}
     return Configuration(settings, tuple(files), tuple(faults), allowed_users)
@@ -137,7 +150,7 @@ def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return prefixes and (os.path.commonprefix([prefixes[0], prefixes[-1]]),)  # noqa: RUF071
 
 
-def _fault_of(unknown: Unknown, tables: list[FileTable]) -> Fault:
+def _fault_of(unknown: _UnknownName, tables: list[FileTable]) -> Fault:
     """Return the fault of an unknown name. Its file is the last one with its key, unless the setting knows the file."""
     path = unknown.key.split(".")
     file = _last_with(tables, path) or tables[-1][0]
@@ -157,3 +170,95 @@ def _has(table: Table, path: list[str]) -> bool:
             return False
         here = here[part]
     return True
+
+
+def _with_known_ids(settings: DaemonSettings) -> tuple[DaemonSettings, list[_UnknownName]]:
+    """Return *settings* with known ids only, and the unknown names that were removed."""
+    left_out = [*_in_lists(settings), *_in_rights(settings.rights), *_in_rules(settings.policy), *_in_overrides(settings.quotas.overrides)]
+    rules = tuple(each for rule in settings.policy for each in _closed_rule(rule))
+    if len(rules) > MAX_RULES:
+        # The first matching rule decides, so leaving out a rule that allows opens nothing.
+        rules = tuple(each for rule in settings.policy for each in islice(_closed_rule(rule), 1))
+    known = replace(
+        settings,
+        # An empty list would let every user connect.
+        allowed_users=_known(settings.allowed_users) or (settings.allowed_users and (NO_ID,)),
+        admins=_known(settings.admins),
+        protected_users=_known(settings.protected_users),
+        rights=replace(settings.rights, **{each.name: _subjects(getattr(settings.rights, each.name)) for each in fields(RightsSettings)}),
+        policy=rules,
+        quotas=replace(settings.quotas, overrides=tuple(each for override in settings.quotas.overrides for each in _reduced(override))),
+    )
+    return known, [each for each in left_out if each.reason]
+
+
+def _known(ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ids of known users or groups."""
+    return tuple(each for each in ids if not isinstance(each, UnknownId))
+
+
+def _unknown(ids: tuple[int, ...]) -> list[str]:
+    """Return the reason of each unknown id."""
+    return [each.reason for each in ids if isinstance(each, UnknownId)]
+
+
+def _subjects(subjects: Subjects) -> Subjects:
+    """Return the known ones of *subjects*."""
+    return Subjects(_known(subjects.users), _known(subjects.groups))
+
+
+def _closed_rule(rule: PolicyRule) -> Iterator[PolicyRule]:
+    """Return *rule* itself, or if it has unknown ids, a denial for everyone and an allowance for the known ones."""
+    users, groups = _known(rule.users), _known(rule.groups)
+    if (users, groups) == (rule.users, rule.groups):
+        yield rule
+        return
+    denial = _part(rule, "deny")
+    if denial is not None:
+        yield replace(denial, users=(), groups=())
+    allowance = _part(rule, "allow")
+    if allowance is not None and (users or groups):
+        yield replace(allowance, users=users, groups=groups)
+
+
+def _part(rule: PolicyRule, word: str) -> PolicyRule | None:
+    """Return the part of *rule* with the decision *word*, or None if there is none."""
+    publish = rule.publish if rule.publish == word else None
+    subscribe = rule.subscribe if rule.subscribe == word else None
+    return None if publish is None and subscribe is None else replace(rule, publish=publish, subscribe=subscribe)
+
+
+def _reduced(override: QuotaOverride) -> Iterator[QuotaOverride]:
+    """Return *override* for the known ids, or nothing: without any name it would apply to everyone."""
+    users, groups = _known(override.users), _known(override.groups)
+    if users or groups or not (override.users or override.groups):
+        yield replace(override, users=users, groups=groups)
+
+
+def _in_lists(settings: DaemonSettings) -> Iterator[_UnknownName]:
+    for key in ("allowed_users", "admins", "protected_users"):
+        for reason in _unknown(getattr(settings, key)):
+            yield _UnknownName(key, "", reason)
+
+
+def _in_rights(rights: RightsSettings) -> Iterator[_UnknownName]:
+    for each in fields(RightsSettings):
+        subjects = getattr(rights, each.name)
+        for key in ("users", "groups"):
+            for reason in _unknown(getattr(subjects, key)):
+                yield _UnknownName(f"rights.{each.name}.{key}", "", reason)
+
+
+def _in_rules(rules: tuple[PolicyRule, ...]) -> Iterator[_UnknownName]:
+    for rule in rules:
+        denied = () if _part(rule, "deny") is None else (rule.keys,)
+        for key in ("users", "groups"):
+            for reason in _unknown(getattr(rule, key)):
+                yield _UnknownName(f"policy.{rule.origin.number}.{key}", rule.origin.file, reason, denied)
+
+
+def _in_overrides(overrides: tuple[QuotaOverride, ...]) -> Iterator[_UnknownName]:
+    for override in overrides:
+        for key in ("users", "groups"):
+            for reason in _unknown(getattr(override, key)):
+                yield _UnknownName(f"quotas.overrides.{override.origin.number}.{key}", override.origin.file, reason)

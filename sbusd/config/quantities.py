@@ -148,6 +148,7 @@ def _split(value: object, units: Mapping[str, float], what: str, example: str, b
     """Return the number in *value* and the factor of its unit; *bare* names a number without a unit, if that is allowed."""
     match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in units:
-        names = ", ".join(units)
-        raise ValueError(f"must be {what}, not {show(value)}: {f'{bare}, or ' if bare else ''}a number with {names}, such as {example}")
+        *names, last = units
+        valid = f"{f'{bare}, or ' if bare else ''}a number with {', '.join(names)} or {last}"
+        raise ValueError(f"{show(value)} is not {what}; use {valid}, such as {example}")
     return float(match[1]), units[match[2]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from sbusd.config.files import configuration_files
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import KeyPrefix, Origin
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 MAX_PAYLOAD_RULES = 1_000
 """Maximum number of rules: the recorder checks each of them once for each new key."""
@@ -31,7 +33,7 @@ class Keep(Spelling):
         try:
             return _KEPT_SIZE.parse(value)
         except ValueError as error:
-            raise ValueError(f'{error}; "whole" and "none" are valid too') from None
+            raise ValueError(f'{error}; or use "whole" or "none"') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,18 @@ class RecorderSettings:
             raise ValueError("archive and spool must be different directories")
         if self.rotate_bytes * 2 > self.disk_quota:
             raise ValueError("disk_quota must be at least twice rotate_bytes, so that a write-ahead and its segment fit")
+
+
+def load_recorder_settings(main_file: Path, *, required: bool = False) -> RecorderSettings:
+    """Return the settings of the recorder with the main file *main_file*, or the defaults without a file.
+
+    Raises:
+        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
+    """
+    files = configuration_files(main_file, required=required)
+    if not files:
+        return RecorderSettings()
+    # Imported here, because importing pydantic is slow.
+    from sbusd.config.documents import read_settings  # noqa: PLC0415
+
+    return read_settings(files, RecorderSettings)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from sbusd.config.groups import GroupId
 from sbusd.config.quantities import Spelling, show
-from sbusd.config.users import UserId
+from sbusd.config.users import GroupId, UserId
 
 MAX_PUBLISH_RULES = 63
 """Maximum number of rules with ``publish``: the switch stores the matching ones of a user as bits of a 64-bit word."""

@@ -1,1 +1,1 @@
-"""sbusctl(1), the command line tool. Each command has a file in ``commands``; rendering and fetching are separate."""
+"""sbusctl(1), the command line tool. The commands are in ``commands``; rendering and fetching are separate."""

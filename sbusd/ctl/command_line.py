@@ -12,14 +12,14 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.group import COMMANDS, command_function
 from sbusd.ctl.settings import common_options
+from sbusd.helptext import UsageError
 
 _COMPLETION = "_SBUSCTL_COMPLETE"
 """Set if the shell requests completions, which typer handles."""
@@ -80,9 +80,9 @@ def read_call(arguments: Sequence[str]) -> Call | None:
     try:
         common = _declared(common_options)
         name, rest = _leave_common(context, common, list(arguments))
-        command = import_module(f"sbusd.ctl.commands.{name}").command
+        command = command_function(name)
         values = _read(context, _declared(command), common, rest)
-    except (_Unsupported, typer.BadParameter):
+    except (_Unsupported, UsageError):
         # Callbacks have changed only the settings of this context, so typer can parse the line again.
         return None
     return Call(name, lambda: command(context, **values))

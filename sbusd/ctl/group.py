@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from sbusd.ctl.exit_status import exit_on_error
+from sbusd.ctl.errors import exit_on_error
 from sbusd.helptext import PlainCommand, PlainGroup
 
 SECTIONS = {
@@ -44,14 +45,29 @@ SECTIONS = {
     },
     "Other": {
         "relay": "Show the state of calls between hosts.",
-        "whoami": "Print the caller's identity, as verified by the bus.",
+        "whoami": "Print the caller's identity, as the kernel reports it.",
         "version": "Print the versions of sbusctl and of the bus.",
     },
 }
 """The commands by section, in the order of the manual, with the first sentence of their help."""
 
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
-"""All commands; each is the function ``command`` of the module with its name."""
+"""All commands."""
+
+_MODULES = {
+    "connections": "counters",
+    "explain": "routing",
+    "members": "routing",
+    "ping": "bus",
+    "presence": "monitor",
+    "record": "recording",
+    "replay": "recording",
+    "stats": "counters",
+    "trace": "routing",
+    "version": "bus",
+    "whoami": "bus",
+}
+"""The modules of those commands that are not in a module of their own name."""
 
 
 class CommandGroup(PlainGroup):
@@ -86,14 +102,24 @@ class CommandGroup(PlainGroup):
             return super().invoke(ctx)
 
 
+def module_of(name: str) -> str:
+    """Return the name of the module that has the command *name*."""
+    return f"sbusd.ctl.commands.{_MODULES.get(name, name)}"
+
+
+def command_function(name: str) -> Callable[..., object]:
+    """Return the function of the command *name*, ``<name>_command`` in its module."""
+    function: Callable[..., object] = getattr(import_module(module_of(name)), f"{name}_command")
+    return function
+
+
 def _load(name: str) -> TyperCommand:
-    """Return the command *name* from its module."""
-    module = import_module(f"sbusd.ctl.commands.{name}")
+    """Return the command *name* for typer."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
-    app.command(name, cls=PlainCommand)(module.command)
+    app.command(name, cls=PlainCommand)(command_function(name))
     command = typer.main.get_command(app)
     if not isinstance(command, TyperCommand):
-        raise TypeError(f"sbusd.ctl.commands.{name}.command does not make a command")
+        raise TypeError(f"{name}_command does not make a command")
     return command
 
 

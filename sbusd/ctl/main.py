@@ -8,9 +8,8 @@ import sys
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
-from sbusd.ctl.exit_status import INTERRUPTED, exit_on_error
+from sbusd.ctl.errors import INTERRUPTED, error_text, exit_on_error, print_error
 from sbusd.ctl.group import CONTEXT, CommandGroup
-from sbusd.ctl.output import error_text, print_error
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import show_usage_error
 from sbusd.protocol.errors import SbusError

@@ -1,23 +1,25 @@
-"""Standard output and standard error of sbusctl(1). A closed pipe is distinguished from a broken bus."""
+"""Standard output of sbusctl(1): text, pages, JSON, and received items. A closed pipe is distinguished from a broken bus."""
 
 from __future__ import annotations
 
+import base64
 import enum
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from sbusd.protocol.errors import ProtocolError, SbusError
-
-_COMPLAINT_CHARACTERS = 480
-"""Maximum length of an error line in characters: six lines of a terminal, even if the error quotes a long key."""
-
+from sbusd.protocol.errors import SbusError
 
 _NO_LOGIN = 2**32 - 1
 """Value of ``/proc/PID/loginuid`` for a process without a login session."""
+
+ItemT = TypeVar("ItemT")
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class JsonStyle(enum.Enum):
@@ -137,29 +139,6 @@ def visible(value: bytes | str) -> str:
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 
-def error_text(error: Exception) -> str:
-    """Return the text of *error*; of a ProtocolError without its code, which is for programs."""
-    if isinstance(error, ProtocolError):
-        return error.words
-    if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
-
-
-def print_error(message: str) -> None:
-    """Print *message* to standard error in one line, after ``sbusctl:``. It ignores write errors."""
-    line = visible(message)
-    if len(line) > _COMPLAINT_CHARACTERS:
-        # Truncated in the middle, where a long key or pattern is quoted: the reason is at the end.
-        half = _COMPLAINT_CHARACTERS // 2
-        line = f"{line[:half]}…{line[-half:]}"
-    try:
-        sys.stderr.write(f"sbusctl: {line}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
-
-
 def _output_error(error: OSError) -> Exception:
     """Return the exception for a failed write to standard output."""
     if isinstance(error, BrokenPipeError):
@@ -173,3 +152,46 @@ def _escaped(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return character.encode("unicode_escape").decode("ascii")
+
+
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Return *value* under *name*, or in base64 under ``<name>_base64`` if it is not UTF-8."""
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
+
+
+class Writer(Protocol[ItemT_contra]):
+    """Writes items to standard output, and counts those that match the request; loss notices are not counted."""
+
+    printed: int
+
+    def write(self, item: ItemT_contra) -> None:
+        """Write one item."""
+
+
+def follow(
+    receive: Callable[[float | None], ItemT],
+    writer: Writer[ItemT],
+    count: int | None,
+    deadline: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Write the results of *receive* until *count* are printed or *clock* reaches *deadline*, in seconds; None: no limit.
+
+    Standard output is flushed when no item is available: prompt on a quiet bus, with few system calls on a busy one.
+    """
+    while count is None or writer.printed < count:
+        try:
+            item = receive(0)
+        except TimeoutError:
+            flush()
+            remaining = None if deadline is None else deadline - clock()
+            if remaining is not None and remaining <= 0:
+                return
+            try:
+                item = receive(remaining)
+            except TimeoutError:
+                return
+        writer.write(item)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import pwd
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sbusd.ctl.quantities import NOTHING
+from sbusd.ctl.formatting import NOTHING
 from sbusd.systemd.cgroups import is_older, start_ticks, unit_of_process
+
+if TYPE_CHECKING:
+    from sbusd.ctl.responses import ConnectionInfo
+
+_NO_UID = (1 << 32) - 1
+"""To the kernel this number means "no user", setuid(2); no user has it or a greater one."""
+
+_LOOKS = 5
+"""Reports after which the names are read again: a process may have started another program, execve(2)."""
 
 
 @cache
@@ -58,8 +69,37 @@ def process_of(pid: int | None, since: float | None) -> Process:
 def user_id(name: str) -> int | None:
     """Return the uid for a user name or number, None if there is no such user."""
     if name.isascii() and name.isdigit() and len(name) <= 10:
-        return int(name)
+        return int(name) if int(name) < _NO_UID else None
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
         return None
+
+
+class NameCache:
+    """The names of connections, cached while they are connected."""
+
+    def __init__(self) -> None:
+        self._known: dict[int | None, dict[str, str]] = {}
+        self._turns = 0
+
+    def of(self, connection: ConnectionInfo) -> dict[str, str]:
+        """Return ``user``, ``command`` and ``unit`` of *connection*."""
+        known = self._known.get(connection.id)
+        if known is None:
+            process = process_of(connection.pid, connection.since)
+            known = {"user": user_name(connection.uid), "command": process.command, "unit": process.unit}
+            self._known[connection.id] = known
+        return known
+
+    def user(self, uid: int | None) -> str:
+        """Return the name of a user."""
+        return user_name(uid)
+
+    def keep(self, connections: Iterable[int]) -> None:
+        """Forget all but *connections*; every fifth time forget all."""
+        self._turns += 1
+        if self._turns % _LOOKS == 0:
+            self._known.clear()
+        else:
+            self._known = {key: self._known[key] for key in connections if key in self._known}

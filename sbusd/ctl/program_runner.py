@@ -7,12 +7,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from sbusd.client import Request, ServiceError
-from sbusd.ctl.fair_semaphore import FairSemaphore
 from sbusd.ctl.processes import user_name
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 MAX_ANSWER_BYTES = MAX_PACKET_BYTES // 4 * 3
 """Maximum output: a response holds no more, because base64 makes four bytes of three."""
@@ -39,8 +40,7 @@ class ProgramRunner:
 
         Raises:
             ServiceError: the program could not be started, took too long, wrote too much, or had an exit status other than 0; or the
-                call expired
-                in the queue.
+                call expired in the queue.
         """
         async with self._turns.place(request.party):
             if request.expires_at is not None and time.time() >= request.expires_at:
@@ -178,3 +178,47 @@ async def _read_tail(stream: asyncio.StreamReader | None) -> bytes:
     while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
         tail = (tail + part)[-_TAIL_BYTES:]
     return tail
+
+
+class FairSemaphore:
+    """A semaphore with a number of *places*."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def place(self, party: Hashable) -> AsyncIterator[None]:
+        """Hold a place for *party*, a user or another host, when it is its turn."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(party)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, party: Hashable) -> None:
+        """Wait for a place."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(party, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # The place was passed on at the moment of the cancellation.
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give the place to the next party, which then becomes the last."""
+        while self._waiting:
+            party, queue = self._waiting.popitem(last=False)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[party] = queue
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

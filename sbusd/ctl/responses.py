@@ -1,8 +1,7 @@
 """Responses of the bus to control messages, as typed values. Spec: sbus-protocol(7) §6.
 
 Unknown fields of a newer bus are ignored, and missing fields of an older one are None or empty. A response that is not JSON, or does not
-have an
-object where one is required, is a :class:`BadResponseError`.
+have an object where one is required, is a :class:`BadResponseError`.
 """
 
 from __future__ import annotations
@@ -123,8 +122,8 @@ def ask_pages(bus: ControlClient, key: bytes, payload: bytes | None, *names: str
     """Return all pages of the listing *key*, with the items under *names*.
 
     *payload* precedes the id at which a page begins. ``hidden`` is the maximum of all pages, because each counts the same connections.
-    Raises what
-    :func:`ask` raises.
+
+    Raises what :func:`ask` raises.
     """
     head: JsonObject = {}
     items: dict[str, list[JsonObject]] = {name: [] for name in names}

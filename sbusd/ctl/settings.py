@@ -8,7 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from sbusd.client import Bus, bus_address
+from sbusd.client.bus_socket import parse_target
+from sbusd.ctl.errors import error_text
 from sbusd.ctl.output import JsonStyle, is_terminal
+from sbusd.helptext import UsageError
+from sbusd.protocol.errors import SbusError
 
 TIMEOUT_SECONDS = 30.0
 """Time limit for responses of the bus: systemd may have to start it first."""
@@ -42,7 +46,7 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: bool | str | None) -> None:
-    """Select the bus. Raises BadParameter if another one was selected before."""
+    """Select the bus. Raises UsageError if another one was selected before, or the address is invalid."""
     if value is None or value is False or context.resilient_parsing:
         return
     settings = settings_of(context)
@@ -51,7 +55,12 @@ def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: b
         scope = "user" if "--user" in parameter.opts else "system"
     address = value if isinstance(value, str) else None
     if (settings.scope, settings.address) not in ((None, None), (scope, address)):
-        raise typer.BadParameter("--system, --user and --address are mutually exclusive")
+        raise UsageError("--system, --user and --address are mutually exclusive")
+    if address is not None:
+        try:
+            parse_target(address, reconnect=False)
+        except SbusError as error:
+            raise UsageError(error_text(error)) from None
     settings.scope, settings.address = scope, address
 
 

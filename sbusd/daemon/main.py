@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from sbusd.broker import log_messages
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
-from sbusd.daemon.main_loop import MainLoop, ProcessContext
+from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
-from sbusd.daemon.stall_log import measure_stalls
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.errors import SbusError
 from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state

@@ -1,25 +1,33 @@
-"""The main loop of a bus: turns of its switch, and the handling of signals between them. Spec: sbusd(8), SIGNALS."""
+"""The main loop of a bus: turns of its switch, and the handling of signals between them. Spec: sbusd(8), SIGNALS and ``--stalls``."""
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import sbusd
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.config.faults import summary
+from sbusd.config.configuration import summary
 from sbusd.daemon.daemonize import Daemonizer
 from sbusd.daemon.listener import Listener
 from sbusd.daemon.reload import Reloader
-from sbusd.daemon.stall_log import StallMeter
+from sbusd.dataplane.contract import Switch
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
 from sbusd.restart.handover import Handover, HandoverError, own_command
 from sbusd.restart.inherited_state import InheritedState, ReexecState
 from sbusd.restart.program_check import ProgramCheck
-from sbusd.systemd.heartbeat import Heartbeat
-from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_manager import Heartbeat, ServiceManager
 from sbusd.systemd.signals import Signals
 
 REST_FACTOR = 4
@@ -160,3 +168,58 @@ class MainLoop:
         if self._is_unsettled or not self._broker.is_settled:
             self._broker.switch.turn(0)
         self._broker.switch.take_down()
+
+
+class StallFileError(SbusError, OSError):
+    """The file cannot be opened; the text is one line. The program exits with status 1."""
+
+
+class StallMeter(Protocol):
+    """Measures the parts of the loop outside the switch."""
+
+    def note(self, name: str) -> None:
+        """Attribute the time since the last step to the cause *name*."""
+
+    def rest(self) -> None:
+        """End the measurement of this turn, because the loop has ended."""
+
+
+class _NoMeter:
+    """Measures nothing."""
+
+    def note(self, name: str) -> None:
+        """Ignore a step."""
+
+    def rest(self) -> None:
+        """Ignore the end."""
+
+
+@contextmanager
+def measure_stalls(path: Path | None, switch: Switch) -> Iterator[StallMeter]:
+    """Measure *switch* until the block ends, and write its stalls to *path*; measure nothing if that is None.
+
+    Raises:
+        StallFileError: the file cannot be opened.
+    """
+    if path is None:
+        yield _NoMeter()
+        return
+    # Imported here: a bus outside of tests does not need it.
+    from sbusd.dataplane.stalls import Stalls  # noqa: PLC0415
+
+    # Opened at once, so that an error still goes to the terminal.
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StallFileError(f"cannot open {printable(str(path))}: {error.strerror}") from None
+    stalls = Stalls()
+    switch.measure(stalls)
+    with open(fd, "w", encoding="utf-8") as file:
+        try:
+            yield stalls
+        finally:
+            try:
+                file.write(json.dumps(stalls.report(), indent=1) + "\n")
+                file.flush()
+            except OSError as error:
+                sys.stderr.write(f"sbusd: cannot write {printable(str(path))}: {error.strerror}\n")

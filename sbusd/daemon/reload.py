@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from sbusd.broker import log_messages
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open

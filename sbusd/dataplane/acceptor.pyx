@@ -9,9 +9,8 @@ peer would wait forever. If even that fails, no connection is accepted for a whi
 from libc.errno cimport EAGAIN, EBUSY, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t
 
-from sbusd.dataplane.ancillary cimport REFUSED, hang_up, refuse_passing, waiting_descriptors
+from sbusd.dataplane.ancillary cimport REFUSED, hang_up, is_refusing, refuse_passing
 from sbusd.dataplane.clock cimport now_ns
-from sbusd.dataplane.connection cimport Connection
 from sbusd.dataplane.libc cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT, MSG_NOSIGNAL, O_CLOEXEC, O_RDONLY, SO_SNDBUF, SOCK_CLOEXEC,
     SOCK_NONBLOCK, SOL_SOCKET, accept4, close, epoll_ctl, epoll_event, open, send, setsockopt,
@@ -24,8 +23,8 @@ cdef enum:
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; net.core.wmem_max limits it, socket(7)
 
 
-cdef int add_connection(Plane plane, int fd, uint64_t connection, bint is_new) except -1:
-    """Take over a connected socket. *is_new*: it was just accepted, and does not come from another process."""
+cdef Connection* add_connection(Plane plane, int fd, uint64_t connection, Passing passing) except NULL:
+    """Take over a connected socket. *passing*: whether descriptors can be among its unread packets."""
     cdef Connection* fresh
     cdef uint32_t slot
     cdef int size = SEND_BUFFER
@@ -41,9 +40,7 @@ cdef int add_connection(Plane plane, int fd, uint64_t connection, bint is_new) e
     fresh.interest = EPOLLIN | EPOLLRDHUP
     open_outbox(&fresh.out, connection, fd, &plane.totals, plane.bounds.queue_packets, plane.bounds.queue_bytes)
     fresh.echo = fresh.reading.is_open = True
-    fresh.reading.passing = refuse_passing(fd, is_new)
-    # The process before may have looked at a packet of no bytes, which the next look passes over: nothing is received any more.
-    fresh.reading.has_descriptors = not is_new and fresh.reading.passing != REFUSED and waiting_descriptors(fd) > 0
+    fresh.reading.passing = passing
     fresh.reading.reads = BATCH_PACKETS
     fresh.time.batch_limit = plane.schedule.batch_packets
     fresh.blocking.since = fresh.blocking.progress_at = -1
@@ -54,15 +51,27 @@ cdef int add_connection(Plane plane, int fd, uint64_t connection, bint is_new) e
         plane.slots.push_back(fresh)
     plane.by_id[connection] = fresh
     plane.next_id = max(plane.next_id, connection + 1)
-    return 0
+    return fresh
+
+
+cdef Passing passing_of(Plane plane, int listener, int fd) noexcept nogil:
+    """Return whether descriptors can be among the unread packets of a socket that was just accepted from *listener*.
+
+    A connection has the option that its listener had at its connect(2), and connections are accepted in that order. So once one refuses
+    descriptors, all later ones do.
+    """
+    if plane.accepting.refusing == listener or is_refusing(fd):
+        plane.accepting.refusing = listener
+        return REFUSED
+    return refuse_passing(fd, True)
 
 
 cdef int accept_connections(Plane plane, int listener) except -1:
     """Accept a bounded number of connections, for about turn_time: a connection costs more than a message."""
     cdef int fd, i
-    cdef uint64_t connection
-    cdef int64_t end = now_ns() + plane.schedule.turn_time
-    if plane.closer.is_crowded:
+    cdef Connection* fresh
+    cdef int64_t end = plane.schedule.now + plane.schedule.turn_time
+    if is_closer_crowded(plane):
         # No quota counts the descriptors of refused connections, and peers can send sockets that block in close(2) faster than they close.
         return pause_accepting(plane, EBUSY)
     # One at first: looking for a second connection costs as much as another turn. A flood doubles the number in each turn.
@@ -74,14 +83,13 @@ cdef int accept_connections(Plane plane, int listener) except -1:
     for i in range(plane.accepting.limit):
         fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
         if fd >= 0:
-            connection = plane.next_id
             try:
-                add_connection(plane, fd, connection, True)
+                fresh = add_connection(plane, fd, plane.next_id, passing_of(plane, listener, fd))
             except OSError as error:
                 reject(plane, fd, error.errno)
                 continue
             plane.accepting.accepted += 1
-            plane.sink.connected(connection, fd)
+            plane.clients.begin(fresh)
         elif errno == EMFILE or errno == ENFILE:
             accept_with_spare(plane, listener, errno)
         elif errno == ENOBUFS or errno == ENOMEM:
@@ -89,7 +97,7 @@ cdef int accept_connections(Plane plane, int listener) except -1:
         elif errno == EAGAIN:
             break
         # Any other error concerns one connection, accept(2): the next may be fine.
-        if plane.accepting.is_paused or now_ns() > end:
+        if plane.accepting.is_paused or i + 1 == plane.accepting.limit or now_ns() > end:
             break
     return 0
 
@@ -156,4 +164,11 @@ cdef bint close_socket(Plane plane, int fd, Passing passing, uint64_t connection
     if hang_up(fd, passing):
         return True
     plane.closer.add(fd, connection or None)
+    plane.accepting.may_be_crowded = True
     return False
+
+
+cdef bint is_closer_crowded(Plane plane) except -1:
+    """Return whether too many sockets wait to be closed. After an answer of no, the closer is not asked until it gets another socket."""
+    plane.accepting.may_be_crowded = plane.accepting.may_be_crowded and plane.closer.is_crowded
+    return plane.accepting.may_be_crowded

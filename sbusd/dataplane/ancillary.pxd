@@ -10,6 +10,7 @@ cdef enum Passing:          # whether descriptors can be in a peer's unread pack
     POSSIBLE                # yes: this kernel cannot refuse them
 
 
+cdef bint is_refusing(int fd) noexcept nogil
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil
 cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec* span, Passing* passing, bint* has_descriptors) noexcept nogil
 cdef long waiting_descriptors(int fd) noexcept nogil

@@ -31,6 +31,13 @@ cdef enum:
 cdef mmsghdr emptied[MOST_PACKETS]      # without room: they remove packets that were read with MSG_PEEK
 
 
+cdef bint is_refusing(int fd) noexcept nogil:
+    """Return whether the kernel refuses descriptors that the peer of *fd* sends now."""
+    cdef int passes = 1
+    cdef socklen_t length = sizeof(passes)
+    return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &length) == 0 and passes == 0
+
+
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil:
     """Let the kernel refuse descriptors that the peer of *fd* sends from now on; return whether some can still be there.
 

@@ -11,6 +11,12 @@ cdef struct Item:
     uint8_t text_at                     # the offset of its text
 
 
+cdef struct Stored:                     # a pattern of a connection
+    Item item                           # by its pattern
+    uint32_t instances
+    char text[4]                        # the pattern
+
+
 cdef void* new_item(size_t text_at, const char* text, size_t length, size_t more) noexcept nogil
 cdef char* text_of(Item* item) noexcept nogil
 cdef Item** link_of(Item** root, const char* text, size_t length) noexcept nogil
@@ -18,3 +24,7 @@ cdef void put(Item** root, Item* fresh) noexcept nogil
 cdef Item* cut(Item** root, const char* text, size_t length) noexcept nogil
 cdef Item* first(Item* root) noexcept nogil
 cdef Item* item_after(Item* root, const char* text, size_t length) noexcept nogil
+cdef void store_instance(Item** stored, const char* pattern, size_t length) noexcept nogil
+cdef bint remove_stored(Item** stored, const char* pattern, size_t length) noexcept nogil
+cdef uint32_t instances_of(Item** stored, const char* pattern, size_t length) noexcept nogil
+cdef void free_stored(Item** stored) noexcept nogil

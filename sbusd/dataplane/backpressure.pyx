@@ -14,8 +14,8 @@ from sbusd.dataplane.libc cimport EPOLLOUT
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, send_last_words, waiting_count
 from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_QUEUE_FULL
-from sbusd.dataplane.pools cimport NO_USER
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
+from sbusd.dataplane.shared_limits cimport NO_USER
 
 
 # -- beginning and ending waits

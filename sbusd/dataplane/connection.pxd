@@ -10,8 +10,8 @@ from sbusd.dataplane.fairness cimport ConnectionTime, UserTime
 from sbusd.dataplane.intake cimport Backlog
 from sbusd.dataplane.outbox cimport Blocked, Head, Outbox
 from sbusd.dataplane.pacing cimport Hold
-from sbusd.dataplane.pools cimport NO_USER
-from sbusd.dataplane.annotations cimport Receipt
+from sbusd.dataplane.receipts cimport Receipt
+from sbusd.dataplane.shared_limits cimport NO_USER
 
 cdef enum EndReason:            # the numbers of contract.End
     END_HANGUP = 0
@@ -89,12 +89,13 @@ cdef cppclass Connection:
     Receipt receipt
     bint echo                   # it receives its own messages
     bint wants_senders
-    Item* patterns              # each with its number of instances, see `subscriptions`; NULL: none
+    Item* patterns              # each with its number of instances, `avl.Stored`; NULL: none
     uint64_t instances          # of all patterns
     bint is_ending              # it is taken down at the end of this turn, because of `end`
     int end                     # EndReason
     bint is_destroyed           # only patterns in the router are left, and therefore its slot
     bint is_closed              # its socket is closed: once the last pattern is erased, its user has all its quota back
+    void* client                # what the control plane keeps about it; NULL: nothing
 
 
 cdef inline uint32_t uid_of(Connection* connection) noexcept nogil:

@@ -30,7 +30,7 @@ The rules of delivery, which the tests check:
 5. A blocked publisher is not read until each recipient that blocks it has drained to its low-water mark, has ended, or has blocked for
    longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. After these two timeouts the recipient's mode
    acts as ``discard``, and no paced publisher waits for it, until its queue is at the low-water mark. A publisher that has hung up is read
-   to its end. A message with a secret key waits for no recipient of another user.
+   to its end. A message with a private key waits for no recipient of another user.
 6. A queue is charged to the recipient's user, in bytes of the memory that it takes: :func:`waiting_bytes`. In a queue, and in all queues
    of a user together, each other user may take at most as much as it leaves free, so that no publisher can keep out the next one. The
    same rule shares ``queued_memory`` among users. The queue of a connection that ends may be freed over several turns, and its user is
@@ -54,11 +54,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.blocking import UserWaits, Waits
-from sbusd.dataplane.connection_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
+from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters, UserWaits, Waits
+from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
 
 if TYPE_CHECKING:
+    from sbusd.dataplane.sink import ClientSink
     from sbusd.dataplane.stalls import Stalls
 
 
@@ -129,13 +130,21 @@ class Order(enum.IntEnum):
     a key. Messages that were in the queue before this order was chosen stay as they are."""
 
 
+MODES: dict[bytes, SoftMode | HardMode | Order] = {
+    **{b"blocking/soft/" + mode.name.lower().encode(): mode for mode in SoftMode},
+    **{b"blocking/hard/" + mode.name.lower().encode(): mode for mode in HardMode},
+    **{b"order/" + order.name.lower().encode(): order for order in Order},
+}
+"""The mode that each of these control messages chooses. Spec: sbus-protocol(7) §6 and §7."""
+
+
 class Sight(enum.IntEnum):
     """What a connection may know about those of other users; each value includes the ones before it. Spec: sbus-protocol(7) §5."""
 
     OWN = 0
     """That they begin and end."""
     PRESENCE = 1
-    """Their subscriptions too, except to secret keys."""
+    """Their subscriptions too, except to private keys."""
     ALL = 2
     """Everything."""
 
@@ -189,77 +198,6 @@ def waiting_bytes(length: int, head: int = 0) -> int:
     A packet in several queues is charged in each: it takes that memory until the last of them has sent it.
     """
     return packet_bytes(length) + (packet_bytes(head) if head else 0) + ENTRY_BYTES
-
-
-class UserCounters(NamedTuple):
-    """The queues of all connections of a user now, and the packets lost to them since the user's oldest connection began.
-
-    Here and below, ``queued_bytes`` is the memory that is charged."""
-
-    queued_packets: int
-    queued_bytes: int
-    lost_packets: int
-
-
-class ConnectionCounters(NamedTuple):
-    """What one connection has done since it was adopted; packets and bytes count whole packets."""
-
-    received_packets: int
-    """All that was read from it, control packets too."""
-    received_bytes: int
-    delivered_packets: int
-    """All that its socket took: messages, responses, errors."""
-    delivered_bytes: int
-    queued_packets: int
-    """In its queue now. For a connection that has ended: what was in its queue then, without its last words, and was abandoned."""
-    queued_bytes: int
-    lost_packets: int
-    """Packets for it that were discarded, because its queue was full or its socket could never take a packet of that size."""
-    refused_packets: int
-    """Its own MSG that were not routed."""
-    replaced_packets: int
-    """MSG in its queue that a newer one of the same key has replaced, with ``Order.LATEST``."""
-
-
-class SwitchCounters(NamedTuple):
-    """What the switch has done. ``deliveries == delivered + queued + lost + replaced + abandoned`` holds between turns."""
-
-    connections: int
-    accepted: int
-    accept_failures: int
-    """Calls of accept(2) that failed, because descriptors or memory were short. The peer was informed if possible."""
-    received_packets: int
-    received_bytes: int
-    messages: int
-    """MSG routed."""
-    undeliverable: int
-    """MSG without a recipient."""
-    deliveries: int
-    """Packets for clients: one for each recipient of a MSG, and one for each packet of the sink."""
-    delivered_packets: int
-    delivered_bytes: int
-    queued_packets: int
-    queued_bytes: int
-    lost_packets: int
-    abandoned_packets: int
-    """Packets in the queue of a connection when it ended."""
-    refused_packets: int
-    subscriptions: int
-    cache_hits: int
-    cache_misses: int
-    turns: int
-    received_batches: int
-    """Batches received. Their packets are counted as received, the batches themselves are not."""
-    delivered_batches: int
-    """Batches sent."""
-    batched_packets: int
-    """Packets in these."""
-    blocks: int
-    """Times that a publisher began to wait for a recipient."""
-    fallbacks: int
-    """Times that a recipient's mode fell back to ``discard``, because it had blocked publishers for too long."""
-    replaced_packets: int
-    """MSG in queues that a newer one of the same key has replaced: ``Order.LATEST``."""
 
 
 class Sink(Protocol):
@@ -476,6 +414,6 @@ class Switch(Protocol):
         """
 
 
-MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
+MakeSwitch = Callable[["Sink | ClientSink", KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
 """How to make a switch: its sink, the rules for keys, its limits, and the packet that a client is sent for each :class:`Refusal`, by
 number."""

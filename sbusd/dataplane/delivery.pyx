@@ -7,11 +7,11 @@ sendmmsg(2), straight from the buffer in which the packets were received.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, strlen
 from libcpp.algorithm cimport sort
 from libcpp.utility cimport pair
 
-from sbusd.dataplane.annotations cimport Disclosure, answer, append_sender
 from sbusd.dataplane.backpressure cimport after_send, block, may_pace
 from sbusd.dataplane.connection cimport SIGHT_ALL, uid_of
 from sbusd.dataplane.fairness cimport is_too_long
@@ -19,11 +19,12 @@ from sbusd.dataplane.outbox cimport (
     BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, end_batch, miss, offer, release_head,
     waiting_count,
 )
-from sbusd.dataplane.packets cimport cost_of
 from sbusd.dataplane.pacing cimport PACED_BYTES
+from sbusd.dataplane.packet_memory cimport cost_of
 from sbusd.dataplane.plane cimport REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
-from sbusd.dataplane.pools cimport NO_USER
+from sbusd.dataplane.receipts cimport Disclosure, answer
 from sbusd.dataplane.router cimport Route
+from sbusd.dataplane.shared_limits cimport NO_USER
 
 from sbusd.protocol.keys import SECRET_HEAD
 
@@ -104,7 +105,7 @@ cdef inline bint route_message(Plane plane, Connection* sender, const char* key,
         plane.routing.is_secret = True      # it is delivered separately: see may_pace
     shares = add_to_shares(plane, sender, found, i)
     plane.routing.time += found.count * <int64_t>FORGO_NS
-    plane.routing.time += shares * <int64_t>(SHARE_NS + plane.batch.parts[i].iov_len * QUARTERS_NS_PER_BYTE // 4)
+    plane.routing.time += shares * <int64_t>(SHARE_NS + plane.batch.parts[i].iov_len // BYTES_PER_NS)
     if plane.taps.count:
         plane.taps.note(key, length, i, &plane.batch)
     return True
@@ -281,6 +282,15 @@ cdef Head* head_of(Connection* sender) noexcept nogil:
         sender.party.head.part.iov_base = <void*>sender.party.head_text.data()
         sender.party.head.part.iov_len = sender.party.head_text.size()
     return &sender.party.head
+
+
+cdef void append_sender(string& text, uint64_t connection, const string& cred) noexcept nogil:
+    """Append the head that names the sender of a message: ``!/from/``."""
+    cdef char number[24]
+    text.append(b"CMSG !/from/", 12)
+    text.append(number, snprintf(number, sizeof(number), "%llu/", <unsigned long long>connection))
+    text.append(cred)
+    text.push_back(0)
 
 
 cdef void after_tap_send(Plane plane) noexcept nogil:

@@ -68,3 +68,4 @@ cdef bint must_stop(Schedule* schedule, UserTime* user, int64_t end) noexcept no
 cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
 cdef uint32_t read_limit(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
 cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user, Cost* cost, bint is_owner, int64_t now) noexcept nogil
+cdef void forget_served(Schedule* schedule, UserTime* user) noexcept nogil

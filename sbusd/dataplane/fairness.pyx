@@ -97,12 +97,21 @@ cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user,
         user.throttled_until = max(user.throttled_until, now + penalty)
 
 
+cdef void forget_served(Schedule* schedule, UserTime* user) noexcept nogil:
+    """Forget which user was served last, if its last connection has ended: its place in memory may be another user's next."""
+    if schedule.served is user:
+        schedule.served = NULL
+
+
 cdef enum:
-    MODEL_PLACES = 8
+    MODEL_PLACES = 128
 
 
 cdef class ScheduleModel:
-    """A schedule of eight connections and eight users without a switch: the functions above for tests. Times are in nanoseconds."""
+    """A schedule of 128 connections and 128 users without a switch: the functions above for tests. Times are in nanoseconds.
+
+    The user None is one that the bus does not know.
+    """
 
     cdef Schedule schedule
     cdef ConnectionTime connections[MODEL_PLACES]
@@ -112,7 +121,21 @@ cdef class ScheduleModel:
         self.schedule.turn_time = turn_time
         self.schedule.batch_packets = batch_packets
         for i in range(MODEL_PLACES):
-            self.connections[i].batch_limit = batch_packets
+            self.connect(i)
+
+    cdef UserTime* time_of(self, user) except? NULL:
+        if user is None:
+            return NULL
+        return &self.users[<int>user]
+
+    def connect(self, int connection):
+        """Begin with a new connection of this number."""
+        self.connections[connection] = ConnectionTime(self.schedule.batch_packets, 0, False)
+
+    def forget(self, int user):
+        """Forget a user, whose last connection has ended."""
+        self.users[user] = UserTime(0, 0, 0, 0)
+        forget_served(&self.schedule, &self.users[user])
 
     def begin_turn(self, int64_t now, *, tuple readable=()):
         """Begin a turn in which a connection of each user in *readable* can be read."""
@@ -120,30 +143,38 @@ cdef class ScheduleModel:
         self.schedule.is_cut_short = False
         begin_turn(&self.schedule)
         for user in readable:
-            note_readable(&self.schedule, &self.users[<int>user])
+            note_readable(&self.schedule, self.time_of(user))
 
-    def read_limit(self, int connection, int user):
+    def turn_end(self):
+        """Return when this turn, which begins now, stops serving users for a second time."""
+        return turn_end(&self.schedule)
+
+    def read_limit(self, int connection, user):
         """Return how many packets are read from a connection."""
-        return read_limit(&self.schedule, &self.connections[connection], &self.users[user])
+        return read_limit(&self.schedule, &self.connections[connection], self.time_of(user))
 
-    def serve(self, int connection, int user, *, int64_t now, size_t count=1, int64_t patterns=0, int64_t own=0, int64_t routing=0,
+    def is_too_long(self, int64_t routing):
+        """Return whether the rest of a batch waits for the next turn."""
+        return is_too_long(&self.schedule, routing)
+
+    def serve(self, int connection, user, *, int64_t now, size_t count=1, int64_t patterns=0, int64_t own=0, int64_t routing=0,
               bint is_cut_off=False, bint is_owner=False):
         """Account for a batch that ends *now*."""
         cdef Cost cost = Cost(count, patterns, own, routing, is_cut_off)
-        assess(&self.schedule, &self.connections[connection], &self.users[user], &cost, is_owner, now)
+        assess(&self.schedule, &self.connections[connection], self.time_of(user), &cost, is_owner, now)
 
     def pass_time(self, int64_t now):
         """Let it be *now*."""
         self.schedule.now = now
 
-    def is_throttled(self, int connection, int user):
+    def is_throttled(self, int connection, user):
         """Return whether others go before a connection."""
-        return is_throttled(&self.schedule, &self.connections[connection], &self.users[user])
+        return is_throttled(&self.schedule, &self.connections[connection], self.time_of(user))
 
-    def is_held_back(self, int connection, int user):
+    def is_held_back(self, int connection, user):
         """Return whether a connection is not served even though no other one is ready."""
-        return is_held_back(&self.schedule, &self.connections[connection], &self.users[user])
+        return is_held_back(&self.schedule, &self.connections[connection], self.time_of(user))
 
-    def must_stop(self, int user, int64_t end):
+    def must_stop(self, user, int64_t end):
         """Return whether a turn that should have ended at *end* serves the user no more."""
-        return must_stop(&self.schedule, &self.users[user], end)
+        return must_stop(&self.schedule, self.time_of(user), end)

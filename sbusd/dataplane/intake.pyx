@@ -110,7 +110,8 @@ cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcep
         return NULL
     for i in range(first, intake.count):
         # A batch that was taken as one packet has a fault, and will be taken as one packet again.
-        intake.batches -= not intake.is_cut[i] and is_batch(<char*>intake.parts[i].iov_base, intake.parts[i].iov_len)
+        intake.batches -= (not intake.is_cut[i] and intake.parts[i].iov_len >= BATCH_HEAD_BYTES
+                           and is_batch(<char*>intake.parts[i].iov_base, intake.parts[i].iov_len))
         store(backlog, <char*>intake.parts[i].iov_base, intake.parts[i].iov_len, intake.is_cut[i], 0)
     backlog.place = 0
     backlog.next = following

@@ -9,16 +9,16 @@ With that order messages leave a queue at its front only, so the number of an en
 """
 
 from cython.operator cimport dereference
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memchr, memcmp
 from libcpp.algorithm cimport partial_sort
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from sbusd.dataplane.outbox cimport BATCH_PACKETS, ORDER_LATEST, ORDER_RANDOM, ORDER_STACK, KnownKey, Keys, Packet, bytes_in
-from sbusd.dataplane.packets cimport KNOWN_KEY_BYTES, data_of, leave
-from sbusd.dataplane.pools cimport charge_known
-from sbusd.dataplane.rooms cimport charge_key, owner_of
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, IN_BATCH, ORDER_LATEST, ORDER_RANDOM, ORDER_STACK, KnownKey, Keys, Packet, bytes_in
+from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, data_of, leave
+from sbusd.dataplane.queue_limits cimport charge_key, owner_of
+from sbusd.dataplane.shared_limits cimport charge_known
 
 cdef enum:
     RANDOM_PACKETS = 4096       # contract.RANDOM_PACKETS: to look at all of a long queue would take longer than a turn may
@@ -44,7 +44,7 @@ cdef size_t choose(Outbox* box, size_t* chosen) noexcept nogil:
         for i in range(min(total, <size_t>RANDOM_PACKETS)):
             packet = box.waiting[0][i].packet
             # A packet that another queue holds frees nothing.
-            rank.first = <uint64_t>0xFFFFFFFF - (bytes_in(packet) if packet.references == 1 else 0)
+            rank.first = <uint64_t>0xFFFFFFFF - (bytes_in(packet) if packet.references & ~<uint32_t>IN_BATCH == 1 else 0)
             rank.second = i
             ranked.push_back(rank)
         partial_sort(ranked.begin(), ranked.begin() + count, ranked.end())

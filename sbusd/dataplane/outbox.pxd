@@ -7,12 +7,13 @@ from libcpp.vector cimport vector
 
 from sbusd.dataplane.fairness cimport UserTime
 from sbusd.dataplane.libc cimport iovec, le32toh
-from sbusd.dataplane.pools cimport NO_USER, Pool
+from sbusd.dataplane.shared_limits cimport NO_USER, Pool
 
 cdef enum:
     BATCH_PACKETS = 64      # packets in one recvmmsg(2) or sendmmsg(2)
     BATCH_PARTS = 72        # these, and the refusals after them
     MISSED = 64             # contract.MISSED
+    IN_BATCH = 1 << 30      # in `Packet.references`: the batch at hand holds the packet
 
 cdef enum Mode:             # the numbers of SoftMode and HardMode
     MODE_QUEUE = 0
@@ -33,7 +34,7 @@ cdef enum Sequence:         # the numbers of Order
 
 cdef struct Packet:         # its bytes follow in the same allocation
     Totals* totals          # where its memory is counted
-    uint32_t references     # how many outboxes, and the batch, hold it
+    uint32_t references     # how many entries of queues hold it, and IN_BATCH
     uint32_t wire_length    # as in a batch, before the packet: little endian, and therefore last here
 
 

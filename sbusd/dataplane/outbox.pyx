@@ -8,7 +8,7 @@ makes one copy, which all others share by reference. Discarded packets are lost:
 message replaces an older one of its key (`order`). Replaced messages are counted, and the client gets a notice before the next messages;
 that notice is never queued, so no limit applies to it.
 
-Pools (`pools`) limit a connection's queue, and all queues of a user. The memory of the bus is shared by users in the same way: each may
+Quotas limit a connection's queue, and all queues of a user. The memory of the bus is shared by users in the same way: each may
 hold at most as much as it leaves free.
 """
 
@@ -16,11 +16,12 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libcpp.deque cimport deque
 
-from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
-from sbusd.dataplane.packets cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, new_packet, release, release_entry
-from sbusd.dataplane.pools cimport has_space, may_share, vacate
-from sbusd.dataplane.rooms cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
 from sbusd.dataplane.libc cimport iovec, mmsghdr
+from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
+from sbusd.dataplane.packet_memory cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, leave_batch, new_packet, refer
+from sbusd.dataplane.packet_memory cimport release_entry
+from sbusd.dataplane.queue_limits cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
+from sbusd.dataplane.shared_limits cimport has_space, may_share, vacate
 from sbusd.dataplane.writer cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
 
 cdef enum:
@@ -89,9 +90,9 @@ cdef Entry new_entry(Outbox* box, Packet* packet, Packet* head, uint32_t payer) 
     entry.packet = packet
     entry.head = head
     entry.payer = payer
-    packet.references += 1
+    refer(packet)
     if head is not NULL:
-        head.references += 1
+        refer(head)
     box.totals.held_bytes += ENTRY_BYTES
     charge_entry(box, entry)
     return entry
@@ -192,7 +193,7 @@ cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
     if kept[0] is NULL:
         kept[0] = new_packet(<const char*>part.iov_base, part.iov_len, totals)
         if kept[0] is not NULL:
-            kept[0].references = 1      # released by end_batch
+            kept[0].references = IN_BATCH
     return kept[0] is not NULL
 
 
@@ -348,7 +349,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
 cdef void release_head(Head* head) noexcept nogil:
     """Release the copy of a head."""
     if head.kept is not NULL:
-        release(head.kept)
+        leave_batch(head.kept)
         head.kept = NULL
 
 
@@ -360,7 +361,7 @@ cdef void end_batch(Batch* batch) noexcept nogil:
     batch.has_copies = False
     for i in range(<size_t>BATCH_PARTS):
         if batch.kept[i] is not NULL:
-            release(batch.kept[i])
+            leave_batch(batch.kept[i])
             batch.kept[i] = NULL
 
 

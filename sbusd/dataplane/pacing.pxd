@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.outbox cimport Outbox
-from sbusd.dataplane.pools cimport NO_USER, is_pressed
+from sbusd.dataplane.shared_limits cimport NO_USER, is_pressed
 
 cdef enum:
     SLOTS = 17                  # enough to cover any second

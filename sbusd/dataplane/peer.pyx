@@ -54,25 +54,27 @@ def pidfd_of(int fd):
 
 cdef frozenset groups_of(int fd):
     """Return the peer's supplementary groups. If the room does not suffice, the kernel returns the size that they need."""
-    global _latest_raw, _latest_groups
-    cdef socklen_t length = 64 * sizeof(gid_t)
-    cdef gid_t* groups = NULL
-    cdef int status = -1
+    cdef gid_t few[64]
+    cdef socklen_t length = sizeof(few)
+    cdef gid_t* groups = few
+    cdef gid_t* more = NULL
     try:
-        while True:
-            groups = <gid_t*>malloc(length if length else 1)
-            if groups is NULL:
-                raise MemoryError
-            status = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &length)
-            if status == 0:
-                # Many peers have the same groups. They share one set, which is fast to compare and hash.
-                if length != len(_latest_raw) or memcmp(<const char*>_latest_raw, groups, length) != 0:
-                    _latest_raw = (<const char*>groups)[:length]
-                    _latest_groups = frozenset([groups[i] for i in range(length // sizeof(gid_t))])
-                return _latest_groups
+        while getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &length) < 0:
             if errno != ERANGE:
                 raise OSError(errno, f"SO_PEERGROUPS: {os.strerror(errno)}")
-            free(groups)
-            groups = NULL
+            free(more)
+            groups = more = <gid_t*>malloc(length)
+            if more is NULL:
+                raise MemoryError
+        return shared_set(groups, length)
     finally:
-        free(groups)
+        free(more)
+
+
+cdef frozenset shared_set(gid_t* groups, socklen_t length):
+    """Return *length* bytes of groups as a set. Many peers have the same, and share one set, which is fast to compare and hash."""
+    global _latest_raw, _latest_groups
+    if length != len(_latest_raw) or memcmp(<const char*>_latest_raw, groups, length) != 0:
+        _latest_raw = (<const char*>groups)[:length]
+        _latest_groups = frozenset([groups[i] for i in range(length // sizeof(gid_t))])
+    return _latest_groups

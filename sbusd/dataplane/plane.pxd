@@ -14,6 +14,7 @@ from sbusd.dataplane.intake cimport Intake
 from sbusd.dataplane.libc cimport epoll_event, iovec, mmsghdr
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, Account, Batch, Totals
 from sbusd.dataplane.router cimport Router
+from sbusd.dataplane.sink cimport ClientSink
 from sbusd.dataplane.stalls cimport Stalls
 from sbusd.dataplane.taps cimport Taps
 
@@ -51,7 +52,9 @@ cdef struct Bounds:             # from the configuration
 cdef struct Accepting:
     int spare                   # a descriptor that is closed to accept a connection when no other is free
     bint is_paused              # not even the spare descriptor is left, or too many sockets wait to be closed
+    bint may_be_crowded         # the closer has got a socket since it was last seen to have few
     int64_t resume_at           # nanoseconds: when to accept again at the latest
+    int refusing                # the listener whose new connections refuse descriptors from the start; -1: not known
     int limit                   # connections accepted in the last turn that accepted any, at most
     uint64_t turn               # the number of that turn
     uint64_t accepted
@@ -94,6 +97,7 @@ cdef struct Counted:            # see contract.SwitchCounters
 
 cdef class Plane:
     cdef object sink
+    cdef ClientSink clients                     # the same sink, for its calls about clients
     cdef object closer                          # closes sockets that this thread must not close
     cdef dict watched                           # callbacks by descriptor
     cdef list listeners
@@ -132,7 +136,7 @@ cdef class Plane:
     cdef vector[uint32_t] informed              # slots that were sent a loss notice in this turn
     cdef deque[uint32_t] ending                 # slots of connections that have ended
     cdef deque[uint32_t] destroyed              # slots of those that are only erased from the router
-    cdef dict unerased                          # the same, by id
+    cdef unordered_map[uint64_t, uint32_t] unclosed     # those whose socket is not closed yet, by id
 
 
 cdef Connection* find(Plane plane, uint64_t number) except NULL

@@ -17,12 +17,13 @@ from sbusd.dataplane.libc cimport (
     munmap, open,
 )
 from sbusd.dataplane.pacing cimport NEVER_NS
+from sbusd.dataplane.sink cimport PythonSink
 
 import os
 
 from sbusd.dataplane.closer import Closer
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 cdef enum:
     # Packets start in different cache lines of their pages. In the same one, 64 of them would compete for 8 places in the cache.
@@ -39,9 +40,8 @@ cdef class Plane:
     """The state; only the modules of the switch use it."""
 
     def __cinit__(self, sink, keyspace, limits, refusals):
-        self.epoll = self.accepting.spare = -1
+        self.epoll = self.accepting.spare = self.accepting.refusing = -1
         self.buffer = NULL
-        self.unerased = {}
 
     def __init__(self, sink, keyspace, limits, tuple refusals):
         # glibc merges all blocks of its fast bins during the next large allocation: 9 to 18 ms after the end of a connection with
@@ -51,6 +51,7 @@ cdef class Plane:
         mallopt(M_TRIM_THRESHOLD, KEPT_HEAP_BYTES)
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         self.sink = sink
+        self.clients = sink if isinstance(sink, ClientSink) else PythonSink(sink)
         self.router = Router(keyspace, limits.cache_bytes)
         self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
         self.watched = {}

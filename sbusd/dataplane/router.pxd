@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from sbusd.dataplane.nodes cimport Child, Node, Subscribers
+from sbusd.dataplane.trie cimport Child, Node, Subscribers
 
 
 cdef struct Route:

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""From a key to its recipients: a cache, a trie of patterns (`nodes`), and the rules for reserved keys.
+"""From a key to its recipients: a cache, a `trie` of patterns, and the rules for reserved keys.
 
 The cache holds the routes of keys since the last change of a pattern. A change starts a new generation, which makes every entry stale
 at once. The cache has a fixed number of places, two for each hash, and a limit for its bytes; when that is reached, it is emptied.
@@ -14,7 +14,7 @@ from libc.string cimport memcmp, memcpy
 from libcpp.vector cimport vector
 from cython.operator cimport dereference
 
-from sbusd.dataplane.nodes cimport (
+from sbusd.dataplane.trie cimport (
     Child, Node, Subscribers, descend, erase_below, free_node, insert_below, is_branch, is_empty, is_live, matches, new_node,
     segment_length,
 )

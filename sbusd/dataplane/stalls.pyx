@@ -19,7 +19,7 @@ from sbusd.dataplane.libc cimport (
     CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, O_CLOEXEC, O_RDONLY, RUSAGE_THREAD, clock_gettime, close, getrusage, open, rusage,
 )
 
-from sbusd.dataplane.modes import MODES
+from sbusd.dataplane.contract import MODES
 from sbusd.protocol import controls
 
 cdef enum:

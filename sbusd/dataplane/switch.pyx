@@ -8,43 +8,42 @@ face for the broker. Its state is the `Plane`, on which the modules work, each o
 - ``readiness``: which connections can be read, written, or end; ``fairness``: how they share the time of the loop
 - ``reader``: from the socket to the batch; ``backpressure``: publishers that wait for recipients
 - ``delivery``: from the batch to the recipients
-- ``acceptor``, ``teardown``: how connections begin and end; ``snapshot``: what the next process gets
+- ``commands``: what the control plane changes of a connection; ``sink``: how it is called
+- ``acceptor``, ``teardown``: how connections begin and end; ``state_transfer``: what the next process gets
 - ``turn``: the event loop
 """
 
-from cython.operator cimport dereference
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr
 from libcpp.algorithm cimport sort
 from libcpp.string cimport string
-from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.acceptor cimport add_connection
-from sbusd.dataplane.ancillary cimport refuse_passing
-from sbusd.dataplane.annotations cimport append_sender, arm
-from sbusd.dataplane.avl cimport Item, first, item_after, text_of
+from sbusd.dataplane.ancillary cimport REFUSED, Passing, refuse_passing, waiting_descriptors
+from sbusd.dataplane.avl cimport Item, Stored, first, instances_of, item_after, text_of
 from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.clock cimport now_ns
-from sbusd.dataplane.connection cimport END_DISCONNECTED, MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms, uid_of
-from sbusd.dataplane.delivery cimport after_tap_send
-from sbusd.dataplane.order cimport set_order
+from sbusd.dataplane.commands cimport account_of, add_pattern, disconnect, remove_pattern, send_packet, set_cred, set_rights, set_user
+from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms, uid_of
+from sbusd.dataplane.delivery cimport after_tap_send, append_sender
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
-from sbusd.dataplane.outbox cimport Account, assign, post, post_for, send_last_words, waiting_count
+from sbusd.dataplane.order cimport set_order
+from sbusd.dataplane.outbox cimport Account, post_for, waiting_count
 from sbusd.dataplane.plane cimport LISTENER, WATCHED, Plane, control_epoll, find
-from sbusd.dataplane.readiness cimport finish
+from sbusd.dataplane.receipts cimport arm
 from sbusd.dataplane.router cimport Route
-from sbusd.dataplane.snapshot cimport progress_of, queues_of, restore_all, restore_progress, totals_of, waits_of_user
 from sbusd.dataplane.stalls cimport Stalls
-from sbusd.dataplane.subscriptions cimport Stored, instances_of, remove_stored, store_instance
-from sbusd.dataplane.teardown cimport close_all, counters_of, destroy_next, report_closed
+from sbusd.dataplane.sink cimport counters_of
+from sbusd.dataplane.state_transfer cimport progress_of, queues_of, restore_all, restore_progress, totals_of, waits_of_user
+from sbusd.dataplane.teardown cimport close_all, destroy_next, report_closed
 from sbusd.dataplane.turn cimport take_turn, take_turns
 
-from sbusd.dataplane.blocking import NAMED_WAITS, Wait, Waits
-from sbusd.dataplane.contract import MAX_PUBLISH_RULES, SwitchCounters, UserCounters
-from sbusd.dataplane.connection_state import ConnectionSettings
-from sbusd.protocol.limits import MAX_BATCH_BYTES
+from sbusd.dataplane.contract import MAX_PUBLISH_RULES
+from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, Wait, Waits
+from sbusd.dataplane.switch_state import ConnectionSettings
+from sbusd.protocol.packets import MAX_BATCH_BYTES
 
 cdef enum:
     LOOKED_AT = 1000            # waits that are searched for those of one publisher
@@ -56,8 +55,6 @@ cdef class Switch:
     """The compiled data plane; see `sbusd.dataplane.contract.Switch` for every method."""
 
     kind = "compiled"
-
-    cdef Plane plane
 
     def __init__(self, sink, keyspace, limits, tuple refusals):
         self.plane = Plane(sink, keyspace, limits, refusals)
@@ -116,16 +113,14 @@ cdef class Switch:
 
     def adopt(self, int fd, uint64_t connection):
         """Take over the connected socket *fd* as number *connection*."""
-        add_connection(self.plane, fd, connection, False)
+        cdef Passing passing = refuse_passing(fd, False)
+        cdef Connection* adopted = add_connection(self.plane, fd, connection, passing)
+        # The process before may have looked at a packet of no bytes, which the next look passes over: nothing is received any more.
+        adopted.reading.has_descriptors = passing != REFUSED and waiting_descriptors(fd) > 0
 
     def disconnect(self, uint64_t connection, bytes last_words=b""):
         """End a connection: offer its socket *last_words*, and close it."""
-        cdef Connection* ended = find(self.plane, connection)
-        if ended.is_ending:
-            return
-        if last_words:
-            send_last_words(&ended.out, last_words, len(last_words))
-        finish(self.plane, ended, END_DISCONNECTED)
+        disconnect(self.plane, find(self.plane, connection), last_words, len(last_words))
 
     def take_down(self):
         """Take down all connections that have ended."""
@@ -159,35 +154,17 @@ cdef class Switch:
     def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b""):
         """Set a connection's user, whom it may block, which publish rules apply, what it may know, and its credentials."""
         cdef Connection* party = find(self.plane, connection)
-        cdef Account* account
-        cdef unordered_map[uint32_t, Account*].iterator found
-        party.blocking.of_others = blocks_others
-        party.party.rules = rules
-        party.party.sight = sight
-        party.party.cred.assign(<const char*>cred, len(cred))
-        party.party.head_text.clear()
-        if uid_of(party) == uid:
-            return
-        if waiting_count(&party.out) or party.out.account is not NULL or party.reading.backlog is not NULL:
-            raise ValueError(f"connection {connection} has a user already")
-        found = self.plane.accounts.find(uid)
-        if found == self.plane.accounts.end():
-            account = new Account()         # all fields are zero
-            account.uid = uid
-            account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
-            self.plane.accounts[uid] = account
-        else:
-            account = dereference(found).second
-        account.connections += 1
-        assign(&party.out, account)
+        set_user(self.plane, party, uid)
+        set_rights(party, blocks_others, rules, sight)
+        set_cred(party, cred, len(cred))
 
     def set_user_limits(self, uint32_t uid, uint64_t packets, uint64_t size):
         """Limit what the queues of all connections of a user hold together."""
-        cdef unordered_map[uint32_t, Account*].iterator found = self.plane.accounts.find(uid)
-        if found == self.plane.accounts.end():
+        cdef Account* account = account_of(self.plane, uid)
+        if account is NULL:
             raise KeyError(uid)
-        dereference(found).second.room.packets_limit = packets
-        dereference(found).second.room.bytes_limit = size
+        account.room.packets_limit = packets
+        account.room.bytes_limit = size
 
     def set_publish_rules(self, tuple rules):
         """Set the rules for MSG."""
@@ -226,21 +203,11 @@ cdef class Switch:
 
     def subscribe(self, uint64_t connection, bytes pattern):
         """Store one more instance of *pattern*."""
-        cdef Connection* subscriber = find(self.plane, connection)
-        store_instance(&subscriber.patterns, pattern, len(pattern))
-        subscriber.instances += 1
-        self.plane.counted.subscriptions += 1
-        self.plane.router.insert(subscriber.slot, pattern, len(pattern))
+        add_pattern(self.plane, find(self.plane, connection), pattern, len(pattern))
 
     def unsubscribe(self, uint64_t connection, bytes pattern):
         """Remove one instance of *pattern* and return True, or return False if there is none."""
-        cdef Connection* subscriber = find(self.plane, connection)
-        if not remove_stored(&subscriber.patterns, pattern, len(pattern)):
-            return False
-        subscriber.instances -= 1
-        self.plane.counted.subscriptions -= 1
-        self.plane.router.erase(subscriber.slot, pattern, len(pattern))
-        return True
+        return remove_pattern(self.plane, find(self.plane, connection), pattern, len(pattern))
 
     def instances(self, uint64_t connection, bytes pattern):
         """Return how many instances of *pattern* the connection has stored."""
@@ -283,10 +250,7 @@ cdef class Switch:
 
     def send(self, uint64_t connection, bytes packet):
         """Send *packet* to the connection, after all that is in its queue."""
-        cdef Connection* recipient = find(self.plane, connection)
-        if not recipient.is_ending:
-            post(&recipient.out, packet, len(packet))
-            after_send(self.plane, recipient)
+        send_packet(self.plane, find(self.plane, connection), packet, len(packet))
 
     def announce(self, bytes packet, *, int sight, uint32_t uid, bytes cred=b""):
         """Send a MSG of the bus itself, whose credentials are *cred*, to the subscribers that may know of it."""
@@ -342,11 +306,9 @@ cdef class Switch:
 
     def user_counters(self, uint32_t uid):
         """Return the counters of a user."""
-        cdef unordered_map[uint32_t, Account*].iterator found = self.plane.accounts.find(uid)
-        cdef Account* account
-        if found == self.plane.accounts.end():
+        cdef Account* account = account_of(self.plane, uid)
+        if account is NULL:
             return UserCounters(0, 0, 0)
-        account = dereference(found).second
         return UserCounters(account.room.packets, account.room.bytes, account.lost_packets)
 
     def user_waits(self, uint32_t uid):

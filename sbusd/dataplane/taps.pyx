@@ -8,6 +8,7 @@ report loses it. Their patterns have a router of their own, in which no key is g
 
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
@@ -15,9 +16,8 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 from posix.time cimport timespec
 
-from sbusd.dataplane.annotations cimport append_tap_line
 from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime
-from sbusd.dataplane.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, release_head, offer, post_for
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, MISSED, Batch, Head, Outbox, Tally, offer, post_for, release_head
 from sbusd.dataplane.router cimport Route, Router
 
 ctypedef cpp_map[uint32_t, Tapper*] Tappers
@@ -125,3 +125,30 @@ cdef class Taps:
         sort(self.touched.begin(), self.touched.end())
         for n in range(self.touched.size()):
             post_for(self.tappers[self.touched[n].second].out, packet, size, payer)
+
+
+cdef void append_tap_line(string& text, int64_t time, uint64_t connection, const string& cred, Tally* tally) noexcept nogil:
+    """Append the head of a message for a tap, ``!/tap``: when it was published, by which connection, and the result."""
+    cdef char part[128]
+    # Credentials consist of letters, digits, `!` and `/`, so JSON needs no escapes for them.
+    text.append(b"CMSG !/tap", 10)
+    text.push_back(0)
+    text.append(part, snprintf(part, sizeof(part), "{\"kind\":\"message\",\"time\":%lld,\"id\":%llu,\"cred\":\"",
+                               <long long>time, <unsigned long long>connection))
+    text.append(cred)
+    text.append(part, snprintf(part, sizeof(part), "\",\"recipients\":%u,\"queued\":%u,\"discarded\":%u",
+                               tally.handed + tally.queued, tally.queued, tally.discarded))
+    if tally.missed_count:
+        append_missed(text, tally)
+    text.append(b"}\n", 2)
+
+
+cdef void append_missed(string& text, Tally* tally) noexcept nogil:
+    """Append the connections that a message matched and did not reach; none of them if they are too many."""
+    cdef uint32_t i, count = tally.missed_count if tally.missed_count <= <uint32_t>MISSED else 0
+    cdef char number[24]
+    sort(&tally.missed[0], &tally.missed[0] + count)
+    text.append(b",\"missed\":[", 11)
+    for i in range(count):
+        text.append(number, snprintf(number, sizeof(number), ",%llu" if i else "%llu", <unsigned long long>tally.missed[i]))
+    text.push_back(93)      # ]

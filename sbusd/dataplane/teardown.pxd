@@ -6,8 +6,7 @@ from sbusd.dataplane.connection cimport Connection
 from sbusd.dataplane.plane cimport Plane
 
 
-cdef int destroy_next(Plane plane) except -1 with gil
+cdef int destroy_next(Plane plane) except -1
 cdef int take_down_some(Plane plane) except -1 nogil
 cdef int report_closed(Plane plane) except -1
 cdef int close_all(Plane plane, bint keeps_connections) except -1
-cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes)

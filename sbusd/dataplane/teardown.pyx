@@ -9,42 +9,31 @@ several turns if they are many, and so is the memory of its queue freed. A socke
 from cython.operator cimport dereference
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free
+from libcpp.unordered_map cimport unordered_map
 
-from sbusd.dataplane.acceptor cimport close_socket, resume_accepting
-from sbusd.dataplane.avl cimport Item, first, text_of
+from sbusd.dataplane.acceptor cimport close_socket, is_closer_crowded, resume_accepting
+from sbusd.dataplane.avl cimport Item, first, free_stored, remove_stored, text_of
 from sbusd.dataplane.backpressure cimport end_waiting, unblock_all
 from sbusd.dataplane.clock cimport now_ns
+from sbusd.dataplane.fairness cimport forget_served
 from sbusd.dataplane.intake cimport Backlog
 from sbusd.dataplane.libc cimport EPOLL_CTL_DEL, close, epoll_ctl
 from sbusd.dataplane.outbox cimport Account, abandon
-from sbusd.dataplane.packets cimport release_remains
+from sbusd.dataplane.packet_memory cimport release_remains
 from sbusd.dataplane.plane cimport end_step
 from sbusd.dataplane.reader cimport trim_backlog
 from sbusd.dataplane.stalls cimport ENDING, ERASING
-from sbusd.dataplane.subscriptions cimport free_stored, remove_stored
-
-from sbusd.dataplane.contract import ConnectionCounters, End
 
 cdef enum:
     RELEASED_PACKETS = 256      # packets freed before the next look at the clock
 
-cdef tuple _ENDS = tuple(End)               # by their numbers
-cdef object _new_tuple = tuple.__new__      # without the Python function around it
 
 
 cdef int take_down_some(Plane plane) except -1 nogil:
     """Take down connections that have ended, oldest first, erase their patterns, and free their queues, each for turn_time at most:
     many connections may end in one turn, and each may leave as much as its user's quotas allow."""
-    cdef int64_t end
     if plane.ending.size():
-        end = now_ns() + plane.schedule.turn_time
-        while plane.ending.size():
-            destroy_next(plane)
-            if plane.destroyed.size() == 1:
-                erase_patterns(plane, end)
-            end_step(plane, ENDING)
-            if now_ns() > end:
-                break
+        take_down_ended(plane, now_ns() + plane.schedule.turn_time)
     if plane.destroyed.size():
         erase_patterns(plane, now_ns() + plane.schedule.turn_time)
         end_step(plane, ERASING)
@@ -54,15 +43,24 @@ cdef int take_down_some(Plane plane) except -1 nogil:
     return 0
 
 
-cdef int destroy_next(Plane plane) except -1 with gil:
+cdef int take_down_ended(Plane plane, int64_t end) except -1 with gil:
+    """Take down connections that have ended until the time is *end*, at least one."""
+    while True:
+        destroy_next(plane)
+        if plane.destroyed.size() == 1:
+            erase_patterns(plane, end)
+        end_step(plane, ENDING)
+        if plane.ending.empty() or now_ns() > end:
+            return 0
+
+
+cdef int destroy_next(Plane plane) except -1:
     """Take down the connection that has ended first, and report it to the sink."""
     cdef Connection* connection = plane.slots[plane.ending.front()]
-    cdef uint64_t number = connection.id
+    cdef uint64_t number = connection.id, lost
     plane.ending.pop_front()
     plane.counted.subscriptions -= connection.instances
-    end = _ENDS[connection.end]
     abandon(&connection.out)
-    counters = counters_of(connection, connection.out.left_packets, connection.out.left_bytes)
     lost = connection.out.told + connection.out.untold      # some of it in no loss notice
     if connection.blocking.since >= 0:
         unblock_all(plane, connection)
@@ -81,12 +79,11 @@ cdef int destroy_next(Plane plane) except -1 with gil:
         connection.is_closed = close_socket(plane, connection.out.fd, connection.reading.passing, number)
     connection.is_destroyed = True
     plane.destroyed.push_back(connection.slot)
-    plane.unerased[number] = connection.slot
-    if plane.accepting.is_paused and not plane.closer.is_crowded:
+    if not connection.is_closed:
+        plane.unclosed[number] = connection.slot
+    if plane.accepting.is_paused and not is_closer_crowded(plane):
         resume_accepting(plane)
-    if lost:
-        plane.sink.lost(number, lost)
-    plane.sink.ended(number, end, counters)
+    plane.clients.end(connection, lost)
     return 0
 
 
@@ -101,11 +98,11 @@ cdef int erase_patterns(Plane plane, int64_t end) except -1 nogil:
             pattern = first(connection.patterns)
             plane.router.erase(connection.slot, text_of(pattern), pattern.length)
             remove_stored(&connection.patterns, text_of(pattern), pattern.length)
-            is_over = now_ns() > end
+            is_over = connection.patterns is not NULL and now_ns() > end
         if connection.patterns is NULL:
             plane.destroyed.pop_front()
             forget(plane, connection)
-            is_over = now_ns() > end
+            is_over = plane.destroyed.size() != 0 and now_ns() > end
     return 0
 
 
@@ -116,21 +113,24 @@ cdef int forget(Plane plane, Connection* connection) except -1 with gil:
     plane.slots[connection.slot] = NULL
     plane.free_slots.push_back(connection.slot)
     del connection
-    del plane.unerased[number]
     if is_closed:
-        plane.sink.closed(number)
+        plane.clients.release(number)
+    else:
+        plane.unclosed.erase(number)
     return 0
 
 
 cdef int report_closed(Plane plane) except -1:
     """Report to the sink which sockets the closer has closed."""
+    cdef unordered_map[uint64_t, uint32_t].iterator found
     for number in plane.closer.take_closed():
-        slot = plane.unerased.get(number)
-        if slot is None:
-            plane.sink.closed(number)
+        found = plane.unclosed.find(number)
+        if found == plane.unclosed.end():
+            plane.clients.release(number)
         else:
-            plane.slots[<uint32_t>slot].is_closed = True
-    if plane.accepting.is_paused and not plane.closer.is_crowded:
+            plane.slots[dereference(found).second].is_closed = True
+            plane.unclosed.erase(found)
+    if plane.accepting.is_paused and not is_closer_crowded(plane):
         resume_accepting(plane)
     return 0
 
@@ -163,8 +163,7 @@ cdef void leave_account(Plane plane, Connection* connection) noexcept nogil:
 cdef void forget_user(Plane plane, Account* account) noexcept nogil:
     """Delete a user that has nothing left."""
     plane.accounts.erase(account.uid)
-    if &account.time is plane.schedule.served:
-        plane.schedule.served = NULL
+    forget_served(&plane.schedule, &account.time)
     del account
 
 
@@ -203,12 +202,3 @@ cdef int close_one(Plane plane, Connection* connection, bint keeps_connections) 
             close_socket(plane, connection.out.fd, connection.reading.passing, 0)
     del connection
     return 0
-
-
-cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes):
-    """Return a connection's counters; the caller passes those of its queue."""
-    # By position: by name it takes four times as long, and each client that ends has counters.
-    return _new_tuple(ConnectionCounters, (
-        connection.reading.packets, connection.reading.bytes, connection.out.delivered_packets, connection.out.delivered_bytes,
-        queued_packets, queued_bytes, connection.out.lost_packets, connection.reading.refused, connection.out.replaced_packets,
-    ))

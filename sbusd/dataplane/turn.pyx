@@ -15,7 +15,7 @@ from sbusd.dataplane.acceptor cimport PAUSE_MS, accept_connections, resume_accep
 from sbusd.dataplane.backpressure cimport after_send, disconnect_misbehaving, end_expired_waits, limit_timeout
 from sbusd.dataplane.clock cimport now_ns
 from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, SIGHT_ALL, Connection, user_time_of
-from sbusd.dataplane.delivery cimport NODE_NS, QUARTERS_NS_PER_BYTE, route
+from sbusd.dataplane.delivery cimport BYTES_PER_NS, NODE_NS, route
 from sbusd.dataplane.fairness cimport (
     THROTTLED_TURNS, Cost, assess, begin_turn, is_held_back, is_throttled, must_stop, note_readable, turn_end,
 )
@@ -26,7 +26,7 @@ from sbusd.dataplane.plane cimport (
 )
 from sbusd.dataplane.reader cimport keep_unhandled, receive, trim_backlog, waits_for_user
 from sbusd.dataplane.readiness cimport finish
-from sbusd.dataplane.annotations cimport Disclosure
+from sbusd.dataplane.receipts cimport Disclosure
 from sbusd.dataplane.stalls cimport ACCEPTING, BLOCKS, BUFFER, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS
 from sbusd.dataplane.teardown cimport take_down_some
 
@@ -267,7 +267,7 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
         count = i
     cost.count = count
     cost.patterns = (plane.router.visited - visited) * NODE_NS
-    cost.own = (plane.counted.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + plane.routing.control_time
+    cost.own = (plane.counted.received_bytes - received) // BYTES_PER_NS + plane.routing.control_time
     cost.routing = plane.routing.time
     cost.is_cut_off = plane.routing.is_cut_off
     assess(&plane.schedule, &connection.time, user_time_of(connection), &cost, connection.party.sight >= SIGHT_ALL, now_ns())
@@ -275,29 +275,49 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
     return 0
 
 
-cdef ssize_t handle_control(Plane plane, Connection* connection, size_t i, size_t count) except -1 with gil:
+cdef ssize_t handle_control(Plane plane, Connection* connection, size_t i, size_t count) except -1 nogil:
     """Pass the *i*-th packet of a batch to the sink, and go on with the next ones until control packets have taken turn_time: 63 other
     packets may follow an expensive one. Return the number of the first packet that is not handled."""
-    cdef int64_t started
-    cdef bytes packet
-    end_step(plane, INTERPRETER)
+    cdef int64_t started = now_ns(), ended
     while i < count:
-        started = now_ns()
-        packet = copy_packet(plane, i)
-        if connection.receipt.disclosure == Disclosure.ASKED:
-            decide_disclosure(plane, connection, packet)
-        else:
-            plane.sink.control(connection.id, packet)
+        if (connection.receipt.disclosure != Disclosure.ASKED and plane.clients.answer(
+                connection, <const char*>plane.batch.parts[i].iov_base, plane.batch.parts[i].iov_len, started)):
+            if plane.is_measured:
+                note_answered(plane, i)
             i += 1
-        plane.routing.control_time += now_ns() - started
-        if plane.is_measured:
-            plane.stalls.note_control(packet)
+        else:
+            i = ask_sink(plane, connection, i)
+        ended = now_ns()
+        plane.routing.control_time += ended - started
+        started = ended
         if connection.is_ending or plane.routing.control_time > plane.schedule.turn_time:
             break
-        i = route(plane, connection, i, count)
-        end_step(plane, PACKETS)
+        if i < count:
+            i = route(plane, connection, i, count)
+            end_step(plane, PACKETS)
+            started = now_ns()
         if plane.routing.is_cut_off:
             break
+    return i
+
+
+cdef int note_answered(Plane plane, size_t i) except -1 with gil:
+    """Note the time that the answer to the *i*-th packet of a batch took."""
+    plane.stalls.note_control(copy_packet(plane, i))
+    return 0
+
+
+cdef ssize_t ask_sink(Plane plane, Connection* connection, size_t i) except -1 with gil:
+    """Pass the *i*-th packet of a batch to the sink, and return the number of the next one to handle."""
+    cdef bytes packet = copy_packet(plane, i)
+    end_step(plane, INTERPRETER)
+    if connection.receipt.disclosure == Disclosure.ASKED:
+        decide_disclosure(plane, connection, packet)
+    else:
+        plane.clients.handle(connection, packet)
+        i += 1
+    if plane.is_measured:
+        plane.stalls.note_control(packet)
     return i
 
 

@@ -1,4 +1,4 @@
-"""A feed's connection to the bus: it publishes, and receives requests for snapshots."""
+"""A feed's connection to the bus: it publishes, receives requests for snapshots, and limits the rate of log lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Overflow, RemoteRefusal, Scope, Subscription, TimedOut
-from sbusd.feeds.rate_limit import LogThrottle
 
 _QUEUE_PACKETS = 64
 """All requests are alike, so excess ones are only counted: clients cannot exhaust the feed's memory with requests."""
@@ -91,3 +90,15 @@ class BusPublisher:
         count = self._refusals.count()
         if count is not None:
             self._log(f"{refusal} ({count} so far)")
+
+
+class LogThrottle:
+    """Counts occurrences, of which the 1st, 10th, 100th … is logged."""
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def count(self) -> int | None:
+        """Count one occurrence; return the total if it is to be logged, else None."""
+        self._total += 1
+        return self._total if str(self._total).strip("0") == "1" else None

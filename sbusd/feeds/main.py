@@ -20,8 +20,7 @@ from sbusd.feeds.journal.checked_publisher import AccessCheckError, CheckedPubli
 from sbusd.feeds.journal.cursor import CursorFile
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
-from sbusd.feeds.netlink import keys
-from sbusd.feeds.netlink.feed import NetlinkFeed
+from sbusd.feeds.netlink.feed import REQUEST, NetlinkFeed
 from sbusd.feeds.netlink.sockets import Kernel
 from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
@@ -111,7 +110,7 @@ def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | Non
     """Run the netlink feed until a signal ends it."""
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
-        publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, keys.REQUEST, _log)))
+        publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, REQUEST, _log)))
         feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace)))
         feed.run()
 

@@ -8,8 +8,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbusd.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RUN_LOCK = ".run.lock"
 """Held by the pipeline; contains its process id."""
@@ -60,3 +64,18 @@ def _wait_for_engine(path: Path, seconds: float) -> None:
                 return
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def engine_lock(spark: SparkSession, root: Path) -> Iterator[None]:
+    """Make Spark's Java process hold its lock for the tables under *root*, until that process exits. Raises PipelineError."""
+    jvm = spark.sparkContext._jvm
+    if jvm is None:
+        raise PipelineError("Spark has no Java process here. Run it in client mode")
+    channel = jvm.java.io.RandomAccessFile(str(root / ENGINE_LOCK), "rw").getChannel()
+    channel.lock()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # a process that has gone holds no lock
+            channel.close()

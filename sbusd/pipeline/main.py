@@ -10,11 +10,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
-from sbusd.archive.private_files import UMASK, make_private
+from sbusd.archive.record.layout import INDEX
 from sbusd.helptext import PlainCommand
-from sbusd.pipeline.causes import root_cause
-from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
@@ -72,8 +72,8 @@ def _own_names() -> tuple[str, ...]:
     use_local_packages()
     try:
         from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
-        from sbusd.archive.tables.publication import LOCK, PLAN, STAGING  # noqa: PLC0415
         from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
+        from sbusd.archive.tables.storage import LOCK, PLAN, STAGING  # noqa: PLC0415
     except ImportError:
         raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
     return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
@@ -83,6 +83,8 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
     """Run the pipeline once."""
     if not archive.is_dir():
         raise PipelineError(f"{archive}: not an archive: no such directory. sbus-recorder creates it")
+    if not (archive / INDEX).is_dir():
+        raise PipelineError(f"{archive}: not an archive: no index. sbus-recorder creates it")
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
     # The tables reveal as much as the record. Spark uses the umask for its files.
@@ -91,7 +93,7 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
         # Imported here: if PySpark is missing, spark_session() reports how to install it.
-        from sbusd.archive.record.reader import RecordReader  # noqa: PLC0415
+        from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415
         from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
         for line in PipelineRun(spark, RecordReader(archive), tables, progress, rebuild=rebuild).run().lines():

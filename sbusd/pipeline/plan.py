@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sbusd.archive.errors import RecordError
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
 from sbusd.archive.record.layout import HOUR_NS, INDEX
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, TABLES
 from sbusd.pipeline.progress import Progress

@@ -6,11 +6,10 @@ computed from all of its segments; and an interrupted publication is finished fi
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +17,15 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
-from sbusd.archive.errors import TablesError
-from sbusd.archive.record.index import hour_of_entry, publish_file
+from sbusd.archive.files import TablesError, publish_file
+from sbusd.archive.record.index import hour_of_entry
 from sbusd.archive.record.layout import INDEX
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
-from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.archive.tables.schema import TABLES, VERSION, Table
-from sbusd.pipeline.causes import root_cause
-from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.lock import ENGINE_LOCK
+from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish, write_empty
+from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.lock import engine_lock
 from sbusd.pipeline.measures import aggregates, calls, flows
 from sbusd.pipeline.measures.records import read_records
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
@@ -76,10 +74,10 @@ class PipelineRun:
         """Update the tables; return the totals.
 
         Raises:
-            PipelineError: the archive does not exist or is another one, or Spark fails.
+            PipelineError: the tables were made from another archive, or Spark fails.
             TablesError, OSError: the directory of the tables cannot be used.
         """
-        with _engine_lock(self.spark, self.root / ENGINE_LOCK):
+        with engine_lock(self.spark, self.root):
             prepare_folder(self.root)
             self._check_origin()
             if self.rebuild:
@@ -110,8 +108,6 @@ class PipelineRun:
 
     def _check_origin(self) -> None:
         """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
-        if not (self.archive.root / INDEX).is_dir():
-            raise PipelineError(f"{self.archive.root}: not an archive: no index. sbus-recorder creates it")
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
         if self.rebuild or not path.exists():
             publish_file(path, json.dumps(origin).encode())
@@ -207,18 +203,3 @@ def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
             rows += task.rows
         found.append(chunk)
     return found
-
-
-@contextlib.contextmanager
-def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Make Spark's Java process hold the lock *path*, so that it is held until that process exits; see ``lock``."""
-    jvm = spark.sparkContext._jvm
-    if jvm is None:
-        raise PipelineError("Spark has no Java process here. Run it in client mode")
-    channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
-    channel.lock()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # a process that has gone holds no lock
-            channel.close()

@@ -6,17 +6,17 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbusd.archive.files import UMASK
 from sbusd.archive.optional_packages import how_to_install, pass_local_packages, use_local_packages
-from sbusd.archive.private_files import UMASK
-from sbusd.pipeline.causes import root_cause
-from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.java import check_java
+from sbusd.pipeline.errors import PipelineError, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +68,14 @@ _SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
 """Settings used where neither spark-defaults.conf nor the command line has a value."""
+
+OLDEST_JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_JAVA_ADVICE = f"Install Java {OLDEST_JAVA} or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME"
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_JAVA_SECONDS = 60
+"""Time limit for printing the version; a cold start from a slow disk takes some seconds."""
 
 
 @contextlib.contextmanager
@@ -160,3 +168,35 @@ def _relay(reading: int, writing: int) -> None:
         for line in lines:
             if line.strip() and not line.startswith(_INCUBATOR):
                 out.write(line)
+
+
+def check_java(environ: Mapping[str, str]) -> Path:
+    """Return the ``java`` that Spark would start with *environ*.
+
+    Raises:
+        PipelineError: it does not exist, does not run, or is older than :data:`OLDEST_JAVA`.
+    """
+    java = _find_java(environ)
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no response"
+        raise PipelineError(f"Spark needs Java, but {java} does not run: {reason}. {_JAVA_ADVICE}") from None
+    match = _JAVA_VERSION.search(asked.stderr + asked.stdout)
+    if asked.returncode or match is None:
+        raise PipelineError(f"Spark needs Java, but {java} does not print its version. {_JAVA_ADVICE}")
+    if int(match[1]) < OLDEST_JAVA:
+        raise PipelineError(f"Spark needs Java {OLDEST_JAVA} or later, but {java} is Java {match[1]}. {_JAVA_ADVICE}")
+    return java
+
+
+def _find_java(environ: Mapping[str, str]) -> Path:
+    """Return the path of java, found in the same way as by Spark's launcher."""
+    if home := environ.get("JAVA_HOME"):
+        java = Path(home, "bin", "java")
+        if not os.access(java, os.X_OK):
+            raise PipelineError(f"Spark needs Java, but JAVA_HOME is {home}, which has no bin/java. {_JAVA_ADVICE}")
+        return java
+    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        return Path(found)
+    raise PipelineError(f"Spark needs Java, but it is not installed. {_JAVA_ADVICE}")

@@ -45,7 +45,7 @@ BATCH_OFF = b"batch/off"
 
 # Sent by both.
 BATCH = b"!/batch"
-"""Payload: of each packet its length and the packet; see :mod:`sbusd.protocol.batches`."""
+"""Payload: of each packet its length and the packet; see :mod:`sbusd.protocol.packets`."""
 
 # Sent by the bus, without a request.
 ERROR = b"!/bus/error"

@@ -1,4 +1,7 @@
-"""Peer credentials, and the private keys that they give access to. Spec: sbus-protocol(7) §4."""
+"""Credentials of clients, and the private keys that they give access to. Spec: sbus-protocol(7) §4 to §6.
+
+The bus reads :class:`Credentials` from the kernel. A client gets those of another connection from the bus: :class:`Peer`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,20 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import SECRET_HEAD
+from sbusd.protocol.keys import SECRET_HEAD, connection_address
 
 _IDS = re.compile(rb"([0-9]*)/([0-9]*)/([0-9]*)/(.*)", re.DOTALL)
 _PREFIX = re.compile(rb"!/cred/[0-9]+/[0-9]+/[0-9]+(?:/!/cred/[0-9]+/[0-9]+/[0-9]+)*")
+
+
+# Limited, because int() is slow for very long numbers: a connection number has at most 20 digits, an id 10.
+_OWN = re.compile(rb"(?:.*/)?!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})", re.DOTALL)
+_SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(.*)", re.DOTALL)
+
+UNKNOWN_ID = -1
+"""Replaces an unknown uid, gid or pid: no user, group or process has this number."""
 
 
 class Credentials(NamedTuple):
@@ -67,6 +79,54 @@ def parse_secret_pattern(pattern: bytes, prefix: bytes = b"") -> SecretPattern:
 def is_credential_prefix(prefix: bytes) -> bool:
     """Return whether *prefix* is one or more ``!/cred/<gid>/<uid>/<pid>``, joined by ``/``, without a ``/`` at its end."""
     return _PREFIX.fullmatch(prefix) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A connection of the bus, and its credentials from the kernel when it connected.
+
+    ``key`` are the credentials in the form of ``!/cred/whoami``, so ``key + b"/x"`` is a private key of exactly that process.
+    """
+
+    connection: int
+    uid: int
+    gid: int
+    pid: int
+    key: bytes
+
+    @property
+    def address(self) -> bytes:
+        """The address of this connection: ``!/conn/<id>/``. Keys under it reach no other."""
+        return connection_address(self.connection)
+
+
+def remote_peer(relay: Peer, twin: int) -> Peer:
+    """Return the peer for a caller on the remote host *twin*, through *relay*: not a user of this host, with credentials of that host.
+
+    Clients can neither publish nor subscribe to ``!/twin/<twin>/``, so a private key made of them reaches no client.
+    """
+    return Peer(relay.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"!/twin/%d/%b" % (twin, relay.key))
+
+
+def make_peer(connection: int, key: bytes) -> Peer:
+    """Return the peer with that connection number and the credentials *key*; after a credential prefix the last ones are its own.
+
+    Raises:
+        ProtocolError: EPROTO if *key* is not ``!/cred/<gid>/<uid>/<pid>``, with or without a prefix.
+    """
+    match = _OWN.fullmatch(key)
+    if match is None:
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid credentials: {key[:64]!r}")
+    gid, uid, pid = (int(digits) for digits in match.groups())
+    return Peer(connection, uid, gid, pid, key)
+
+
+def parse_sender(key: bytes) -> Peer:
+    """Return the sender in ``!/from/<id>/<cred>``. Raises ProtocolError (EPROTO) if *key* has another form."""
+    match = _SENDER.fullmatch(key)
+    if match is None:
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid sender: {key[:64]!r}")
+    return make_peer(int(match[1]), match[2])
 
 
 def _parse_id(digits: bytes) -> int | None:

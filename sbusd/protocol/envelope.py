@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import ADDRESS_HEAD
-from sbusd.protocol.limits import MAX_KEY_BYTES
+from sbusd.protocol.keys import ADDRESS_HEAD, MAX_KEY_BYTES
 
 VERSION = 1
 """The only version, ``ver``."""

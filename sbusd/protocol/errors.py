@@ -54,6 +54,6 @@ class BadAddressError(ProtocolError):
     """An address that does not name a socket that this project can open."""
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(ErrorCode.EINVAL, f"invalid address {address!r}: {reason}")
+        super().__init__(ErrorCode.EINVAL, f"invalid address {address!r}: {reason}" if address else f"the address {reason}")
         self.address = address
         self.reason = reason

@@ -9,11 +9,22 @@ Rules, for a bus whose separator is ``/``:
   (the *guard*). In the original server ``SUB ""`` and ``SUB */cred/`` can read the secrets of all users; here no wildcard can.
 
 :func:`pattern_matches` is the reference that the compiled router is tested against.
+
+A policy has key prefixes, and a subscription has patterns with wildcards. :class:`Reach` decides whether a pattern can match a key with a
+prefix, and whether it matches only such keys. A rule that denies a prefix must deny every pattern that can match a key with the prefix. A
+rule that permits a prefix must permit only patterns that match no other key.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+
+MAX_KEY_BYTES = 4_096
+"""Default maximum length of a key or pattern in bytes: PATH_MAX, so that the path of any file can be a key. The cost of a match grows with
+the key's depth."""
 
 _RESERVED_HEAD = b"!/"
 """The prefix of every reserved key."""
@@ -29,6 +40,9 @@ ADDRESS_HEAD = b"!/conn/"
 
 EVENT_HEAD = b"!/event/"
 """The prefix of the key of every event of the bus."""
+
+# Limited, because int() is slow for very long numbers: a connection number has at most 20 digits.
+_ADDRESS = re.compile(re.escape(ADDRESS_HEAD) + rb"([0-9]{1,20})/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +143,74 @@ class KeySpace:
         )
 
 
-def address_of(connection: int) -> bytes:
-    """Return the address of a connection, the prefix of all its own keys. Spec: sbus-protocol(7) §5."""
+class Reach:
+    """The keys that one pattern can match. The pattern is split once, so the cost of a check depends only on the prefix."""
+
+    def __init__(self, keyspace: KeySpace, pattern: bytes) -> None:
+        """*pattern* is any bytes without NUL."""
+        self._keyspace = keyspace
+        self._head = pattern.partition(b"*")[0]
+        self._wanted = pattern.split(keyspace.separator)
+        self._matches_rest = not self._wanted[-1]
+        if self._matches_rest:
+            self._wanted.pop()
+        namespace = keyspace.namespace(pattern)
+        guard = namespace.guard if namespace else 0
+        # Bytes after a star can never match, and the guarded segments of a reserved key must be spelled out.
+        self._matches_nothing = (
+            not all(_can_match(want, b"") for want in self._wanted)
+            or any(b"*" in want for want in self._wanted[:guard])
+            or (self._matches_rest and len(self._wanted) < guard)
+        )
+        self._is_ordinary = namespace is None
+
+    def touches(self, prefix: bytes) -> bool:
+        """Return whether the pattern matches any key that begins with *prefix*, any bytes without NUL."""
+        if not (self._head.startswith(prefix) or prefix.startswith(self._head)):
+            # Nearly every check ends here, without splitting the prefix.
+            return False
+        if self._matches_nothing or (self._is_ordinary and self._keyspace.namespace(prefix) is not None):
+            return False
+        *whole, begun = prefix.split(self._keyspace.separator)
+        if len(self._wanted) <= len(whole):
+            return self._matches_rest and all(map(_matches, self._wanted, whole))
+        return all(map(_matches, self._wanted, whole)) and _can_match(self._wanted[len(whole)], begun)
+
+    def is_within(self, prefix: bytes) -> bool:
+        """Return whether every key that the pattern matches begins with *prefix*: its part before the first wildcard does."""
+        return self._head.startswith(prefix)
+
+
+def connection_address(connection: int) -> bytes:
+    """Return the address of the connection with that number, ``!/conn/<id>/``, the prefix of its keys. Spec: sbus-protocol(7) §5."""
     return b"%b%d/" % (ADDRESS_HEAD, connection)
+
+
+def parse_connection_address(address: bytes) -> int:
+    """Return the connection number in the address ``!/conn/<id>/``. Raises ProtocolError (EPROTO) if it is malformed."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid address of a connection: {address[:64]!r}")
+    return int(match[1])
 
 
 def pattern_matches(pattern: bytes, key: bytes, separator: bytes = b"/") -> bool:
     """Return whether *pattern* matches *key* on a bus with *separator*: the reference for every other matcher."""
     return KeySpace(separator).matches(pattern, key)
+
+
+def _matches(want: bytes, segment: bytes) -> bool:
+    """Return whether a segment of a pattern, which can match at all, matches *segment* of a key."""
+    before, star, _ = want.partition(b"*")
+    return segment.startswith(before) if star else segment == want
+
+
+def _can_match(want: bytes, begun: bytes) -> bool:
+    """Return whether a segment of a pattern matches any segment that begins with *begun*."""
+    before, star, after = want.partition(b"*")
+    if not star:
+        return want.startswith(begun)
+    return not after.strip(b"*") and (before.startswith(begun) or begun.startswith(before))
 
 
 def _star_matches(want: bytes, segment: bytes) -> bool:

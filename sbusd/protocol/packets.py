@@ -1,14 +1,42 @@
-"""The four kinds of packet, to bytes and back. Spec: sbus-protocol(7) §2.
+"""The packets of the wire: the four kinds, and batches of them. Spec: sbus-protocol(7) §2, and §6 for ``!/batch``.
 
-Parsing is total: any bytes result in a packet or a :class:`ProtocolError`.
+A batch is ``CMSG !/batch NUL``, and then of each packet its length (32 bits, little endian) and the packet itself.
+
+Parsing a packet is total: any bytes result in a packet or a :class:`ProtocolError`. Parsing a batch is lazy: when the error of a malformed
+batch is raised, the caller has handled the packets before it, as if they had arrived alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sbusd.protocol.controls import BATCH, ERROR
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+MAX_PACKET_BYTES = 409_600
+"""Largest accepted packet, as in the original server. The largest that a client can send depends on its SO_SNDBUF."""
+
+MAX_BATCH_BYTES = 65_536
+"""Largest batch that the bus and its clients make; a received batch may be as long as any packet.
+
+A longer batch gains nothing: the cost of its system call is already spread over hundreds of small packets, while all of them wait for
+the last. A batch of this size stays in a core's cache between writer and reader. It is at most a sixth of a socket's default buffer, so
+that the reader reads one batch while the writer makes the next ones.
+"""
+
+BATCH_HEAD = b"CMSG %b\0" % BATCH
+"""The beginning of a batch."""
+
+BATCH_FEATURE = b"batch"
+"""The name of batches in the response to ``!/bus/features``, if the bus takes them."""
+
+LENGTH_BYTES = 4
+"""Size of the length before each packet in a batch."""
+
+_BARE_HEAD = BATCH_HEAD[:-1]
+
+_FIRST = BATCH_HEAD[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +127,72 @@ def control_packet(key: bytes, payload: bytes | None = None) -> bytes:
 
 def error_packet(code: ErrorCode, words: str) -> bytes:
     """Return ``CMSG !/bus/error NUL <ERRNO> <words>``, which the bus sends to a client. Spec: sbus-protocol(7) §8."""
-    return control_packet(b"!/bus/error", f"{code.name} {words}".encode("utf-8", "backslashreplace"))
+    return control_packet(ERROR, f"{code.name} {words}".encode("utf-8", "backslashreplace"))
 
 
 def parse_error(payload: bytes) -> tuple[ErrorCode | None, str]:
     """Return the code and words of an ``!/bus/error`` payload; the code is None if this version does not know it."""
     name, _, words = payload.decode("utf-8", "replace").partition(" ")
     return (ErrorCode[name], words) if name in ErrorCode.__members__ else (None, f"{name} {words}")
+
+
+def is_batch(packet: bytes) -> bool:
+    """Return whether *packet* has the key of a batch, well-formed or not."""
+    return packet.startswith(BATCH_HEAD) or packet == _BARE_HEAD
+
+
+def join_batch(packets: Iterable[bytes]) -> bytes:
+    """Return the batch of *packets*, in their order.
+
+    A sender should make batches of at most :data:`MAX_BATCH_BYTES`, and send a single packet alone.
+
+    Raises:
+        ProtocolError: EINVAL if there is no packet, or a packet is empty or itself a batch; EMSGSIZE if the batch is longer than
+            409,600 bytes.
+    """
+    parts = [BATCH_HEAD]
+    append = parts.append
+    for packet in packets:
+        if not packet:
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains an empty packet")
+        if packet[0] == _FIRST and is_batch(packet):
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains another batch")
+        append(len(packet).to_bytes(LENGTH_BYTES, "little"))
+        append(packet)
+    if len(parts) == 1:
+        raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains no packet")
+    batch = b"".join(parts)
+    if len(batch) > MAX_PACKET_BYTES:
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"batch too long: {len(batch)} bytes, at most {MAX_PACKET_BYTES} are allowed")
+    return batch
+
+
+def parse_batch(packet: bytes, place: int = len(BATCH_HEAD)) -> Iterator[bytes]:
+    """Yield the packets in a batch, in their order; :func:`is_batch` must be true of *packet*.
+
+    *place* is the offset of the length of the first packet to yield.
+
+    Raises:
+        ProtocolError: EINVAL if there is no packet. EINVAL, after all packets before it were yielded, if a packet is empty or itself a
+            batch, or if a length or a packet extends past the end. The rest is lost: its beginning is unknown.
+    """
+    end = len(packet)
+    if place >= end:
+        raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains no packet")
+    while place < end:
+        start = place + LENGTH_BYTES
+        if start > end:
+            raise ProtocolError(ErrorCode.EINVAL, f"malformed batch: {end - place} bytes left for a length of {LENGTH_BYTES} bytes")
+        length = int.from_bytes(packet[place:start], "little")
+        place = start + length
+        if place > end:
+            raise ProtocolError(ErrorCode.EINVAL, f"malformed batch: {end - start} bytes left for a packet of {length} bytes")
+        inner = packet[start:place]
+        if not inner:
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains an empty packet")
+        if is_batch(inner):
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains another batch")
+        yield inner
 
 
 def _without_nul(what: str, value: bytes) -> bytes:

@@ -14,7 +14,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from sbusd.archive.record.kinds import Role
+from sbusd.archive.record.schema import Role
 from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_envelope
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD

@@ -14,16 +14,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.index import OTHERS, IndexEntry, entries_between, sync_folder
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import SCHEMA, Row, batch_of
+from sbusd.archive.files import sync_folder
+from sbusd.archive.record.index import OTHERS, IndexEntry, entries_between
+from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
 from sbusd.recorder.quota import bytes_by_user, listed_users, user_label
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
-from sbusd.systemd.service_log import Log
+from sbusd.systemd.log_records import Log
 
 RETRY_SECONDS = 5.0
 """Interval between attempts to write to an archive that cannot be written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.systemd.log_record import LogMessage, Priority
+from sbusd.systemd.log_records import LogMessage, Priority
 
 STARTED = LogMessage(
     "f83194e7ae9c4940ab42b7a193481e6d", Priority.INFO, "started", "started recording {address} into {archive} as host {host}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,14 +13,10 @@ import typer
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
-from sbusd.config.loader import load_recorder_settings
-from sbusd.config.recorder import RecorderSettings
+from sbusd.config.recorder import RecorderSettings, load_recorder_settings
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-
-EX_CONFIG = 78
-"""Exit status if a restart cannot help: EX_CONFIG, sysexits.h(3head)."""
 
 CLOSE_SECONDS = 60.0
 """Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
@@ -56,10 +53,10 @@ def record(
             return
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
-        _fail(str(wrong), EX_CONFIG)
+        _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         # A bus that refuses the tap is a PermissionError too.
-        _fail(str(wrong), EX_CONFIG if isinstance(wrong, PermissionError) else 1)
+        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, PermissionError) else 1)
     except OSError as wrong:
         _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
@@ -76,10 +73,10 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", EX_CONFIG)
+        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
     from sbusd.recorder.service import Recorder  # noqa: PLC0415 - behind the check
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
-    from sbusd.systemd.service_log import ServiceLog  # noqa: PLC0415
+    from sbusd.systemd.log_records import ServiceLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))

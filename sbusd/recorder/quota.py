@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +29,11 @@ MAX_USERS = 1_000
 """Maximum number of users that an index entry lists. The entry stays far below MAX_ENTRY_BYTES."""
 
 _SIZED = ("key", "reason", "payload")
+
+Key = TypeVar("Key", int, str)
+
+_SPARE_ITEMS = 64
+"""Number of outdated items that a small ranking may have."""
 
 
 def bytes_by_user(rows: pa.Table) -> Counter[int]:
@@ -85,3 +92,42 @@ def next_to_remove(own: tuple[int, int] | None, common_bytes: int, common_users:
 def spool_limit(quota_bytes: int, rotate_bytes: int) -> int:
     """Return the part of the quota for the write-ahead log. A flood that is faster than the conversion must not remove the record."""
     return min(quota_bytes, max(2 * rotate_bytes, quota_bytes // 4))
+
+
+class Ranking(Generic[Key]):
+    """Keys with a number each; the lowest number comes first, then the lowest key. Each call takes logarithmic time on average: a full
+    disk must not make its cleanup slow."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Key, int] = {}
+        self._items: list[tuple[int, Key]] = []
+        """A heap. An item is outdated if its key is gone or has another number. It is removed when it becomes the first, or when most
+        are outdated."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def put(self, key: Key, number: int) -> None:
+        """Set the *number* of *key*."""
+        if self._numbers.get(key) == number:
+            return
+        self._numbers[key] = number
+        heappush(self._items, (number, key))
+        self._tidy()
+
+    def drop(self, key: Key) -> None:
+        """Remove *key*. Raises KeyError if it does not exist."""
+        del self._numbers[key]
+        self._tidy()
+
+    def first(self) -> Key | None:
+        """Return the key with the lowest number, or None if the ranking is empty."""
+        while self._items and self._numbers.get(self._items[0][1]) != self._items[0][0]:
+            heappop(self._items)
+        return self._items[0][1] if self._items else None
+
+    def _tidy(self) -> None:
+        """Remove outdated items if they are the majority."""
+        if len(self._items) > 2 * len(self._numbers) + _SPARE_ITEMS:
+            self._items = [(number, key) for key, number in self._numbers.items()]
+            heapify(self._items)

@@ -1,24 +1,23 @@
 """Writes rows to the write-ahead log in batches; each batch is durable within a fraction of a second.
 
 A new file begins by hour, time, rows or size. Nothing here waits for the disk: while it cannot be written, rows are counted and dropped.
-The next row in the record is a ``gap`` with their number.
+The next row in the record is a ``gap`` with their number. The record of each hour begins with the active subscriptions, sbus-record(5).
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS, hour_of
-from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from sbusd.recorder.wal import WalWriter
-from sbusd.systemd.service_log import Log
+from sbusd.systemd.log_records import Log
 
 MAX_BATCH_BYTES = 4 << 20
 """Bytes of payloads in memory after which a batch is written before the sync interval ends."""
@@ -28,6 +27,9 @@ RETRY_SECONDS = 1.0
 
 _ROW_BYTES = 256
 """Estimated bytes of a row without its payload."""
+
+MAX_PATTERNS = 200_000
+"""Maximum number of subscriptions. Each is a row in every hour, and uses a few hundred bytes of memory."""
 
 
 @dataclass(slots=True)
@@ -221,3 +223,57 @@ class Recording:
         if self._write([gap]):
             self._outage = None
             self._journal.record(RESUMED, lost=outage.lost)
+
+
+class SubscriptionSnapshot:
+    """Patterns by connection. ``forgotten`` counts subscriptions beyond the maximum; the record does not identify their recipients."""
+
+    def __init__(self, most: int = MAX_PATTERNS) -> None:
+        """Keep up to *most* subscriptions."""
+        self.forgotten = 0
+        self._most = most
+        self._count = 0
+        self._patterns: dict[int, dict[str, Row]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of subscriptions."""
+        return self._count
+
+    def note(self, row: Row) -> None:
+        """Apply *row* if it is about a subscription."""
+        if row.conn is None:
+            return
+        if row.kind == Kind.DISCONNECT:
+            self._count -= len(self._patterns.pop(row.conn, ()))
+        elif row.key is None:
+            return
+        elif row.kind in {Kind.SUBSCRIBE, Kind.STANDING}:
+            self._add(row.conn, row.key, row)
+        elif row.kind == Kind.UNSUBSCRIBE and (held := self._patterns.get(row.conn)) and held.pop(row.key, None) is not None:
+            self._count -= 1
+
+    def knows(self, row: Row) -> bool:
+        """Return whether the subscription of *row* is known."""
+        return row.conn is not None and row.key in self._patterns.get(row.conn, ())
+
+    def rows(self, ts: int) -> Iterator[Row]:
+        """Yield a row with the time *ts* for each subscription."""
+        for held in self._patterns.values():
+            for row in held.values():
+                yield row._replace(kind=Kind.STANDING, ts=ts)
+
+    def clear(self) -> None:
+        """Forget all: they may have ended."""
+        self._patterns.clear()
+        self._count = 0
+
+    def _add(self, conn: int, pattern: str, row: Row) -> None:
+        """Add one subscription, if there is room."""
+        held = self._patterns.setdefault(conn, {})
+        if pattern in held:
+            return
+        if self._count >= self._most:
+            self.forgotten += 1
+            return
+        held[pattern] = row
+        self._count += 1

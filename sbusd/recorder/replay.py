@@ -10,11 +10,11 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.errors import RecordError
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.segments import RecordReader
 from sbusd.protocol.keys import KeySpace
 
 _COLUMNS = ("ts", "seq", "kind", "key", "payload", "payload_bytes")

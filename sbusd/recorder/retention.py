@@ -16,8 +16,7 @@ from pathlib import Path
 
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
-from sbusd.recorder.quota import next_to_remove, separate_users
-from sbusd.recorder.ranking import Ranking
+from sbusd.recorder.quota import Ranking, next_to_remove, separate_users
 
 
 @dataclass(slots=True)

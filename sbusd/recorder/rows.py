@@ -1,18 +1,22 @@
-"""Converts packets of the tap into rows of the record. Spec: sbus-protocol(7) §6, ``!/tap``; sbus-record(5)."""
+"""Converts packets of the tap into rows of the record, with as much of a payload as the rules allow.
+
+Spec: sbus-protocol(7) §6, ``!/tap``; sbus-record(5).
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Row
+from sbusd.config.recorder import PayloadRule
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.recorder.calls import CallRecognizer
-from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.systemd.cgroups import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"
@@ -41,6 +45,13 @@ _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
 
 TapEvent = dict[str, object]
+
+Keep = int | Literal["whole", "none"]
+
+_RESERVED = b"!/"
+
+_REMEMBERED_KEYS = 4_096
+"""Size of the cache of rules by key. Most traffic is on few keys, but clients can invent any number of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +245,44 @@ def _numbers(value: object) -> list[int] | None:
 def _integer(value: object, most: int) -> int | None:
     """Return an integer from 0 to *most*, or None."""
     return value if type(value) is int and 0 <= value <= most else None
+
+
+class PayloadPolicy:
+    """The payload rules of recorder.toml.
+
+    Payloads of reserved keys (private keys and keys of connections) are omitted, unless a rule whose prefix begins with ``!/`` includes
+    them:
+    a rule for all keys must not record private messages by accident.
+    """
+
+    def __init__(self, keep: Keep = "whole", rules: Sequence[PayloadRule] = ()) -> None:
+        """Use *keep* for keys that no rule matches."""
+        base = [(b"", _limit(keep)), (_RESERVED, None)]
+        # A prefix shorter than "!/" never matches a reserved key: the rule for reserved keys is longer, so it has precedence.
+        ordered = [*base, *((rule.keys.encode("utf-8", "surrogatepass"), _limit(rule.keep)) for rule in rules)]
+        places = sorted(range(len(ordered)), key=lambda place: (len(ordered[place][0]), place), reverse=True)
+        self._rules = [ordered[place] for place in places]
+        self._known: dict[bytes, int | None] = {}
+
+    def kept(self, key: bytes, payload: bytes) -> bytes | None:
+        """Return the part of *payload* to record for *key*: all of it, its beginning, or None."""
+        try:
+            limit = self._known[key]
+        except KeyError:
+            limit = self._look_up(key)
+        if limit is None:
+            return None
+        return payload if len(payload) <= limit else payload[:limit]
+
+    def _look_up(self, key: bytes) -> int | None:
+        """Return the maximum number of bytes for *key*, None if the payload is omitted, and cache it."""
+        limit = next(limit for prefix, limit in self._rules if key.startswith(prefix))
+        if len(self._known) >= _REMEMBERED_KEYS:
+            self._known.clear()
+        self._known[key] = limit
+        return limit
+
+
+def _limit(keep: Keep) -> int | None:
+    """Return the maximum number of bytes, None if the payload is omitted."""
+    return MAX_PACKET_BYTES if keep == "whole" else None if keep == "none" else keep

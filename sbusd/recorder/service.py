@@ -10,26 +10,23 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sbusd.archive.private_files import make_private
+from sbusd.archive.files import make_private
 from sbusd.archive.record.index import last_position
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Row
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE
-from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.quota import spool_limit, user_label
-from sbusd.recorder.recording import Clocks, Recording
+from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from sbusd.recorder.status import StatusReporter
-from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
-from sbusd.systemd.service_log import Log
+from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager
 
 TURN_PACKETS = 512

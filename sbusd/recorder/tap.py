@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sbusd.client.backoff import Backoff
-from sbusd.client.connection import RECEIVE_BYTES, is_gone, open_socket, parse_target
+from sbusd.client.bus_socket import RECEIVE_BYTES, is_gone, open_socket, parse_target
 from sbusd.client.errors import NoBus, RemoteRefusal
+from sbusd.client.reconnection import Backoff
 from sbusd.protocol import controls
-from sbusd.protocol.batches import is_batch, parse_batch
 from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
-from sbusd.protocol.packets import control_packet, parse_error
+from sbusd.protocol.packets import control_packet, is_batch, parse_batch, parse_error
 
 _TAP_HEAD = b"CMSG " + controls.TAP + b"\0"
 _LOST_HEAD = b"CMSG " + controls.LOST + b"\0"

@@ -27,7 +27,7 @@ from typing import Self
 import pyarrow as pa
 from pyarrow import ipc
 
-from sbusd.archive.record.index import sync_folder
+from sbusd.archive.files import sync_folder
 from sbusd.archive.record.layout import is_host
 from sbusd.archive.record.schema import VERSION, completed, schema_of
 from sbusd.protocol.errors import SbusError

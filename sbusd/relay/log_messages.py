@@ -8,9 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sbusd.systemd.log_record import Fact, LogMessage, Priority
-from sbusd.systemd.log_sink import LogSink
-from sbusd.systemd.service_log import ServiceLog
+from sbusd.systemd.log_records import Fact, LogMessage, LogSink, Priority, ServiceLog
 
 QUIET_SECONDS = 10.0
 """Seconds for which the same message with the same cause is only counted: a flood becomes one record per interval."""

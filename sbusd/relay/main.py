@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,9 +19,6 @@ from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-
-NEEDS_PERSON = 78
-"""Exit status if a restart would not help: EX_CONFIG of sysexits.h(3head)."""
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
@@ -54,9 +52,9 @@ def relay(
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
         _run(settings, check=check, debug=debug)
     except ConfigError as wrong:
-        _fail(str(wrong), NEEDS_PERSON)
+        _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, ValueError) else 1)
+        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
     except OSError as wrong:
         _fail(f"cannot listen on {settings.listen or 'the default address'}: {wrong.strerror or wrong}")
 
@@ -91,9 +89,9 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         import aiohttp  # noqa: F401, PLC0415 - only to report in one line that it is missing
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
-        _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
-    from sbusd.relay.attempts import print_attempt  # noqa: PLC0415 - behind the check
+        _fail(NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
     from sbusd.relay.log_messages import RelayLog  # noqa: PLC0415 - behind the check
+    from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
@@ -117,7 +115,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        manager.notify("STOPPING=1")
+        manager.stopping()
 
     try:
         asyncio.run(run())

@@ -13,8 +13,8 @@ import aiohttp
 
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.protocol.errors import SbusError
-from sbusd.relay.addresses import is_of_another_host, plain_address
 from sbusd.relay.http.client import read_body
+from sbusd.relay.network import is_of_another_host, plain_address
 
 NETWORKS: Mapping[str, str] = {
     "dev": "https://graphql.dev.grid.tf/graphql",

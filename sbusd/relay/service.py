@@ -11,14 +11,12 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from sbusd.config.relay import PORT, RelaySettings, split_address
-from sbusd.relay import network_changes
-from sbusd.relay.attempts import AttemptObserver, AttemptPublisher
 from sbusd.relay.bus.membership import BusMembership
-from sbusd.relay.http import handshakes
 from sbusd.relay.http.authentication import make_authentication, read_keys
-from sbusd.relay.http.certificates import server_context
 from sbusd.relay.http.client import HttpClient
-from sbusd.relay.http.connections import ConnectionLimiter
+from sbusd.relay.http.connections import protocol_factory
+from sbusd.relay.http.credentials import server_context
+from sbusd.relay.http.limits import ConnectionLimiter
 from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
@@ -31,12 +29,13 @@ from sbusd.relay.log_messages import (
     UNAUTHENTICATED,
     RelayLog,
 )
+from sbusd.relay.network import watch_changes
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisClient, RedisUnavailableError
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
-from sbusd.relay.sender import Sender
+from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
 
 BATCH = 64
 """Messages taken at a time: few round trips to Redis, and quick recovery after a crash."""
@@ -119,7 +118,7 @@ class Relay:
                 if self._membership is not None:
                     for work in (self._membership.run, self._membership.deliver_answers, self._membership.count):
                         tasks.create_task(self._repeat(work))
-                tasks.create_task(self._repeat(functools.partial(network_changes.watch, self.hasten)))
+                tasks.create_task(self._repeat(functools.partial(watch_changes, self.hasten)))
                 self._ready(listen)
                 try:
                     await asyncio.Event().wait()
@@ -147,7 +146,7 @@ class Relay:
         http = handler.server()
         # "::" means IPv4 too.
         server = await asyncio.get_running_loop().create_server(
-            handshakes.protocol_factory(limiter, http, self._tls, settings.body_timeout),
+            protocol_factory(limiter, http, self._tls, settings.body_timeout),
             [host] if host != "::" else ["0.0.0.0", "::"],
             port,
             reuse_address=True,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.hours import Hour, Manifest
 
 _MOST_GAPS = 50

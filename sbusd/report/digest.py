@@ -1,8 +1,7 @@
 """The data of the page: the tables, aggregated, as one JSON object.
 
-Tables are columns of equal length; users and keys are indexes into the lists ``users`` and ``keys``. Every list is bounded, so the page
-of a
-month is not larger than that of a day, however many keys clients invent.
+Tables are columns of equal length; users and keys are indexes into the lists ``users`` and ``keys``. Every list is bounded, so the page of
+a month is not larger than that of a day, however many keys clients invent.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.tables.reader import TableSnapshot
-from sbusd.report.categories import UNKNOWN, Categories, most_used
+from sbusd.archive.tables.storage import TableSnapshot
+from sbusd.report.aggregation import BIN, UNKNOWN, Categories, aggregate, aggregate_entries, most_used, replace_columns, with_bins
 from sbusd.report.coverage import Coverage, coverage_of
-from sbusd.report.sums import BIN, aggregate, aggregate_entries, replace_columns, with_bins
 
 BINS = 120
 """Maximum number of points of a chart over time: a phone has about three pixels for each."""
 
 MOST_KEYS = 24
 MOST_USERS = 16
-"""Number of keys and users that the page distinguishes. With 120 points in time and two hosts, the data stay below a megabyte; the
-chart library
-has five.
+"""Number of keys and users that the page distinguishes. With 120 points in time and two hosts, the data stay below a megabyte; the chart
+library has five.
 """
 
 MOST_ROWS = 400

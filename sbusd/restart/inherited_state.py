@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
-from sbusd.dataplane.bounds import Within
+from sbusd.dataplane.switch_state import Within
 from sbusd.systemd import fdstore
 
 VARIABLE = "SBUSD_HANDOVER"

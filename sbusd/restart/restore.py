@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from sbusd.broker import log_messages, usage_state
-from sbusd.broker.durable_state import BrokerComponents
+from sbusd.broker import durable_state, log_messages
+from sbusd.broker.broker import BrokerComponents
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
 from sbusd.dataplane.closer import hang_up
-from sbusd.dataplane.connection_state import Queue
 from sbusd.dataplane.contract import HardMode, Order, SoftMode
 from sbusd.dataplane.peer import credentials_of
+from sbusd.dataplane.switch_state import Queue
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
@@ -59,7 +59,7 @@ def restore(components: BrokerComponents, state: State, fds: Iterable[int], prog
         # A connection that has ended stays in the store until the next rewrite; it is not lost.
         outcome.gone += not is_hung_up(fd)
         hang_up(fd)
-    usage_state.restore_users(components.quotas, state.accounts, state.bus.forgotten_early)
+    durable_state.restore_users(components.quotas, state.accounts, state.bus.forgotten_early)
     components.switch.restore_all(state.packets, state.queues, state.bus.tally, state.bus.next_connection)
     components.counts.update(state.bus.counts)
     components.journal.restore(state.bus.records)
@@ -80,7 +80,7 @@ def _restore_connection(components: BrokerComponents, state: ConnectionState, fd
         hang_up(fd)
         return False
     client = components.roster.add(state.number, credentials, state.since, fd, state.inode)
-    usage_state.readmit(components.quotas, state.number, credentials, state.holding)
+    durable_state.readmit(components.quotas, state.number, credentials, state.holding)
     components.place(client)
     components.switch.restore(state.number, state.settings, state.progress)
     client.soft = SoftMode(state.settings.soft).name.lower()

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
-from sbusd.dataplane.bounds import Latin1, Within
-from sbusd.dataplane.connection_state import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId
+from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Latin1, Queue, SwitchTotals, UserId, Within
 from sbusd.protocol.printable import printable
 from sbusd.state.log_file import StateError
 

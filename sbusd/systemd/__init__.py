@@ -1,1 +1,1 @@
-"""The interfaces to systemd: notification, watchdog, journal, file descriptor store, socket activation, control groups."""
+"""The interfaces to systemd: notification, watchdog, journal, file descriptor store, control groups."""

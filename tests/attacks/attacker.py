@@ -1,7 +1,7 @@
 """Processes of a hostile user: forked, given that user's ids, started together, counted, and ended.
 
 They run under SCHED_IDLE and on the victim's core: they take what processor time the victim leaves, and none from the daemon's
-core. What is under test is the bus; who may have how much of a processor is the scheduler's matter, and a flood of CPU-hungry
+core. The test is about the bus; the scheduler decides how much of a processor a user gets, and a flood of CPU-hungry
 processes slows the victim down without any bus.
 """
 
@@ -21,19 +21,19 @@ from typing import Protocol, runtime_checkable
 from tests.support.users import User
 
 START_SECONDS = 120.0
-"""When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
+"""The test fails if the processes have not begun their attack after this time; their preparation is bounded."""
 
 MAX_DESCRIPTORS = 4_096
-"""As many as one hostile process may hold."""
+"""The maximum number of descriptors of one hostile process."""
 
 
-class Crew:
-    """What a hostile process has to hand: the bus's address, a count of what it did, and the word that it has begun."""
+class AttackContext:
+    """The environment of one hostile process: the address of the bus, a counter of hostile acts, and a pipe that reports the start."""
 
     def __init__(self, path: str, place: int, shared: mmap.mmap, ready: int) -> None:
         self.path = path
         self.place = place
-        """Which of the crew's processes this is, from 0."""
+        """The index of this process in the attack, from 0."""
         self._shared = shared
         self._ready = ready
         self._done = 0
@@ -45,7 +45,7 @@ class Crew:
         return self._done > 0
 
     def begin(self) -> None:
-        """Say that the attack is on; the victim is measured from here on. Only the first time counts."""
+        """Report that the attack has begun: the victim is measured from now on. Later calls have no effect."""
         if not self._has_begun:
             self._has_begun = True
             os.write(self._ready, b"x")
@@ -57,18 +57,18 @@ class Crew:
         struct.pack_into("q", self._shared, 8 * self.place, self._done)
 
 
-Role = Callable[[Crew], None]
-"""What one hostile process does; it is killed in the middle of it."""
+Role = Callable[[AttackContext], None]
+"""The code of one hostile process, which is killed while it runs."""
 
 
 @runtime_checkable
 class Prepared(Protocol):
-    """A role with something to do as root first, in its own process."""
+    """A role that prepares something as root, in its own process."""
 
-    def prepare(self, crew: Crew) -> None:
-        """Do what the machine lets its users do by a privileged program."""
+    def prepare(self, context: AttackContext) -> None:
+        """Do as root what users can do by a privileged program of the machine."""
 
-    def __call__(self, crew: Crew) -> None:
+    def __call__(self, context: AttackContext) -> None:
         """Attack."""
 
 
@@ -82,7 +82,7 @@ class Attackers:
         self._pids: list[int] = []
         try:
             for place, role in enumerate(roles):
-                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader, is_urgent=is_urgent))
+                self._pids.append(_fork(role, AttackContext(path, place, self._shared, writer), user, core, reader, is_urgent=is_urgent))
         finally:
             os.close(writer)
         try:
@@ -95,7 +95,7 @@ class Attackers:
 
     @property
     def acts(self) -> int:
-        """How many hostile acts there have been."""
+        """The number of hostile acts so far."""
         return sum(struct.unpack(f"{len(self._shared) // 8}q", self._shared[:]))
 
     def stop(self) -> None:
@@ -107,7 +107,7 @@ class Attackers:
         self._pids.clear()
 
 
-def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, is_urgent: bool) -> int:
+def _fork(role: Role, context: AttackContext, user: User, core: int | None, reader: int, *, is_urgent: bool) -> int:
     """Start one process and return its id."""
     pid = os.fork()
     if pid:
@@ -116,11 +116,11 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, 
     try:
         os.close(reader)
         if isinstance(role, Prepared):
-            role.prepare(crew)
+            role.prepare(context)
         _become(user, core, is_urgent=is_urgent)
         with contextlib.suppress(OSError):  # the bus refuses more of this: what there is stays until the kill
-            role(crew)
-        crew.begin()
+            role(context)
+        context.begin()
         status = 0
     except BaseException as error:  # the parent sees the end of the pipe; this says why
         with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, 
 
 
 def _become(user: User, core: int | None, *, is_urgent: bool) -> None:
-    """Take the user's ids and, unless *is_urgent*, the least urgent place in the scheduler's queue."""
+    """Change to the user's ids and, unless *is_urgent*, to the lowest scheduling priority."""
     signal.alarm(180)  # an orphan ends by itself
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
     if core is not None:
@@ -147,7 +147,7 @@ def _become(user: User, core: int | None, *, is_urgent: bool) -> None:
 
 
 def _wait_for(reader: int, number: int) -> None:
-    """Wait until that many have begun. Raises AssertionError when one ends before, or takes too long."""
+    """Wait until *number* processes have begun. Raises AssertionError if one exits first, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while number:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))

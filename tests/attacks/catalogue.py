@@ -1,4 +1,4 @@
-"""Every attack there is: who takes part, on which configuration, and what share of the bus it may take at full speed."""
+"""All attacks: their roles, the configuration of the daemon, and the share of the bus that an attack may take at full speed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sbusd.protocol.batches import LENGTH_BYTES, join_batch
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, join_batch
 from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
-from tests.attacks.probes import PACED_KEY, Probe, keeps_its_secret, keeps_rows, paces, rests
+from tests.attacks.probes import PACED_KEY, Probe, is_paced, keeps_private_key, keeps_rows, rests
 from tests.attacks.victim import KEY
 
 Roles = Callable[[], tuple[Role, ...]]
-"""Makes the roles anew: some hold an iterator."""
+"""Creates new roles each time, because some hold an iterator."""
 
 _HUGE = b"MSG huge/x\0" + bytes(MAX_PACKET_BYTES - 11)
 
@@ -38,7 +37,7 @@ connection_burst = 100
 
 
 def _batch(packet: bytes) -> bytes:
-    """Return a batch of one packet again and again."""
+    """Return a batch that repeats one packet."""
     return join_batch([packet] * (BATCH_BYTES // (len(packet) + LENGTH_BYTES)))
 
 
@@ -145,13 +144,13 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("closes at every moment", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True),
     Attack("half a million keys", lambda: (roles.floods(1, roles.distinct_keys()),), takes_a_share=True),
     Attack("asks to block the victim", lambda: (roles.asks_to_block,)),
-    Attack("holds up a paced victim", lambda: (roles.never_reads(16, b"SUB " + PACED_KEY),), probe=paces),
+    Attack("holds up a paced victim", lambda: (roles.never_reads(16, b"SUB " + PACED_KEY),), probe=is_paced),
     Attack(
         "holds up a paced victim, asks to block",
         lambda: (roles.never_reads(16, b"CMSG blocking/hard/block", b"SUB " + PACED_KEY),),
-        probe=paces,
+        probe=is_paced,
     ),
-    Attack("guesses a secret key, paced", lambda: (roles.never_reads(1, b"SUB " + PACED_KEY),), probe=keeps_its_secret),
+    Attack("guesses a private key, paced", lambda: (roles.never_reads(1, b"SUB " + PACED_KEY),), probe=keeps_private_key),
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
     Attack(
@@ -191,7 +190,7 @@ ATTACKS: tuple[Attack, ...] = (
     ),
     Attack("churns long patterns, state kept", lambda: (roles.churns_long_patterns,), takes_a_share=True, keeps_state=True),
     Attack("churns presence, state kept", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True, keeps_state=True),
-    Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), config=_BLOCKS_LAST, probe=rests),
+    Attack("closed while blocked", lambda: (roles.closes_while_blocked,), config=_BLOCKS_LAST, probe=rests),
     Attack(
         "denials, a tap not read",
         lambda: (roles.floods(1, numbered(b"SUB !/no/" + b"\1" * 1_000)),),

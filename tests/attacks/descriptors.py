@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from sbusd.protocol.batches import join_batch
-from tests.attacks.attacker import Crew, Role
+from sbusd.protocol.packets import join_batch
+from tests.attacks.attacker import AttackContext, Role
 from tests.attacks.hostile import PATIENCE_SECONDS, connect
 
 MAX_IN_PACKET = 253
@@ -114,8 +114,8 @@ def cycle(keep: Keep) -> list[int]:
 def sends(make: Make, packet: bytes = PACKET) -> Role:
     """Return a role that sends *packet* with what *make* returns, again and again, on one connection as long as that lives."""
 
-    def run(crew: Crew, keep: Keep) -> None:
-        sock = connect(crew.path)
+    def run(context: AttackContext, keep: Keep) -> None:
+        sock = connect(context.path)
         while len(keep) < KEPT:
             try:
                 _send(sock, packet, make, keep)
@@ -123,9 +123,9 @@ def sends(make: Make, packet: bytes = PACKET) -> Role:
                 sock.close()
                 time.sleep(RETRY_SECONDS)
                 with contextlib.suppress(OSError):
-                    sock = connect(crew.path)
-            crew.count()
-            crew.begin()
+                    sock = connect(context.path)
+            context.count()
+            context.begin()
 
     return _keeping(run)
 
@@ -136,32 +136,32 @@ def sends_and_closes(make: Make, held: int = 0) -> Role:
     With as many as its quota allows, the bus turns each further one away without reading what it sent.
     """
 
-    def run(crew: Crew, keep: Keep) -> None:
-        keep.append([connect(crew.path) for _ in range(held)])
+    def run(context: AttackContext, keep: Keep) -> None:
+        keep.append([connect(context.path) for _ in range(held)])
         while len(keep) < KEPT:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
                 sock.settimeout(PATIENCE_SECONDS)
-                sock.connect(crew.path)
+                sock.connect(context.path)
                 with contextlib.suppress(ConnectionError):
                     _send(sock, PACKET, make, keep)
-            crew.count()
-            crew.begin()
+            context.count()
+            context.begin()
 
     return _keeping(run)
 
 
-def _keeping(run: Callable[[Crew, Keep], None]) -> Role:
+def _keeping(run: Callable[[AttackContext, Keep], None]) -> Role:
     """Return a role that goes on until the bus does not answer or the descriptors are used up, and then keeps what it has."""
 
-    def role(crew: Crew) -> None:
+    def role(context: AttackContext) -> None:
         keep: Keep = []
         try:
-            run(crew, keep)
+            run(context, keep)
         except OSError as error:
             # Later on, no descriptor may be left, or the bus may not answer. Before the first, there was no attack.
-            if not crew.has_acted:
+            if not context.has_acted:
                 raise AssertionError(f"no descriptor was sent: {error}") from error
-        crew.begin()
+        context.begin()
         signal.pause()
 
     return role

@@ -14,7 +14,7 @@ import signal
 import struct
 from pathlib import Path
 
-from tests.attacks.attacker import Crew
+from tests.attacks.attacker import AttackContext
 from tests.attacks.descriptors import Keep, Make, sends
 
 DEVICE = Path("/dev/fuse")
@@ -48,26 +48,26 @@ def _mount(kind: bytes, target: str, options: bytes = b"") -> None:
 class SendsFuseFiles:
     """A role that sends files of its own FUSE file system, whose server does not answer when another process closes one."""
 
-    def prepare(self, crew: Crew) -> None:
+    def prepare(self, context: AttackContext) -> None:
         """As root, mount the file system, for this process and its children: distributions let each user do so by fusermount(1)."""
         self._device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-        self._folder = os.path.join(os.path.dirname(crew.path), f"fuse{crew.place}")
+        self._folder = os.path.join(os.path.dirname(context.path), f"fuse{context.place}")
         os.makedirs(self._folder, exist_ok=True)
         _check(_libc.unshare(_CLONE_NEWNS))
         _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
         _mount(b"fuse", self._folder, b"fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other" % self._device)
 
-    def __call__(self, crew: Crew) -> None:
+    def __call__(self, context: AttackContext) -> None:
         """Send files without end."""
-        patron = os.getpid()
+        server_process = os.getpid()
         if not os.fork():
             # A process of its own, that ends after the other: that one could wait for an answer when it is killed.
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             with contextlib.suppress(OSError):
-                _serve(self._device, patron)
+                _serve(self._device, server_process)
             os._exit(0)
         os.close(self._device)
-        sends(_opening(os.path.join(self._folder, "file")))(crew)
+        sends(_opening(os.path.join(self._folder, "file")))(context)
 
 
 def _opening(path: str) -> Make:
@@ -79,12 +79,12 @@ def _opening(path: str) -> Make:
     return make
 
 
-def _serve(device: int, patron: int) -> None:
-    """Answer the kernel's requests, but for a close by another process than *patron*."""
+def _serve(device: int, server_process: int) -> None:
+    """Answer the kernel's requests, but for a close by another process than *server_process*."""
     while True:
         request = os.read(device, 1 << 20)
         _, opcode, unique, node, _, _, pid, _ = _HEADER.unpack_from(request)
-        if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT) or (opcode == _FLUSH and pid != patron):
+        if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT) or (opcode == _FLUSH and pid != server_process):
             continue
         answer = _answer(opcode, node)
         error = 0 if answer is not None else -_ENOSYS
@@ -122,7 +122,7 @@ def crowded(keep: Keep) -> list[int]:
     return [fd]
 
 
-def sends_crowded_file_systems(crew: Crew) -> None:
+def sends_crowded_file_systems(context: AttackContext) -> None:
     """Send the last descriptors of memory file systems, which were mounted in namespaces of our own."""
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1))  # else what is in /proc/self is root's, since that is what we were
@@ -130,7 +130,7 @@ def sends_crowded_file_systems(crew: Crew) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
-    sends(crowded)(crew)
+    sends(crowded)(context)
 
 
 def why_no_fuse() -> str:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from sbusd.protocol import controls
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 PATIENCE_SECONDS = 15.0
 SEND_BUFFER_BYTES = 4 << 20
@@ -45,7 +45,7 @@ def barrier(sock: socket.socket) -> None:
             raise ConnectionResetError("the bus has closed the connection")
 
 
-def pour(socks: Sequence[socket.socket], packets: Iterator[bytes]) -> Iterator[int]:
+def send_many(socks: Sequence[socket.socket], packets: Iterator[bytes]) -> Iterator[int]:
     """Send *packets* on *socks*, as fast as their buffers take them; yield how many were sent since the last time."""
     for sock in socks:
         sock.setblocking(False)

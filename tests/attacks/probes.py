@@ -31,7 +31,7 @@ Probe = Callable[[Daemon, User, Attackers], None]
 
 
 def rests(bus: Daemon, victim: User, attackers: Attackers) -> None:
-    """Check that the bus sleeps: the attackers do nothing any more."""
+    """Check that the bus is idle after the attackers have become idle."""
     owner = bus.client()
     before = _turns(owner)
     time.sleep(IDLE_SECONDS)  # an interval to count in, and nothing that is waited for
@@ -51,7 +51,7 @@ def _counter(owner: RawClient, name: str) -> int:
     return count
 
 
-def paces(bus: Daemon, victim: User, attackers: Attackers) -> None:
+def is_paced(bus: Daemon, victim: User, attackers: Attackers) -> None:
     """Check that a paced publisher reaches its own reader, in order and without a loss, until the attackers have lost messages."""
     owner, reader, speaker = bus.client(), bus.client(victim), bus.client(victim)
     reader.subscribe(PACED_KEY)
@@ -67,13 +67,13 @@ def paces(bus: Daemon, victim: User, attackers: Attackers) -> None:
             assert reader.receive().startswith(b"MSG %b\0%d " % (PACED_KEY, number)), f"paced message {number} did not come in its place"
         count += PACED_WINDOW
         assert time.monotonic() < deadline, f"the attackers hold up a paced publisher: {count} messages in {PACED_SECONDS} s"
-    assert _counter(owner, "blocks"), "nobody held up the paced publisher: that is no attack"
+    assert _counter(owner, "blocks"), "the paced publisher was never blocked: the attack has failed"
     for client in (owner, reader, speaker):
         client.close()
 
 
-def keeps_its_secret(bus: Daemon, victim: User, attackers: Attackers) -> None:
-    """Check that no paced publisher of a stranger's waits for the victim's subscription to a secret key, which is full and stopped."""
+def keeps_private_key(bus: Daemon, victim: User, attackers: Attackers) -> None:
+    """Check that no paced publisher of a stranger's waits for the victim's subscription to a private key, which is full and stopped."""
     owner, reader, stranger = bus.client(), bus.client(victim), bus.client(SECOND if victim == FIRST else FIRST)
     key = b"!/cred//%d//guessed" % victim.uid
     reader.subscribe(key)
@@ -85,7 +85,7 @@ def keeps_its_secret(bus: Daemon, victim: User, attackers: Attackers) -> None:
             stranger.publish(key, bytes(100_000))
         stranger.barrier()
         assert time.monotonic() < deadline, "the victim's queue never filled, so nothing was tried"
-    assert not _of_connection(owner, "blocked_others_ms", number), "a stranger's publisher has waited for the subscriber of a secret key"
+    assert not _of_connection(owner, "blocked_others_ms", number), "a stranger's publisher has waited for the subscriber of a private key"
     for client in (owner, reader, stranger):
         client.close()
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 
 from sbusd.protocol import controls
-from sbusd.protocol.batches import join_batch
-from sbusd.protocol.limits import MAX_KEY_BYTES
-from tests.attacks.attacker import MAX_DESCRIPTORS, Crew, Role
-from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, numbered, pour, until_refused
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import join_batch
+from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
+from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, numbered, send_many, until_refused
 from tests.attacks.victim import KEY
 
 HALF_A_MILLION = 500_000
@@ -31,10 +31,10 @@ QUIET_MS = 1_000
 def never_reads(connections: int, *packets: bytes) -> Role:
     """Return a role with connections that send *packets* and never read again."""
 
-    def run(crew: Crew) -> None:
-        held = [connect(crew.path, *packets) for _ in range(connections)]
-        crew.count(len(held))
-        crew.begin()
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path, *packets) for _ in range(connections)]
+        context.count(len(held))
+        context.begin()
         signal.pause()
 
     return run
@@ -43,15 +43,15 @@ def never_reads(connections: int, *packets: bytes) -> Role:
 def reads_a_byte_a_second(connections: int) -> Role:
     """Return a role with subscribers to the victim's key that receive one packet a second, into a buffer of one byte."""
 
-    def run(crew: Crew) -> None:
-        held = [connect(crew.path, b"SUB " + KEY) for _ in range(connections)]
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path, b"SUB " + KEY) for _ in range(connections)]
         for sock in held:
             sock.setblocking(False)
-        crew.begin()
+        context.begin()
         while True:
             for sock in held:
                 with contextlib.suppress(BlockingIOError):
-                    crew.count(len(sock.recv(1)))
+                    context.count(len(sock.recv(1)))
             time.sleep(1)
 
     return run
@@ -60,11 +60,11 @@ def reads_a_byte_a_second(connections: int) -> Role:
 def floods(connections: int, packets: Iterator[bytes]) -> Role:
     """Return a role that sends *packets* as fast as the bus takes them, and reads nothing."""
 
-    def run(crew: Crew) -> None:
-        held = [connect(crew.path) for _ in range(connections)]
-        crew.begin()
-        for sent in pour(held, packets):
-            crew.count(sent)
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path) for _ in range(connections)]
+        context.begin()
+        for sent in send_many(held, packets):
+            context.count(sent)
 
     return run
 
@@ -72,11 +72,11 @@ def floods(connections: int, packets: Iterator[bytes]) -> Role:
 def asks_and_reads(connections: int, packets: Iterator[bytes]) -> Role:
     """Return a role that sends *packets* as fast as the bus takes them, and throws away every answer."""
 
-    def run(crew: Crew) -> None:
-        held = [connect(crew.path) for _ in range(connections)]
-        crew.begin()
-        for sent in pour(held, packets):
-            crew.count(sent)
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path) for _ in range(connections)]
+        context.begin()
+        for sent in send_many(held, packets):
+            context.count(sent)
             for sock in held:
                 with contextlib.suppress(OSError):
                     while sock.recv(1):
@@ -85,17 +85,17 @@ def asks_and_reads(connections: int, packets: Iterator[bytes]) -> Role:
     return run
 
 
-def opens_connections(crew: Crew) -> None:
+def opens_connections(context: AttackContext) -> None:
     """Open connections until one is refused, keep them, and go on trying."""
     held: list[socket.socket] = []
-    crew.begin()
+    context.begin()
     while True:
-        for sock in until_refused(crew.path, MAX_DESCRIPTORS - 64 - len(held)):
+        for sock in until_refused(context.path, MAX_DESCRIPTORS - 64 - len(held)):
             held.append(sock)
-            crew.count()
+            context.count()
         with contextlib.suppress(OSError):
-            connect(crew.path).close()
-        crew.count()
+            connect(context.path).close()
+        context.count()
 
 
 def subscribes(patterns: Iterator[bytes]) -> Role:
@@ -127,13 +127,13 @@ def stem_patterns() -> Iterator[bytes]:
 def uses_slow_patterns(patterns: Iterator[bytes], head: bytes, tail: bytes) -> Role:
     """Return a role that subscribes to *patterns* and then floods with keys that they make slow, each another: none is cached."""
 
-    def run(crew: Crew) -> None:
-        sock = connect(crew.path)
-        for sent in pour([sock], (b"SUB " + pattern for pattern in patterns)):
-            crew.count(sent)
-        crew.begin()
-        for sent in pour([sock], numbered(b"MSG " + head, tail)):
-            crew.count(sent)
+    def run(context: AttackContext) -> None:
+        sock = connect(context.path)
+        for sent in send_many([sock], (b"SUB " + pattern for pattern in patterns)):
+            context.count(sent)
+        context.begin()
+        for sent in send_many([sock], numbered(b"MSG " + head, tail)):
+            context.count(sent)
 
     return run
 
@@ -141,54 +141,54 @@ def uses_slow_patterns(patterns: Iterator[bytes], head: bytes, tail: bytes) -> R
 def publishes_to_slow_ones(payload: bytes) -> Role:
     """Return a role that publishes to 64 subscribers of its own, none of which reads."""
 
-    def run(crew: Crew) -> None:
-        held = [connect(crew.path, b"SUB slow/") for _ in range(64)]
-        speaker = connect(crew.path)
-        crew.begin()
-        for sent in pour([speaker], numbered(b"MSG slow/", b"\0" + payload)):
-            crew.count(sent)
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path, b"SUB slow/") for _ in range(64)]
+        speaker = connect(context.path)
+        context.begin()
+        for sent in send_many([speaker], numbered(b"MSG slow/", b"\0" + payload)):
+            context.count(sent)
         del held
 
     return run
 
 
-def closes_at_every_moment(crew: Crew) -> None:
+def closes_at_every_moment(context: AttackContext) -> None:
     """Connect, do some of what a client does, and close: after each possible step, with and without something left to read."""
-    dice = random.Random(crew.place)
+    rng = random.Random(context.place)
     steps = [b"SUB " + KEY, b"SUB x/*", b"MSG x/y\0z", b"CMSG !/bus/ping\0a", b"CMSG !/cred/whoami", b"UNSUB x/*", b"MSG !/x\0", b"rubbish"]
-    crew.begin()
+    context.begin()
     while True:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.settimeout(1)
-            sock.connect(crew.path)
-            for packet in dice.choices(steps, k=dice.randrange(len(steps))):
+            sock.connect(context.path)
+            for packet in rng.choices(steps, k=rng.randrange(len(steps))):
                 sock.send(packet)
-            if dice.random() < 0.3:
-                sock.shutdown(dice.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
-            if dice.random() < 0.3:
+            if rng.random() < 0.3:
+                sock.shutdown(rng.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
+            if rng.random() < 0.3:
                 select.select([sock], [], [], 0.01)
                 sock.setblocking(False)
                 sock.recv(1)
-        crew.count()
+        context.count()
 
 
-def churns(crew: Crew) -> None:
+def churns(context: AttackContext) -> None:
     """Subscribe and unsubscribe without end: each makes every cached route stale."""
-    floods(1, itertools.cycle([b"SUB churn/*", b"UNSUB churn/*"]))(crew)
+    floods(1, itertools.cycle([b"SUB churn/*", b"UNSUB churn/*"]))(context)
 
 
-def churns_long_patterns(crew: Crew) -> None:
+def churns_long_patterns(context: AttackContext) -> None:
     """Hold nearly as many bytes of patterns as a user may, and subscribe to one more and end that without end."""
     held = [b"%d/" % number + b"\xff" * LONG_PATTERN_BYTES for number in range(LONG_PATTERNS)]
-    sock = connect(crew.path)
-    for sent in pour([sock], (b"SUB " + each for each in held)):
-        crew.count(sent)
+    sock = connect(context.path)
+    for sent in send_many([sock], (b"SUB " + each for each in held)):
+        context.count(sent)
     sock.settimeout(PATIENCE_SECONDS)
     barrier(sock)
-    crew.begin()
+    context.begin()
     turns = itertools.cycle(word + each for each in held for word in (b"UNSUB ", b"SUB "))
-    for sent in pour([sock], turns):
-        crew.count(sent)
+    for sent in send_many([sock], turns):
+        context.count(sent)
         with contextlib.suppress(BlockingIOError):
             while sock.recv(1):
                 pass
@@ -207,24 +207,24 @@ def as_long_patterns() -> list[bytes]:
 def leaves_with(patterns: list[bytes]) -> Role:
     """Return a role that subscribes to *patterns* and closes, again and again; the first time before the attack begins."""
 
-    def run(crew: Crew) -> None:
+    def run(context: AttackContext) -> None:
         while True:
-            with connect(crew.path) as sock:
-                for _ in pour([sock], (b"SUB " + each for each in patterns)):
+            with connect(context.path) as sock:
+                for _ in send_many([sock], (b"SUB " + each for each in patterns)):
                     continue
                 sock.settimeout(PATIENCE_SECONDS)
                 barrier(sock)
-                crew.begin()
-            crew.count()
+                context.begin()
+            context.count()
 
     return run
 
 
-def hangs_up_while_held_up(crew: Crew) -> None:
+def closes_while_blocked(context: AttackContext) -> None:
     """Fill what a user may have unread by senders that one stuck recipient blocks; then connect, send and close. After that do nothing."""
-    stuck = connect(crew.path, b"CMSG blocking/hard/block", b"SUB stuck")
+    stuck = connect(context.path, b"CMSG blocking/hard/block", b"SUB stuck")
     batch = join_batch([b"MSG stuck\0" + bytes(1_000)] * 150)
-    senders = [connect(crew.path) for _ in range(BLOCKED_SENDERS)]
+    senders = [connect(context.path) for _ in range(BLOCKED_SENDERS)]
     poller = select.poll()
     for each in senders:
         each.setblocking(False)
@@ -235,12 +235,12 @@ def hangs_up_while_held_up(crew: Crew) -> None:
             with contextlib.suppress(BlockingIOError):
                 while True:
                     by_fd[fd].send(batch)
-                    crew.count()
+                    context.count()
     for _ in range(HUNG_UP):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.connect(crew.path)
+            sock.connect(context.path)
             sock.send(b"MSG hung/up\0")
-    crew.begin()
+    context.begin()
     signal.pause()
     stuck.close()
 
@@ -256,6 +256,6 @@ def controls_of_all_sorts() -> Iterator[bytes]:
     return itertools.cycle(b"CMSG " + each for each in asked)
 
 
-def asks_to_block(crew: Crew) -> None:
+def asks_to_block(context: AttackContext) -> None:
     """Subscribe to the victim's key, ask that its publisher be stopped when the queue is full, and never read."""
-    never_reads(16, b"CMSG blocking/soft/block", b"CMSG blocking/hard/block", b"SUB " + KEY)(crew)
+    never_reads(16, b"CMSG blocking/soft/block", b"CMSG blocking/hard/block", b"SUB " + KEY)(context)

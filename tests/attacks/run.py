@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from tests.attacks.catalogue import ATTACKS
-from tests.attacks.trial import FULL, QUICK, Trial
-from tests.attacks.verdict import Verdict, table
+from tests.attacks.results import AttackResult, table
+from tests.attacks.runner import FULL, QUICK, AttackRunner
 from tools.stage import open_folder
 
 FAILED = 1
@@ -26,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.geteuid() != 0:
         print("attacks: run as root: it acts as two other users", file=sys.stderr)
         return NOT_TRIED
-    verdicts = _attack(options)
-    print(table(verdicts))
-    broken = [each.name for each in verdicts if each.broken]
-    print(f"{len(broken)} of {len(verdicts)} attacks do harm" if broken else f"none of {len(verdicts)} attacks does harm")
+    results = _attack(options)
+    print(table(results))
+    broken = [each.name for each in results if each.broken]
+    print(f"{len(broken)} of {len(results)} attacks do harm" if broken else f"none of {len(results)} attacks does harm")
     return FAILED if broken else 0
 
 
@@ -41,23 +41,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _attack(options: argparse.Namespace) -> list[Verdict]:
+def _attack(options: argparse.Namespace) -> list[AttackResult]:
     """Make the chosen attacks one after the other, and say on standard error how far it is."""
-    verdicts: list[Verdict] = []
+    results: list[AttackResult] = []
     folder = open_folder()
     try:
-        trial = Trial(folder, QUICK if options.quick else FULL)
+        runner = AttackRunner(folder, QUICK if options.quick else FULL)
         for attack in ATTACKS:
             if options.only and not any(words in attack.name for words in options.only):
                 continue
             if obstacle := attack.obstacle():
                 print(f"attacks: {attack.name}: not tried: {obstacle}", file=sys.stderr, flush=True)
             else:
-                verdicts.append(trial.run(attack))
-                print("attacks:", "  ".join(cell for cell in verdicts[-1].cells() if cell), file=sys.stderr, flush=True)
+                results.append(runner.run(attack))
+                print("attacks:", "  ".join(cell for cell in results[-1].cells() if cell), file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder)
-    return verdicts
+    return results
 
 
 if __name__ == "__main__":

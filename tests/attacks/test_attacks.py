@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.catalogue import ATTACKS, Attack
-from tests.attacks.trial import Plan, Trial
+from tests.attacks.runner import AttackRunner, Plan
 from tests.support.skips import require
 
 BRIEF = Plan(rounds=1, seconds=0.05, is_urgent=True)
@@ -18,12 +18,12 @@ BRIEF = Plan(rounds=1, seconds=0.05, is_urgent=True)
 def test_the_victim_loses_nothing(attack: Attack, folder: Path) -> None:
     obstacle = attack.obstacle()
     require(not obstacle, obstacle, could_run=False)
-    verdict = Trial(folder, BRIEF).run(attack)
-    assert verdict.problem == ""
-    assert verdict.losses == 0
-    assert len(verdict.rounds) == 1
-    assert verdict.stall is not None
-    assert verdict.stall.cause
+    result = AttackRunner(folder, BRIEF).run(attack)
+    assert result.problem == ""
+    assert result.losses == 0
+    assert len(result.rounds) == 1
+    assert result.stall is not None
+    assert result.stall.cause
 
 
 def test_the_attacks_have_names_of_their_own() -> None:

@@ -1,7 +1,7 @@
 """The user who only wants to work: one speaker, one listener, every message numbered, every one awaited, every time measured.
 
-Two loads. *Steady*: so many messages a second, of which the first of each tick is timed from send to receipt; it needs less than
-its share of the bus, so nobody may take any of it. *Full speed*: windows of messages, the next when the last has been received;
+Two loads. *Steady*: a fixed rate, of which the first message of each tick is timed from send to receipt; it needs less than
+its share of the bus, so an attack must not reduce it. *Full speed*: windows of messages, the next when the last has been received;
 it takes all that the bus can give, so an attacker who also takes all leaves it its share and no more.
 """
 
@@ -110,7 +110,7 @@ class Victim:
         for packet in expected:
             received = self._listener.receive()
             while received != packet:
-                # What comes in its place is told in full: a loss, an error, somebody else's message, the end.
+                # Show any other packet in full: a loss, an error, a message of another publisher, the end of the connection.
                 self._losses += 1
                 assert received, "the victim was disconnected"
                 assert self._losses < 1_000, f"the victim gets other things than its own messages, such as {received[:80]!r}"

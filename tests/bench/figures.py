@@ -40,7 +40,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: rounds of a figure, beside rounds of a reference if it is judged against one."""
+    """One line of the table: rounds of a figure, and rounds of the reference if it is compared with one."""
 
     name: str
     unit: Unit

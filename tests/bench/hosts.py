@@ -1,4 +1,4 @@
-"""Calls between two hosts beside their floors: the same through plain Redis lists, and through plain HTTP with nothing behind it.
+"""Calls between two hosts, compared with their floors: the same through plain Redis lists, and through plain HTTP without a backend.
 
     python -m tests.bench.hosts [SECONDS]
 
@@ -52,8 +52,8 @@ async def measure(call: Call, seconds: float) -> tuple[float, float]:
     return statistics.median(trips), done / (time.perf_counter() - began)
 
 
-class Answerer(threading.Thread):
-    """Answers what comes in a list of a host's Redis, until told to end."""
+class Responder(threading.Thread):
+    """Responds to the requests in a list of a host's Redis until it is stopped."""
 
     def __init__(self, host: Host, queue: str) -> None:
         super().__init__(daemon=True)
@@ -114,7 +114,7 @@ def run(seconds: float) -> None:
     """Measure all, and print it."""
     folder = Path(tempfile.mkdtemp(prefix="sbus-bench-"))
     hosts = pair(folder, 1001, 1002, settings="queue_messages = 100000\npeer_memory = 10000000\n")
-    answerers = [Answerer(hosts[1], "msgbus.bench"), Answerer(hosts[0], "plain")]
+    answerers = [Responder(hosts[1], "msgbus.bench"), Responder(hosts[0], "plain")]
     try:
         for answerer in answerers:
             answerer.start()
@@ -131,7 +131,7 @@ def run(seconds: float) -> None:
     for name, (trip, rate) in {"plain Redis lists": lists, "plain HTTP, twice": http, "between two hosts": relayed}.items():
         print(f"{name:20}  round trip {trip * 1e3:7.2f} ms   {rate:8.0f} calls/s")
     for name, floor in (("plain Redis lists", lists), ("plain HTTP, twice", http)):
-        print(f"beside {name}: round trip x {relayed[0] / floor[0]:.1f}, rate x {relayed[1] / floor[1]:.3f}")
+        print(f"compared with {name}: round trip x {relayed[0] / floor[0]:.1f}, rate x {relayed[1] / floor[1]:.3f}")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ class Generator:
             raise BenchError(f"the reader of a burst failed: {words.strip()[-300:]}")
         found: dict[str, int] = json.loads(answer)
         if found["received"] + found["lost"] != messages:
-            raise BenchError(f"of {messages} messages {found['received']} came and {found['lost']} were told as lost")
+            raise BenchError(f"of {messages} messages {found['received']} were received and {found['lost']} reported as lost")
         return found["received"]
 
     @contextlib.contextmanager
@@ -140,7 +140,7 @@ class Generator:
             if output is None or words is None:
                 raise AssertionError("the load generator was started without pipes")
             if output.read() != "ready\n":
-                raise BenchError(f"{said(words.read())} (while it opened {connections} connections with {patterns} patterns each)")
+                raise BenchError(f"{failure_text(words.read())} (while it opened {connections} connections with {patterns} patterns each)")
             yield
 
     def _command(self, mode: str, relay: Relay, **options: int) -> list[str]:
@@ -155,11 +155,11 @@ class Generator:
         with confined(load_cpus()):
             done = subprocess.run(self._command(mode, relay, **options), capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BenchError(f"{mode}: {said(done.stderr)}")
+            raise BenchError(f"{mode}: {failure_text(done.stderr)}")
         result: dict[str, int] = json.loads(done.stdout)
         return result
 
 
-def said(words: str) -> str:
-    """Return what the load generator said of its failure, without its own name in front."""
+def failure_text(words: str) -> str:
+    """Return the error message of the load generator without the program's name."""
     return words.strip().removeprefix("bench: ") or "it said nothing"

@@ -41,7 +41,7 @@ def build() -> Programs:
 
 
 def compile_program(name: str, sources: Sequence[Path], libraries: Sequence[str] = ()) -> Path:
-    """Compile the program *name* from *sources*, unless it is newer than every source and header beside them, and return where it is.
+    """Compile the program *name* from *sources*, unless it is newer than every source and header in their folder, and return its path.
 
     Raises: BenchError with the compiler's words if it fails or there is none.
     """

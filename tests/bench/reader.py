@@ -12,7 +12,7 @@ from sbusd.client import Bus, Gap, Message
 
 
 def main(path: str, pattern: str, count: int) -> None:
-    """Read until so many messages have come or are told as lost."""
+    """Read until COUNT messages have been received or reported as lost."""
     received = lost = 0
     with Bus.connect(path) as bus, bus.subscribe(pattern) as subscription:
         bus.ping()

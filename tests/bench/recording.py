@@ -15,20 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import convert
-from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Recording
-from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from sbusd.recorder.wal import read_wal
-from sbusd.systemd.service_log import ServiceLog
+from sbusd.systemd.log_records import ServiceLog
 
 KEYS = 10_000
 CONNECTIONS = 200
 PACKETS = 50_000
-"""Packets that are made beforehand and told again and again."""
+"""The number of prepared packets, which are sent repeatedly."""
 
 
 def packets() -> list[bytes]:
@@ -58,10 +57,10 @@ def measure(rows: int, folder: Path) -> dict[str, float]:
     files: list[Path] = []
     recording = Recording(settings, "bench", 1, ServiceLog("sbus-recorder"), files.append)
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("bench", "boot"), unit_at=lambda *_: None)
-    told = packets()
+    reported = packets()
     begun, busy = time.perf_counter(), time.process_time()
     for number in range(rows):
-        row = maker.row(told[number % PACKETS])
+        row = maker.row(reported[number % PACKETS])
         if row is not None:
             recording.add(row)
     recording.close()

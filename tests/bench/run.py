@@ -1,4 +1,4 @@
-"""``make bench``: measure the daemon beside the floor that the kernel sets, print one table, and say by the exit status whether all holds.
+"""``make bench``: compare the daemon with the floor set by the kernel, print a table, and exit with status 0 if all limits hold.
 
 0: every line holds; 1: one does not (0 all the same with ``--no-fail``); 2: it could not be measured.
 """
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = argparse.ArgumentParser(prog="bench", description="Measure the daemon beside the floor that the kernel sets.")
+    parser = argparse.ArgumentParser(prog="bench", description="Compare the daemon with the floor that the kernel sets.")
     parser.add_argument("--quick", action="store_true", help="small counts: shows that the bench works, says nothing about speed")
     parser.add_argument("--no-fail", action="store_true", help="exit with status 0 even if a line does not hold")
     names = ", ".join(SCENARIOS)

@@ -130,7 +130,7 @@ def in_turns(rounds: int, value: Callable[[], Figure], reference: Callable[[], F
 
 
 def one_to_one(bench: Bench) -> list[Line]:
-    """1:1, one packet per send: rate, and the daemon's CPU per delivery, beside the floor's."""
+    """1:1, one packet per send: rate, and the daemon's CPU per delivery, compared with the floor."""
     with bench.daemon() as daemon, bench.floor() as floor:
         values, references = in_turns(bench.plan.rounds, lambda: bench.flow(daemon), lambda: bench.flow(floor))
     return [
@@ -140,7 +140,7 @@ def one_to_one(bench: Bench) -> list[Line]:
 
 
 def fan_out(bench: Bench) -> list[Line]:
-    """1:8 and 1:64: the daemon's CPU per delivery beside its own at 1:1."""
+    """1:8 and 1:64: the daemon's CPU per delivery, compared with 1:1."""
     return [_fan_out_to(bench, receivers) for receivers in (8, 64)]
 
 
@@ -152,7 +152,7 @@ def _fan_out_to(bench: Bench, receivers: int) -> Line:
 
 
 def large(bench: Bench) -> list[Line]:
-    """1:1 with the largest packets, and no window: the publisher sends as fast as it is read. Rate and CPU beside the floor's."""
+    """1:1 with the largest packets, and no window: the publisher sends as fast as it is read. Rate and CPU, compared with the floor."""
     messages = max(200, bench.plan.deliveries // 20)
     with bench.daemon() as daemon, bench.floor() as floor:
         flood = bench.generator.flood
@@ -176,7 +176,7 @@ BATCHES = (
 
 
 def batches(bench: Bench) -> list[Line]:
-    """Receivers want batches: deliveries and the daemon's CPU for each beside the floor's at 1:1, which takes and gives single packets."""
+    """Receivers enable batches: deliveries and the CPU of each, compared with the floor at 1:1, which uses single packets."""
     lines = []
     for words, receivers, in_batches, rate, cpu in BATCHES:
         with bench.daemon() as daemon, bench.floor() as floor:
@@ -189,7 +189,7 @@ def batches(bench: Bench) -> list[Line]:
 
 
 def wildcards(bench: Bench) -> list[Line]:
-    """Others hold very many wildcard subscriptions: memory for each, and the rate beside that without, on one key and on keys that no
+    """Others hold very many wildcard subscriptions: memory of each, and the change of the rate, on one key and on keys that no
     cache holds."""
     plan = bench.plan
     lines = []
@@ -208,7 +208,7 @@ def wildcards(bench: Bench) -> list[Line]:
 
 
 def round_trip(bench: Bench) -> list[Line]:
-    """There and back through the bus, both hops waking a sleeper: the median beside the floor's.
+    """There and back through the bus, each hop wakes a sleeping process: the median, compared with the floor.
 
     Each round has new processes: where its memory happens to lie makes one a twentieth faster than the next for all its life.
     """
@@ -222,7 +222,7 @@ def round_trip(bench: Bench) -> list[Line]:
 
 
 def churn(bench: Bench) -> list[Line]:
-    """Clients connect, ask `whoami`, subscribe, wait for a barrier and close: the CPU for each beside that of the floor.
+    """Clients connect, send `whoami`, subscribe, wait for a barrier and close: the CPU of each, compared with the floor.
 
     The floor makes the system calls that no bus can do without: accept4, SO_SNDBUF, SO_PEERCRED, epoll_ctl, and those of the packets.
     Each round has new processes, so that no run is near the quota `connection_burst` of an owner of the bus.
@@ -238,7 +238,7 @@ def churn(bench: Bench) -> list[Line]:
 
 
 def idle_connections(bench: Bench) -> list[Line]:
-    """Others hold idle connections with a subscription each: memory for each, and the round trip beside that without."""
+    """Others hold idle connections with a subscription each: memory of each, and the change of the round trip."""
     idle = bench.plan.idle
     with bench.daemon() as laden, bench.daemon() as free:
         bench.trip(laden)  # what the first traffic takes is not the idle connections'
@@ -376,7 +376,7 @@ def start(bench: Bench) -> list[Line]:
 
 
 def command_start(bench: Bench) -> list[Line]:
-    """``sbusctl whoami`` beside the import of typer, from exec until it has ended; with everything in memory, and compiled."""
+    """``sbusctl whoami`` compared with the import of typer, from exec to exit; with everything compiled and in the page cache."""
     with bench.daemon() as daemon:
         whoami = [sys.executable, "-c", "from sbusd.ctl.main import main; main()", "-a", str(daemon.path), "whoami"]
         typer = [sys.executable, "-c", "import typer"]

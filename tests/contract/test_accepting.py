@@ -1,4 +1,4 @@
-"""Accepting connections, also when there is no descriptor left, and being interrupted by signals."""
+"""Acceptance of connections, also without free descriptors, and interruption by signals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,19 +16,20 @@ from types import FrameType
 
 import pytest
 
-from sbusd.dataplane.closer import Closer
+from sbusd.dataplane import closer
 from sbusd.dataplane.contract import Refusal
+from tests.support.lingering import pass_on
+from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
 from tests.support.wire import message
-from tests.support.world import REFUSALS, MakeWorld, World
 
 PAUSE_SECONDS_MOST = 60.0
 
 
 @dataclass
-class Door:
-    """A listening socket, and clients that come through it."""
+class ListeningHarness:
+    """A listening socket, and the clients that connect to it."""
 
-    world: World
+    harness: SwitchHarness
     listener: socket.socket
     clients: list[socket.socket] = field(default_factory=list)
 
@@ -41,27 +43,27 @@ class Door:
 
 
 @contextlib.contextmanager
-def open_door(world: World) -> Iterator[Door]:
-    """Let *world* listen."""
+def open_listener(harness: SwitchHarness) -> Iterator[ListeningHarness]:
+    """Let *harness* listen."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(b"")
         listener.listen(100)
         listener.setblocking(False)
-        world.switch.listen(listener.fileno())
-        door = Door(world, listener)
+        harness.switch.listen(listener.fileno())
+        listening = ListeningHarness(harness, listener)
         try:
-            yield door
+            yield listening
         finally:
-            for client in door.clients:
+            for client in listening.clients:
                 client.close()
-            world.run()
+            harness.run()
 
 
 @pytest.fixture
-def door(world: World) -> Iterator[Door]:
-    """A door to a world with the default limits."""
-    with open_door(world) as door:
-        yield door
+def listening(harness: SwitchHarness) -> Iterator[ListeningHarness]:
+    """A door to a harness with the default limits."""
+    with open_listener(harness) as listening:
+        yield listening
 
 
 @contextlib.contextmanager
@@ -77,100 +79,100 @@ def no_descriptors_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def connected(world: World) -> list[object]:
-    """Return the numbers that the sink was told of."""
-    return [told[1] for told in world.told if told[0] == "connected"]
+def connected(harness: SwitchHarness) -> list[object]:
+    """Return the numbers of the connections reported to the sink."""
+    return [event[1] for event in harness.events if event[0] == "connected"]
 
 
-def test_connections_are_numbered_as_they_come_and_no_number_comes_twice(door: Door) -> None:
-    world = door.world
+def test_connections_are_numbered_in_order_and_numbers_are_never_reused(listening: ListeningHarness) -> None:
+    harness = listening.harness
     for _ in range(3):
-        door.connect()
-    world.run()
-    door.clients.pop(0).close()
-    world.run()
-    door.connect()
-    world.run()
-    assert connected(world) == [1, 2, 3, 4]
-    assert world.switch.connections() == [2, 3, 4]
-    assert world.switch.counters().accepted == 4
+        listening.connect()
+    harness.run()
+    listening.clients.pop(0).close()
+    harness.run()
+    listening.connect()
+    harness.run()
+    assert connected(harness) == [1, 2, 3, 4]
+    assert harness.switch.connections() == [2, 3, 4]
+    assert harness.switch.counters().accepted == 4
 
 
-def test_numbers_go_on_behind_the_highest_that_was_adopted(door: Door) -> None:
+def test_numbers_go_on_behind_the_highest_that_was_adopted(listening: ListeningHarness) -> None:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.clients.append(mine)
-    door.world.switch.adopt(theirs.detach(), 41)
-    door.connect()
-    door.world.run()
-    assert door.world.switch.connections() == [41, 42]
+    listening.clients.append(mine)
+    listening.harness.switch.adopt(theirs.detach(), 41)
+    listening.connect()
+    listening.harness.run()
+    assert listening.harness.switch.connections() == [41, 42]
 
 
-def test_a_flood_of_connects_does_not_keep_traffic_waiting(door: Door) -> None:
-    world = door.world
-    reader, writer = world.connect(b"a"), world.connect()
+def test_a_flood_of_connects_does_not_keep_traffic_waiting(listening: ListeningHarness) -> None:
+    harness = listening.harness
+    reader, writer = harness.connect(b"a"), harness.connect()
     for _ in range(60):
-        door.connect()
-    world.send(writer, message(b"a", b"x"))
+        listening.connect()
+    harness.send(writer, message(b"a", b"x"))
     turns = 0
-    while not (received := world.receive(reader)):
-        world.switch.turn(0)
+    while not (received := harness.receive(reader)):
+        harness.switch.turn(0)
         turns += 1
     assert received == [message(b"a", b"x")]
     assert turns <= 2
-    assert world.switch.counters().accepted <= 32
-    world.run()
-    assert world.switch.counters().accepted == 60
+    assert harness.switch.counters().accepted <= 32
+    harness.run()
+    assert harness.switch.counters().accepted == 60
 
 
-def test_who_comes_when_no_descriptor_is_left_is_told_and_others_go_on(door: Door) -> None:
-    world = door.world
-    first, second = door.connect(), door.connect()
-    world.run()
-    late = door.connect()
+def test_connections_without_free_descriptors_are_rejected_with_an_error(listening: ListeningHarness) -> None:
+    harness = listening.harness
+    first, second = listening.connect(), listening.connect()
+    harness.run()
+    late = listening.connect()
     with no_descriptors_left():
-        world.run()
+        harness.run()
         assert late.recv(1_000) == REFUSALS[Refusal.NO_DESCRIPTOR]
         assert late.recv(1_000) == b""
-        assert ("accept failed", errno.EMFILE) in world.told
+        assert ("accept failed", errno.EMFILE) in harness.events
         first.send(b"SUB a")
         second.send(message(b"a", b"still here"))
-        world.run()
-        world.run()
+        harness.run()
+        harness.run()
         assert first.recv(1_000) == message(b"a", b"still here")
-    assert world.switch.counters().accept_failures == 1
-    assert connected(world) == [1, 2]
+    assert harness.switch.counters().accept_failures == 1
+    assert connected(harness) == [1, 2]
 
 
-def test_the_spare_descriptor_serves_again_and_again(door: Door) -> None:
-    world = door.world
-    door.connect()
-    world.run()
-    late = [door.connect() for _ in range(40)]
+def test_the_spare_descriptor_serves_again_and_again(listening: ListeningHarness) -> None:
+    harness = listening.harness
+    listening.connect()
+    harness.run()
+    late = [listening.connect() for _ in range(40)]
     for client in late:
         # Those who have sent already must not find ECONNRESET in place of the words.
         client.send(b"SUB a")
     with no_descriptors_left():
-        world.run()
+        harness.run()
     assert [client.recv(1_000) for client in late] == [REFUSALS[Refusal.NO_DESCRIPTOR]] * 40
-    assert world.switch.counters().accept_failures == 40
+    assert harness.switch.counters().accept_failures == 40
 
 
-def test_a_descriptor_that_becomes_free_lets_the_next_one_in(door: Door) -> None:
-    world = door.world
-    door.connect()
-    world.run()
-    next_one = door.connect()
+def test_a_descriptor_that_becomes_free_lets_the_next_one_in(listening: ListeningHarness) -> None:
+    harness = listening.harness
+    listening.connect()
+    harness.run()
+    next_one = listening.connect()
     with no_descriptors_left():
-        door.clients.pop(0).close()
-        world.switch.turn(0)
-        world.run()
+        listening.clients.pop(0).close()
+        harness.switch.turn(0)
+        harness.run()
         next_one.send(b"CMSG ping\0x")
-        world.run()
+        harness.run()
         assert next_one.recv(1_000) == b"CMSG ping\0x"
 
 
 @dataclass
-class Thief(World):
+class DescriptorTaker(SwitchHarness):
     """A sink that takes the last descriptor while the switch has it free."""
 
     stolen: list[int] = field(default_factory=list)
@@ -181,67 +183,101 @@ class Thief(World):
             self.stolen.append(os.open("/dev/null", os.O_RDONLY))
 
 
-def test_without_even_the_spare_descriptor_accepting_pauses_until_one_is_free(make_world: MakeWorld) -> None:
-    world = make_world(of=Thief)
-    assert isinstance(world, Thief)
-    with open_door(world) as door:
-        door.connect()
-        world.run()
-        waiting = [door.connect() for _ in range(3)]
+def test_without_even_the_spare_descriptor_accepting_pauses_until_one_is_free(make_harness: MakeHarness) -> None:
+    harness = make_harness(of=DescriptorTaker)
+    assert isinstance(harness, DescriptorTaker)
+    with open_listener(harness) as listening:
+        listening.connect()
+        harness.run()
+        waiting = [listening.connect() for _ in range(3)]
         with no_descriptors_left():
             for _ in range(10):
-                world.switch.turn(0)
-            assert len(world.stolen) == 1
-            os.close(world.stolen.pop())
-            door.clients.pop(0).close()
-            world.switch.turn(0)
-        # The stolen one has become the spare again or serves a client: nobody waits for ever.
+                harness.switch.turn(0)
+            assert len(harness.stolen) == 1
+            os.close(harness.stolen.pop())
+            listening.clients.pop(0).close()
+            harness.switch.turn(0)
+        # The descriptor is the spare again or serves a client: no client waits indefinitely.
         for _ in range(3):
-            world.run()
+            harness.run()
         for client in waiting:
             with contextlib.suppress(BrokenPipeError):
                 client.send(b"CMSG ping\0x")
-        world.run()
+        harness.run()
         answers = [client.recv(1_000) for client in waiting]
         assert set(answers) <= {REFUSALS[Refusal.NO_DESCRIPTOR], b"CMSG ping\0x"}
         assert answers.count(b"CMSG ping\0x") >= 1
-        for fd in world.stolen:
+        for fd in harness.stolen:
             os.close(fd)
 
 
-def test_while_too_many_sockets_wait_to_be_closed_nobody_is_accepted(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_descriptor_unread(harness: SwitchHarness) -> None:
+    """Disconnect a client with a descriptor among its unread packets, so that the closer gets its socket."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with mine:
+        pass_on(mine, b"MSG a\0", 0)
+        number = harness.switch.next_connection()
+        harness.switch.adopt(theirs.detach(), number)
+        harness.switch.disconnect(number, b"CMSG !/bus/error\0EACCES")
+        harness.switch.turn(0)
+    assert harness.switch.closing()
+
+
+def test_no_connection_is_accepted_while_too_many_sockets_are_closing(listening: ListeningHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers can send what sleeps in close(2) faster than threads close it. Traffic goes on, and does not keep the pause from ending."""
-    old = door.world.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(Closer, "is_crowded", True)
-        door.connect()
-        door.world.switch.turn(0)
-        assert door.world.told[-1] == ("accept failed", errno.EBUSY)
+    harness = listening.harness
+    old = harness.connect()
+    may_close = threading.Event()
+
+    def close_later(fd: int) -> None:
+        may_close.wait()
+        os.close(fd)
+
+    monkeypatch.setattr(closer, "_close", close_later)
+    try:
+        # A second time, after connections were accepted: one socket more must be noticed.
+        for _ in range(2):
+            leave_descriptor_unread(harness)
+            with monkeypatch.context() as patch:
+                patch.setattr(closer, "CROWD", len(harness.switch.closing()))
+                listening.connect()
+                harness.switch.turn(0)
+                assert harness.events[-1] == ("accept failed", errno.EBUSY)
+            harness.events.clear()
+            end = time.monotonic() + PAUSE_SECONDS_MOST
+            while not connected(harness):
+                assert time.monotonic() < end
+                harness.send(old, b"MSG unused\0")
+                harness.switch.turn(0)
+            listening.connect()
+            harness.switch.turn(0)
+            assert len(connected(harness)) == 2
+    finally:
+        may_close.set()
     end = time.monotonic() + PAUSE_SECONDS_MOST
-    while not any(told[0] == "connected" for told in door.world.told):
+    while harness.switch.closing():  # by threads, which the fixture would find at work
         assert time.monotonic() < end
-        door.world.send(old, b"MSG nobody\0")
-        door.world.switch.turn(0)
+        time.sleep(0.001)
 
 
-def test_signals_that_interrupt_lose_nothing(world: World) -> None:
+def test_signals_that_interrupt_lose_nothing(harness: SwitchHarness) -> None:
     arrived = 0
 
     def count(_number: int, _frame: FrameType | None) -> None:
         nonlocal arrived
         arrived += 1
 
-    listener, sender = world.connect(b"a"), world.connect()
+    listener, sender = harness.connect(b"a"), harness.connect()
     previous = signal.signal(signal.SIGALRM, count)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
         received: list[bytes] = []
         for number in range(2_000):
-            assert world.send(sender, message(b"a", b"%d" % number))
-            world.run()
-            received += world.receive(listener)
+            assert harness.send(sender, message(b"a", b"%d" % number))
+            harness.run()
+            received += harness.receive(listener)
         while arrived < 5:
-            world.switch.turn(10)
+            harness.switch.turn(10)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -12,13 +12,13 @@ from sbusd.dataplane import ancillary, closer
 from sbusd.dataplane.contract import End
 from tests.support.kernels import refuses_descriptors
 from tests.support.lingering import pass_on
-from tests.support.world import World
+from tests.support.switch_harness import SwitchHarness
 
 SECONDS = 60.0
 """When a descriptor that is still open is a failure."""
 
 
-def fill(*packets: tuple[bytes, bool], world: World) -> tuple[int, socket.socket, int]:
+def fill(*packets: tuple[bytes, bool], harness: SwitchHarness) -> tuple[int, socket.socket, int]:
     """Let a switch take over a socket with unread *packets*, some with a pipe's writing end; return its number and the other ends."""
     reader, writer = os.pipe()
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -28,66 +28,66 @@ def fill(*packets: tuple[bytes, bool], world: World) -> tuple[int, socket.socket
         else:
             mine.send(packet)
     os.close(writer)
-    number = world.switch.next_connection()
-    world.switch.adopt(theirs.detach(), number)
+    number = harness.switch.next_connection()
+    harness.switch.adopt(theirs.detach(), number)
     return number, mine, reader
 
 
-def wait_for_the_end(world: World, number: int, reader: int) -> None:
-    """Wait until nobody holds the pipe's writing end any more, and the sink knows."""
+def wait_for_the_end(harness: SwitchHarness, number: int, reader: int) -> None:
+    """Wait until no process holds the writing end of the pipe, and the sink has been notified."""
     deadline = time.monotonic() + SECONDS
-    while ("closed", number) not in world.told:
+    while ("closed", number) not in harness.events:
         assert time.monotonic() < deadline
-        world.switch.turn(10)
+        harness.switch.turn(10)
     assert os.read(reader, 1) == b""
     os.close(reader)
 
 
-def ends(world: World, number: int) -> list[tuple[object, ...]]:
-    """Return what the sink was told of the end of a connection, in order."""
-    return [each[:3] for each in world.told if each[0] in {"ended", "closed"} and each[1] == number]
+def ends(harness: SwitchHarness, number: int) -> list[tuple[object, ...]]:
+    """Return the sink's events about the end of a connection, in order."""
+    return [each[:3] for each in harness.events if each[0] in {"ended", "closed"} and each[1] == number]
 
 
 @pytest.mark.parametrize("before", [[], [b"MSG a\x001"]], ids=len)
-def test_one_that_is_taken_over_with_them_is_ended_unread(world: World, before: list[bytes]) -> None:
+def test_a_restored_connection_with_unread_descriptors_is_closed(harness: SwitchHarness, before: list[bytes]) -> None:
     """The process before may have looked at its packets, and one of no bytes is then passed over by the next look."""
-    listener = world.connect(b"a")
-    number, mine, reader = fill(*((packet, False) for packet in before), (b"MSG a\x003", True), (b"MSG a\x004", False), world=world)
-    world.run()
-    assert world.receive(listener) == []
+    listener = harness.connect(b"a")
+    number, mine, reader = fill(*((packet, False) for packet in before), (b"MSG a\x003", True), (b"MSG a\x004", False), harness=harness)
+    harness.run()
+    assert harness.receive(listener) == []
     with mine:
         assert mine.recv(1_000) == b"CMSG !/bus/error\0DESCRIPTORS"
-    wait_for_the_end(world, number, reader)
-    assert ends(world, number) == [("ended", number, End.DESCRIPTORS), ("closed", number)]
+    wait_for_the_end(harness, number, reader)
+    assert ends(harness, number) == [("ended", number, End.DESCRIPTORS), ("closed", number)]
 
 
-def test_one_that_is_disconnected_unread_is_closed_by_the_thread(world: World) -> None:
-    number, mine, reader = fill((b"MSG a\x001", True), world=world)
-    world.switch.disconnect(number, b"CMSG !/bus/error\0EACCES")
-    world.switch.turn(0)
-    assert ends(world, number)[0] == ("ended", number, End.DISCONNECTED)
+def test_one_that_is_disconnected_unread_is_closed_by_the_thread(harness: SwitchHarness) -> None:
+    number, mine, reader = fill((b"MSG a\x001", True), harness=harness)
+    harness.switch.disconnect(number, b"CMSG !/bus/error\0EACCES")
+    harness.switch.turn(0)
+    assert ends(harness, number)[0] == ("ended", number, End.DISCONNECTED)
     with mine:
         assert mine.recv(1_000) == b"CMSG !/bus/error\0EACCES"
         assert mine.recv(1_000) == b""
-    wait_for_the_end(world, number, reader)
+    wait_for_the_end(harness, number, reader)
 
 
-def test_one_without_them_is_closed_at_its_end(world: World) -> None:
-    number = world.connect()
-    world.hang_up(number)
-    world.run()
-    assert ends(world, number) == [("ended", number, End.HANGUP), ("closed", number)]
-    assert world.switch.closing() == []
+def test_one_without_them_is_closed_at_its_end(harness: SwitchHarness) -> None:
+    number = harness.connect()
+    harness.hang_up(number)
+    harness.run()
+    assert ends(harness, number) == [("ended", number, End.HANGUP), ("closed", number)]
+    assert harness.switch.closing() == []
 
 
-def test_an_empty_packet_before_them_does_not_hide_them(world: World) -> None:
-    number, mine, reader = fill((b"", False), (b"MSG a\x001", True), world=world)
+def test_an_empty_packet_before_them_does_not_hide_them(harness: SwitchHarness) -> None:
+    number, mine, reader = fill((b"", False), (b"MSG a\x001", True), harness=harness)
     mine.close()
-    wait_for_the_end(world, number, reader)
-    assert ends(world, number)[-1] == ("closed", number)
+    wait_for_the_end(harness, number, reader)
+    assert ends(harness, number)[-1] == ("closed", number)
 
 
-def test_a_socket_of_nobody_is_hung_up_by_the_thread_too() -> None:
+def test_a_socket_without_an_owner_is_closed_by_the_thread_too() -> None:
     reader, writer = os.pipe()
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with mine:
@@ -100,7 +100,7 @@ def test_a_socket_of_nobody_is_hung_up_by_the_thread_too() -> None:
     os.close(reader)
 
 
-def test_the_kernel_is_told_to_refuse_them() -> None:
+def test_the_kernel_is_configured_to_reject_them() -> None:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with mine, theirs:
         assert ancillary.refuse(theirs.fileno()) == refuses_descriptors()

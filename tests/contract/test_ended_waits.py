@@ -1,4 +1,4 @@
-"""What is left of a wait when the publisher ends, and of what it had sent. Spec: sbus-protocol(7) §7."""
+"""A blocked publisher disconnects: the state of its block and of its packets. Spec: sbus-protocol(7) §7."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ import pytest
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
-from sbusd.protocol.batches import join_batch
+from sbusd.protocol.packets import join_batch
 from tests.support.heap import heap_bytes
-from tests.support.world import World
+from tests.support.switch_harness import SwitchHarness
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, block_timeout=600.0, progress_timeout=600.0, pace_limit=1.0)
 READER, OTHER = 1000, 2000
 
 
-def paced(world: World, uid: int) -> int:
-    publisher = world.connect()
-    world.switch.set_party(publisher, uid)
-    world.send(publisher, b"CMSG pace/on")
-    world.run()
+def paced(harness: SwitchHarness, uid: int) -> int:
+    publisher = harness.connect()
+    harness.switch.set_party(publisher, uid)
+    harness.send(publisher, b"CMSG pace/on")
+    harness.run()
     return publisher
 
 
 @pytest.mark.parametrize("uid", [READER, OTHER])
 @pytest.mark.parametrize("is_drained", [True, False])
 def test_a_publisher_that_ends_while_it_waits_and_whose_patterns_are_erased_later(uid: int, is_drained: bool) -> None:
-    """It has its number until the last of them is erased, and belongs to nobody: by that the bus could be crashed."""
-    world = World(dataclasses.replace(LIMITS, turn_time=1e-6))
-    reader, publisher = world.connect(b"a"), paced(world, uid)
-    world.switch.set_party(reader, READER)
+    """It keeps its number until the last of them is erased, and has no owner; this once made it possible to crash the bus."""
+    harness = SwitchHarness(dataclasses.replace(LIMITS, turn_time=1e-6))
+    reader, publisher = harness.connect(b"a"), paced(harness, uid)
+    harness.switch.set_party(reader, READER)
     for number in range(2_000):
-        world.switch.subscribe(publisher, b"p/%d" % number)
+        harness.switch.subscribe(publisher, b"p/%d" % number)
     for _ in range(40):
-        if not world.send(publisher, b"MSG a\0" + bytes(150_000)):
+        if not harness.send(publisher, b"MSG a\0" + bytes(150_000)):
             break
-        world.run()
-    assert world.switch.progress(reader).blocks == (publisher,)
-    world.hang_up(publisher)
-    while publisher in world.switch.connections():
-        world.switch.turn(0)
+        harness.run()
+    assert harness.switch.progress(reader).blocks == (publisher,)
+    harness.hang_up(publisher)
+    while publisher in harness.switch.connections():
+        harness.switch.turn(0)
     if is_drained:
-        world.receive(reader)
-    world.run()
-    assert len(world.drain(reader)) > 0
-    world.run()
-    assert world.switch.progress(reader).blocks == ()
-    world.check_balance()
-    world.close()
+        harness.receive(reader)
+    harness.run()
+    assert len(harness.drain(reader)) > 0
+    harness.run()
+    assert harness.switch.progress(reader).blocks == ()
+    harness.check_balance()
+    harness.close()
 
 
-def test_what_is_handled_is_freed_though_its_publisher_waits_again_and_again() -> None:
+def test_handled_packets_are_freed_even_if_the_publisher_is_blocked_repeatedly() -> None:
     """What was put back stood in front of what had been handled, which so stayed until all was."""
-    world = World(LIMITS)
-    reader, publisher = world.connect(b"a", send_buffer=5_000), paced(world, READER)
-    world.switch.set_party(reader, READER)
-    world.configure(reader, soft=SoftMode.BLOCK)
-    assert world.send(publisher, join_batch([b"MSG a\0"] * 3_000))
-    world.run()
+    harness = SwitchHarness(LIMITS)
+    reader, publisher = harness.connect(b"a", send_buffer=5_000), paced(harness, READER)
+    harness.switch.set_party(reader, READER)
+    harness.configure(reader, soft=SoftMode.BLOCK)
+    assert harness.send(publisher, join_batch([b"MSG a\0"] * 3_000))
+    harness.run()
     count, heap = 0, []
-    while packets := world.receive(reader):
+    while packets := harness.receive(reader):
         count += len(packets)
-        world.run()
-        if world.switch.progress(reader).blocks == (publisher,):
+        harness.run()
+        if harness.switch.progress(reader).blocks == (publisher,):
             heap.append(heap_bytes())
     assert count == 3_000
     assert len(heap) > 100
     assert max(heap) - heap[0] < 20_000
-    world.check_balance()
-    world.close()
+    harness.check_balance()
+    harness.close()

@@ -6,9 +6,9 @@ import struct
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import KNOWN_KEY_BYTES, waiting_bytes
-from sbusd.protocol.batches import is_batch, parse_batch
+from sbusd.protocol.packets import is_batch, parse_batch
+from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
-from tests.support.world import MakeWorld, World
 
 LATEST = b"CMSG order/latest"
 REPLACED = b"CMSG !/bus/replaced\0"
@@ -17,23 +17,23 @@ SMALL_BUFFER = 20_000
 FILLING = bytes(1_000)
 
 
-def slow_reader(world: World, *wishes: bytes, uid: int | None = None) -> int:
+def slow_reader(harness: SwitchHarness, *commands: bytes, uid: int | None = None) -> int:
     """Return a client with the order ``latest`` that has read nothing, and whose socket is full of messages with the key ``full``."""
-    reader, sender = world.connect(b"", send_buffer=SMALL_BUFFER), world.connect()
+    reader, sender = harness.connect(b"", send_buffer=SMALL_BUFFER), harness.connect()
     if uid is not None:
-        world.set_party(reader, uid, cred=b"!/cred/1/2/3")
-    for wish in (LATEST, *wishes):
-        world.send(reader, wish)
-    world.run()
-    while not world.switch.connection_counters(reader).queued_packets:
-        publish(world, sender, b"full", FILLING)
+        harness.set_party(reader, uid, cred=b"!/cred/1/2/3")
+    for command in (LATEST, *commands):
+        harness.send(reader, command)
+    harness.run()
+    while not harness.switch.connection_counters(reader).queued_packets:
+        publish(harness, sender, b"full", FILLING)
     return reader
 
 
-def publish(world: World, sender: int, key: bytes, payload: bytes) -> None:
+def publish(harness: SwitchHarness, sender: int, key: bytes, payload: bytes) -> None:
     """Publish one message."""
-    assert world.send(sender, message(key, payload))
-    world.run()
+    assert harness.send(sender, message(key, payload))
+    harness.run()
 
 
 def counts(packets: list[bytes], head: bytes) -> list[int]:
@@ -41,156 +41,170 @@ def counts(packets: list[bytes], head: bytes) -> list[int]:
     return [int(packet.removeprefix(head)) for packet in packets if packet.startswith(head)]
 
 
-def test_a_newer_message_takes_the_place_of_the_older_one_of_its_key(world: World) -> None:
-    reader, sender = slow_reader(world), world.connect()
+def test_a_newer_message_replaces_the_older_one_of_its_key(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness), harness.connect()
     for number in range(3):
         for key in (b"a", b"b", b"c"):
-            publish(world, sender, key, b"%d" % number)
-    counters = world.switch.connection_counters(reader)
+            publish(harness, sender, key, b"%d" % number)
+    counters = harness.switch.connection_counters(reader)
     assert (counters.queued_packets, counters.replaced_packets, counters.lost_packets) == (4, 6, 0)
-    packets = world.drain(reader)
+    packets = harness.drain(reader)
     assert packets[-3:] == [message(key, b"2") for key in (b"a", b"b", b"c")]
     assert counts(packets, REPLACED) == [6]
     assert counts(packets, LOST) == []
-    assert world.switch.counters().queued_bytes == world.switch.counters().queued_packets == 0
+    assert harness.switch.counters().queued_bytes == harness.switch.counters().queued_packets == 0
 
 
-def test_a_key_keeps_its_place_however_often_others_come(world: World) -> None:
-    reader, sender = slow_reader(world), world.connect()
-    publish(world, sender, b"often", b"0")
-    publish(world, sender, b"seldom", b"x")
+def test_replaced_messages_of_a_batch_leave_room_for_the_messages_of_others(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(queued_memory=60_000))
+    reader, sender = slow_reader(harness, uid=1), harness.connect()
+    other = harness.connect(b"other", send_buffer=SMALL_BUFFER)
+    harness.set_party(other, 2)
+    while not harness.switch.connection_counters(other).queued_packets:
+        publish(harness, sender, b"other", FILLING)
+    for packet in (*[message(b"a", bytes(5_000))] * 20, message(b"other", b"last")):
+        assert harness.send(sender, packet)
+    harness.run()
+    assert harness.switch.connection_counters(reader).lost_packets == harness.switch.connection_counters(other).lost_packets == 0
+    assert harness.drain(other)[-1] == message(b"other", b"last")
+
+
+def test_a_key_keeps_its_place_however_often_others_come(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness), harness.connect()
+    publish(harness, sender, b"often", b"0")
+    publish(harness, sender, b"seldom", b"x")
     for number in range(1, 50):
-        publish(world, sender, b"often", b"%d" % number)
-    assert world.drain(reader)[-2:] == [message(b"often", b"49"), message(b"seldom", b"x")]
+        publish(harness, sender, b"often", b"%d" % number)
+    assert harness.drain(reader)[-2:] == [message(b"often", b"49"), message(b"seldom", b"x")]
 
 
-def test_the_notice_comes_before_the_messages_that_it_concerns_though_the_queue_is_full(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_packets=3))
-    reader, sender = slow_reader(world), world.connect()
+def test_the_loss_report_precedes_its_messages_even_if_the_queue_is_full(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(queue_packets=3))
+    reader, sender = slow_reader(harness), harness.connect()
     for key in (b"a", b"b", b"c", b"d", b"a", b"b", b"a"):
-        publish(world, sender, key, b"x")
-    counters = world.switch.connection_counters(reader)
+        publish(harness, sender, key, b"x")
+    counters = harness.switch.connection_counters(reader)
     assert (counters.queued_packets, counters.replaced_packets, counters.lost_packets) == (3, 3, 2)
-    packets = world.drain(reader)
+    packets = harness.drain(reader)
     kept = [number for number, packet in enumerate(packets) if packet in (message(b"a", b"x"), message(b"b", b"x"))]
     assert len(kept) == 2
     assert max(number for number, packet in enumerate(packets) if packet.startswith(REPLACED)) < kept[0]
     assert (sum(counts(packets, REPLACED)), sum(counts(packets, LOST))) == (3, 2)
 
 
-def test_a_full_queue_takes_newer_messages_of_its_keys_though_a_loss_waits_to_be_told(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_bytes=8_000))
-    reader, sender = slow_reader(world), world.connect()
+def test_a_full_queue_accepts_newer_messages_of_its_keys_before_a_loss_report(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(queue_bytes=8_000))
+    reader, sender = slow_reader(harness), harness.connect()
     for number in range(30):
-        publish(world, sender, b"key %d" % number, bytes(500))
-    before = world.switch.connection_counters(reader)
+        publish(harness, sender, b"key %d" % number, bytes(500))
+    before = harness.switch.connection_counters(reader)
     assert before.lost_packets > 0
-    publish(world, sender, b"key 0", b"\1" * 500)
-    after = world.switch.connection_counters(reader)
+    publish(harness, sender, b"key 0", b"\1" * 500)
+    after = harness.switch.connection_counters(reader)
     assert (after.lost_packets, after.replaced_packets) == (before.lost_packets, 1)
     assert after.queued_bytes <= 8_000
-    assert message(b"key 0", b"\1" * 500) in world.drain(reader)
+    assert message(b"key 0", b"\1" * 500) in harness.drain(reader)
 
 
-def test_what_the_bound_does_not_let_in_is_lost_and_replaces_nothing(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_bytes=6_000))
-    reader, sender = slow_reader(world), world.connect()
-    publish(world, sender, b"a", b"old")
-    publish(world, sender, b"a", bytes(10_000))
-    counters = world.switch.connection_counters(reader)
+def test_a_message_over_the_limit_is_lost_and_replaces_nothing(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(queue_bytes=6_000))
+    reader, sender = slow_reader(harness), harness.connect()
+    publish(harness, sender, b"a", b"old")
+    publish(harness, sender, b"a", bytes(10_000))
+    counters = harness.switch.connection_counters(reader)
     assert (counters.replaced_packets, counters.lost_packets) == (0, 1)
-    packets = world.drain(reader)
+    packets = harness.drain(reader)
     assert message(b"a", b"old") in packets
     assert (counts(packets, REPLACED), counts(packets, LOST)) == ([], [1])
 
 
-def test_a_known_key_is_charged_to_the_reader_s_user(world: World) -> None:
-    reader, sender = slow_reader(world, uid=1), world.connect()
-    before = world.switch.connection_counters(reader).queued_bytes
-    publish(world, sender, b"a", b"x")
+def test_a_known_key_is_charged_to_the_reader_s_user(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness, uid=1), harness.connect()
+    before = harness.switch.connection_counters(reader).queued_bytes
+    publish(harness, sender, b"a", b"x")
     cost = waiting_bytes(len(message(b"a", b"x"))) + KNOWN_KEY_BYTES
-    assert world.switch.connection_counters(reader).queued_bytes - before == cost
-    publish(world, sender, b"a", b"y")
-    assert world.switch.connection_counters(reader).queued_bytes - before == cost
-    assert world.switch.user_counters(1).queued_bytes == before + cost
-    world.send(reader, b"CMSG order/queue")
-    world.run()
-    assert world.switch.connection_counters(reader).queued_bytes == before + cost - 2 * KNOWN_KEY_BYTES
+    assert harness.switch.connection_counters(reader).queued_bytes - before == cost
+    publish(harness, sender, b"a", b"y")
+    assert harness.switch.connection_counters(reader).queued_bytes - before == cost
+    assert harness.switch.user_counters(1).queued_bytes == before + cost
+    harness.send(reader, b"CMSG order/queue")
+    harness.run()
+    assert harness.switch.connection_counters(reader).queued_bytes == before + cost - 2 * KNOWN_KEY_BYTES
 
 
-def test_another_user_s_messages_take_half_of_the_room_with_their_keys(make_world: MakeWorld) -> None:
+def test_another_user_s_messages_take_half_of_the_room_with_their_keys(make_harness: MakeHarness) -> None:
     """The memory of known keys counts as the publisher's: without that it could take more than it leaves free."""
-    world = make_world(LimitSettings(queue_bytes=60_000))
-    reader, sender = slow_reader(world, uid=1), world.connect()
-    own = world.switch.connection_counters(reader).queued_bytes
-    world.set_party(sender, 2, cred=b"!/cred/4/5/6")
+    harness = make_harness(LimitSettings(queue_bytes=60_000))
+    reader, sender = slow_reader(harness, uid=1), harness.connect()
+    own = harness.switch.connection_counters(reader).queued_bytes
+    harness.set_party(sender, 2, cred=b"!/cred/4/5/6")
     for number in range(1_000):
-        publish(world, sender, b"%d" % number, b"")
-    taken = world.switch.connection_counters(reader).queued_bytes - own
+        publish(harness, sender, b"%d" % number, b"")
+    taken = harness.switch.connection_counters(reader).queued_bytes - own
     one = waiting_bytes(len(message(b"100", b""))) + KNOWN_KEY_BYTES
     assert (60_000 - own) // 2 - 2 * one < taken <= (60_000 - own) // 2
 
 
-def test_what_waited_under_another_order_is_not_replaced(world: World) -> None:
-    reader, sender = slow_reader(world, b"CMSG order/queue"), world.connect()
+def test_messages_queued_in_another_order_are_not_replaced(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness, b"CMSG order/queue"), harness.connect()
     for payload in (b"1", b"2"):
-        publish(world, sender, b"a", payload)
-    world.send(reader, LATEST)
+        publish(harness, sender, b"a", payload)
+    harness.send(reader, LATEST)
     for payload in (b"3", b"4", b"5"):
-        publish(world, sender, b"a", payload)
-    assert world.switch.connection_counters(reader).replaced_packets == 2
-    packets = world.drain(reader)
+        publish(harness, sender, b"a", payload)
+    assert harness.switch.connection_counters(reader).replaced_packets == 2
+    packets = harness.drain(reader)
     assert packets[-3:] == [message(b"a", payload) for payload in (b"1", b"2", b"5")]
 
 
-def test_a_message_is_replaced_where_it_waits_alone_and_not_for_others(world: World) -> None:
-    reader, sender = slow_reader(world), world.connect()
-    other = world.connect(b"a", send_buffer=SMALL_BUFFER)
+def test_a_message_is_replaced_where_it_waits_alone_and_not_for_others(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness), harness.connect()
+    other = harness.connect(b"a", send_buffer=SMALL_BUFFER)
     for number in range(60):
-        publish(world, sender, b"a", b"%d " % number + FILLING)
-    assert world.switch.connection_counters(reader).replaced_packets == 59
-    assert [int(packet[6:].split(b" ")[0]) for packet in world.drain(other)] == list(range(60))
-    assert world.drain(reader)[-1] == message(b"a", b"59 " + FILLING)
+        publish(harness, sender, b"a", b"%d " % number + FILLING)
+    assert harness.switch.connection_counters(reader).replaced_packets == 59
+    assert [int(packet[6:].split(b" ")[0]) for packet in harness.drain(other)] == list(range(60))
+    assert harness.drain(reader)[-1] == message(b"a", b"59 " + FILLING)
 
 
-def test_messages_of_one_batch_replace_each_other_and_go_out_in_batches(world: World) -> None:
-    reader, sender = slow_reader(world, b"CMSG batch/on", b"CMSG sender/on"), world.connect()
-    world.set_party(sender, 7, cred=b"!/cred/8/9/7")
+def test_messages_of_one_batch_replace_each_other_and_go_out_in_batches(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness, b"CMSG batch/on", b"CMSG sender/on"), harness.connect()
+    harness.set_party(sender, 7, cred=b"!/cred/8/9/7")
     inner = [message(b"ab"[number % 2 :][:1], b"%d" % number) for number in range(20)]
-    world.send(sender, b"CMSG !/batch\0" + b"".join(struct.pack("<I", len(packet)) + packet for packet in inner))
-    world.run()
-    assert world.switch.connection_counters(reader).replaced_packets == 18
-    packets = [part for packet in world.drain(reader) for part in (parse_batch(packet) if is_batch(packet) else (packet,))]
+    harness.send(sender, b"CMSG !/batch\0" + b"".join(struct.pack("<I", len(packet)) + packet for packet in inner))
+    harness.run()
+    assert harness.switch.connection_counters(reader).replaced_packets == 18
+    packets = [part for packet in harness.drain(reader) for part in (parse_batch(packet) if is_batch(packet) else (packet,))]
     assert [bytes(packet).partition(b"\0")[2] for packet in packets[-2:]] == inner[-2:]
     assert counts(packets, REPLACED) == [18]
 
 
-def test_a_publisher_is_not_blocked_by_a_message_that_replaces_one(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_packets=3))
-    reader, sender = slow_reader(world, b"CMSG blocking/hard/block", uid=1), world.connect()
-    world.set_party(sender, 1, cred=b"!/cred/4/5/1")
+def test_a_publisher_is_not_blocked_by_a_message_that_replaces_one(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(queue_packets=3))
+    reader, sender = slow_reader(harness, b"CMSG blocking/hard/block", uid=1), harness.connect()
+    harness.set_party(sender, 1, cred=b"!/cred/4/5/1")
     for key in (b"a", b"b"):
-        publish(world, sender, key, b"x")
+        publish(harness, sender, key, b"x")
     for number in range(20):
-        publish(world, sender, b"a", b"%d" % number)
-    assert world.switch.connection_counters(reader).replaced_packets == 20
-    assert world.switch.counters().blocks == 0
-    publish(world, sender, b"c", b"x")
-    assert world.switch.counters().blocks == 1
+        publish(harness, sender, b"a", b"%d" % number)
+    assert harness.switch.connection_counters(reader).replaced_packets == 20
+    assert harness.switch.counters().blocks == 0
+    publish(harness, sender, b"c", b"x")
+    assert harness.switch.counters().blocks == 1
 
 
-def test_a_handover_in_the_middle_goes_on_replacing(world: World) -> None:
-    reader, sender = slow_reader(world, b"CMSG order/queue"), world.connect()
-    publish(world, sender, b"a", b"kept")
-    world.send(reader, LATEST)
+def test_replacement_continues_after_a_handover(harness: SwitchHarness) -> None:
+    reader, sender = slow_reader(harness, b"CMSG order/queue"), harness.connect()
+    publish(harness, sender, b"a", b"kept")
+    harness.send(reader, LATEST)
     for payload in (b"1", b"2"):
-        publish(world, sender, b"a", payload)
-    before = world.switch.connection_counters(reader)
-    world.hand_over()
-    assert world.switch.connection_counters(reader) == before
-    publish(world, sender, b"a", b"3")
-    assert world.switch.connection_counters(reader).replaced_packets == 2
-    packets = world.drain(reader)
+        publish(harness, sender, b"a", payload)
+    before = harness.switch.connection_counters(reader)
+    harness.hand_over()
+    assert harness.switch.connection_counters(reader) == before
+    publish(harness, sender, b"a", b"3")
+    assert harness.switch.connection_counters(reader).replaced_packets == 2
+    packets = harness.drain(reader)
     assert packets[-2:] == [message(b"a", payload) for payload in (b"kept", b"3")]
     assert counts(packets, REPLACED) == [2]
 
@@ -220,12 +234,12 @@ def colliding_keys(count: int) -> list[bytes]:
     raise AssertionError("too few keys collide")
 
 
-def test_keys_that_collide_are_replaced_each_for_itself(world: World) -> None:
+def test_keys_that_collide_are_replaced_each_for_itself(harness: SwitchHarness) -> None:
     """With one entry for each hash, another user could keep a key from being replaced by one of the same hash that comes first."""
-    reader, sender = slow_reader(world), world.connect()
+    reader, sender = slow_reader(harness), harness.connect()
     keys = colliding_keys(200)
     for payload in (b"1", b"2"):
         for key in keys:
-            publish(world, sender, key, payload)
-    assert world.switch.connection_counters(reader).replaced_packets == 200
-    assert world.drain(reader)[-200:] == [message(key, b"2") for key in keys]
+            publish(harness, sender, key, payload)
+    assert harness.switch.connection_counters(reader).replaced_packets == 200
+    assert harness.drain(reader)[-200:] == [message(key, b"2") for key in keys]

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbusd.dataplane.contract import ConnectionCounters, End, Refusal
+from sbusd.dataplane.contract import End, Refusal
+from sbusd.dataplane.counters import ConnectionCounters
+from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
-from tests.support.world import MakeWorld, World
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def alongside(work: Callable[[], None]) -> Iterator[None]:
         done.result()
 
 
-class Returning(World):
+class ReturningHarness(SwitchHarness):
     """A sink that has something to do between turns whenever it is called."""
 
     def control(self, connection: int, packet: bytes) -> None:
@@ -41,68 +42,68 @@ class Returning(World):
 
 
 @pytest.fixture
-def returning(make_world: MakeWorld) -> World:
-    return make_world(of=Returning)
+def returning(make_harness: MakeHarness) -> SwitchHarness:
+    return make_harness(of=ReturningHarness)
 
 
-def test_sink_that_is_told_of_a_control_packet_can_end_it(returning: World) -> None:
+def test_the_sink_may_disconnect_in_a_control_packet_call(returning: SwitchHarness) -> None:
     client = returning.connect()
     returning.send(client, b"SUB a")
     returning.switch.run(-1)
     assert returning.switch.patterns(client) == {b"a": 1}
 
 
-def test_sink_that_is_told_of_an_end_can_end_it(returning: World) -> None:
+def test_the_sink_may_disconnect_in_an_end_call(returning: SwitchHarness) -> None:
     client = returning.connect()
     returning.hang_up(client)
-    while not returning.told:
+    while not returning.events:
         returning.switch.run(-1)
-    assert returning.told[0][:2] == ("ended", client)
+    assert returning.events[0][:2] == ("ended", client)
 
 
-def test_sink_that_is_told_of_a_refusal_can_end_it(returning: World) -> None:
+def test_the_sink_may_disconnect_in_a_refusal_call(returning: SwitchHarness) -> None:
     client = returning.connect()
     returning.send(client, message(b"!/reserved"))
     returning.switch.run(-1)
-    assert returning.told[0][:2] == ("refused", client)
+    assert returning.events[0][:2] == ("refused", client)
 
 
-def test_control_packets_alone_do_not_end_it(world: World) -> None:
-    client = world.connect()
-    started = world.switch.counters().turns
-    world.send(client, b"SUB a")
-    world.switch.run(20)
-    assert world.switch.patterns(client) == {b"a": 1}
-    assert world.switch.counters().turns > started + 1, "it waits for its time to be over"
+def test_control_packets_alone_do_not_end_it(harness: SwitchHarness) -> None:
+    client = harness.connect()
+    started = harness.switch.counters().turns
+    harness.send(client, b"SUB a")
+    harness.switch.run(20)
+    assert harness.switch.patterns(client) == {b"a": 1}
+    assert harness.switch.counters().turns > started + 1, "it waits for its time to be over"
 
 
-def test_a_watched_descriptor_ends_it_after_its_callback(world: World) -> None:
+def test_a_watched_descriptor_ends_it_after_its_callback(harness: SwitchHarness) -> None:
     inner, outer = os.pipe()
     called: list[bytes] = []
     try:
-        world.switch.watch(inner, lambda: called.append(os.read(inner, 1)))
+        harness.switch.watch(inner, lambda: called.append(os.read(inner, 1)))
         os.write(outer, b"x")
-        world.switch.run(-1)
+        harness.switch.run(-1)
         assert called == [b"x"]
-        world.switch.unwatch(inner)
+        harness.switch.unwatch(inner)
     finally:
         os.close(inner)
         os.close(outer)
 
 
-def test_without_time_it_is_one_turn(world: World) -> None:
-    before = world.switch.counters().turns
-    world.switch.run(0)
-    assert world.switch.counters().turns == before + 1
+def test_without_time_it_is_one_turn(harness: SwitchHarness) -> None:
+    before = harness.switch.counters().turns
+    harness.switch.run(0)
+    assert harness.switch.counters().turns == before + 1
 
 
-def test_its_time_ends_it_where_nothing_happens(world: World) -> None:
-    world.switch.run(1)
+def test_its_time_ends_it_where_nothing_happens(harness: SwitchHarness) -> None:
+    harness.switch.run(1)
 
 
-def test_its_time_ends_it_though_messages_keep_coming(world: World) -> None:
-    world.connect(b"a")
-    publisher = world.clients[world.connect()]
+def test_its_time_ends_it_though_messages_keep_coming(harness: SwitchHarness) -> None:
+    harness.connect(b"a")
+    publisher = harness.clients[harness.connect()]
     publisher.setblocking(True)
     is_over = threading.Event()
 
@@ -113,16 +114,16 @@ def test_its_time_ends_it_though_messages_keep_coming(world: World) -> None:
     with alongside(publish):
         try:
             for _ in range(3):
-                world.switch.run(20)
+                harness.switch.run(20)
         finally:
             is_over.set()
-            world.run()
+            harness.run()
 
 
-def test_messages_alone_do_not_end_it(returning: World) -> None:
-    world = returning
-    reader = world.clients[world.connect(b"a")]
-    client = world.clients[world.connect()]
+def test_messages_alone_do_not_end_it(returning: SwitchHarness) -> None:
+    harness = returning
+    reader = harness.clients[harness.connect(b"a")]
+    client = harness.clients[harness.connect()]
     reader.setblocking(True)
 
     def talk() -> None:
@@ -131,19 +132,19 @@ def test_messages_alone_do_not_end_it(returning: World) -> None:
             assert reader.recv(100) == message(b"a", b"%d" % number)
         client.send(b"CMSG x")
 
-    before = world.switch.counters().turns
+    before = harness.switch.counters().turns
     with alongside(talk):
-        world.switch.run(-1)
-    assert world.switch.counters().turns > before + 100, "each message was waited for, and made a turn at least"
+        harness.switch.run(-1)
+    assert harness.switch.counters().turns > before + 100, "each message was waited for, and made a turn at least"
 
 
-def test_what_the_sink_raises_comes_out_of_it(make_world: MakeWorld) -> None:
-    class Failing(World):
+def test_exceptions_of_the_sink_propagate(make_harness: MakeHarness) -> None:
+    class Failing(SwitchHarness):
         def control(self, connection: int, packet: bytes) -> None:
             raise LookupError(packet)
 
-    world = make_world(of=Failing)
-    client = world.connect()
-    world.send(client, b"CMSG x")
+    harness = make_harness(of=Failing)
+    client = harness.connect()
+    harness.send(client, b"CMSG x")
     with pytest.raises(LookupError, match="CMSG x"):
-        world.switch.run(-1)
+        harness.switch.run(-1)

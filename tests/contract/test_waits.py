@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.dataplane.blocking import NAMED_WAITS
 from sbusd.dataplane.contract import Sight
+from sbusd.dataplane.counters import NAMED_WAITS
 from sbusd.protocol import controls
-from tests.support.parlour import Guest, MakeParlour, Parlour
-from tests.support.world import World
+from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
+from tests.support.switch_harness import SwitchHarness
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, block_timeout=600.0, progress_timeout=600.0, pace_limit=1.0)
 BIG = bytes(150_000)
@@ -24,158 +24,158 @@ SECRET = b"!/cred//1000//"
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    """A world in which little may wait, and publishers wait for long."""
-    world = World(LIMITS)
-    yield world
-    world.check_balance()
-    world.close()
+def harness() -> Iterator[SwitchHarness]:
+    """A switch with small queues and a long block timeout."""
+    harness = SwitchHarness(LIMITS)
+    yield harness
+    harness.check_balance()
+    harness.close()
 
 
-def guest_of(world: World, uid: int, *patterns: bytes, sight: Sight = Sight.OWN) -> int:
-    number = world.connect(*patterns)
-    world.switch.set_party(number, uid, sight=sight)
+def connect_as(harness: SwitchHarness, uid: int, *patterns: bytes, sight: Sight = Sight.OWN) -> int:
+    number = harness.connect(*patterns)
+    harness.switch.set_party(number, uid, sight=sight)
     return number
 
 
-def fill(world: World, publisher: int, key: bytes = b"a") -> None:
+def fill(harness: SwitchHarness, publisher: int, key: bytes = b"a") -> None:
     """Publish until the publisher is not read any more, or the same amount is discarded."""
     for _ in range(40):
-        if not world.send(publisher, b"MSG %b\0%b" % (key, BIG)):
+        if not harness.send(publisher, b"MSG %b\0%b" % (key, BIG)):
             return
-        world.run()
+        harness.run()
 
 
-def pass_time(world: World) -> None:
+def pass_time(harness: SwitchHarness) -> None:
     """Let some milliseconds pass, by what the switch itself counts."""
-    before = world.switch.user_waits(BOB).blocked_ms
-    while world.switch.user_waits(BOB).blocked_ms < before + 5:
-        world.switch.turn(1)
+    before = harness.switch.user_waits(BOB).blocked_ms
+    while harness.switch.user_waits(BOB).blocked_ms < before + 5:
+        harness.switch.turn(1)
 
 
-def paced(world: World, uid: int, sight: Sight = Sight.OWN) -> int:
-    publisher = guest_of(world, uid, sight=sight)
-    world.send(publisher, b"CMSG pace/on")
-    world.run()
+def paced(harness: SwitchHarness, uid: int, sight: Sight = Sight.OWN) -> int:
+    publisher = connect_as(harness, uid, sight=sight)
+    harness.send(publisher, b"CMSG pace/on")
+    harness.run()
     return publisher
 
 
-def test_who_waits_for_whom_is_known_from_both_sides(world: World) -> None:
-    reader, publisher, other = guest_of(world, ALICE, b"a"), paced(world, BOB), guest_of(world, BOB)
-    fill(world, publisher)
-    pass_time(world)
-    waits, blocking = world.switch.waits(publisher), world.switch.waits(reader)
+def test_blocked_publishers_and_blocking_recipients_are_listed_on_both_sides(harness: SwitchHarness) -> None:
+    reader, publisher, other = connect_as(harness, ALICE, b"a"), paced(harness, BOB), connect_as(harness, BOB)
+    fill(harness, publisher)
+    pass_time(harness)
+    waits, blocking = harness.switch.waits(publisher), harness.switch.waits(reader)
     assert (waits.is_paced, waits.blocked_by_count, waits.blocks_count) == (True, 1, 0)
     assert [(each.connection, each.is_paced) for each in waits.blocked_by] == [(reader, True)]
     assert [(each.connection, each.is_paced) for each in blocking.blocks] == [(publisher, True)]
     assert (blocking.is_paced, blocking.blocked_by, blocking.blocks_count) == (False, (), 1)
     assert waits.blocked_by[0].ms >= 5
-    assert 5 <= waits.blocked_ms <= world.switch.waits(reader).blocked_others_ms
-    assert world.switch.blockers(10) == [reader]
-    assert world.switch.user_waits(ALICE).blocked_others_ms >= 5
-    assert world.switch.user_waits(ALICE).blocked_ms == world.switch.user_waits(BOB).blocked_others_ms == 0
-    assert world.switch.waits(other) == (False, 0, 0, 0, 0, (), ())
-    world.drain(reader)
-    taken = world.switch.waits(publisher)
-    assert (taken.blocked_by_count, taken.blocked_by, world.switch.blockers(10)) == (0, (), [])
+    assert 5 <= waits.blocked_ms <= harness.switch.waits(reader).blocked_others_ms
+    assert harness.switch.blockers(10) == [reader]
+    assert harness.switch.user_waits(ALICE).blocked_others_ms >= 5
+    assert harness.switch.user_waits(ALICE).blocked_ms == harness.switch.user_waits(BOB).blocked_others_ms == 0
+    assert harness.switch.waits(other) == (False, 0, 0, 0, 0, (), ())
+    harness.drain(reader)
+    taken = harness.switch.waits(publisher)
+    assert (taken.blocked_by_count, taken.blocked_by, harness.switch.blockers(10)) == (0, (), [])
     assert taken.blocked_ms >= 5
-    world.switch.turn(20)
-    assert world.switch.waits(publisher).blocked_ms == taken.blocked_ms, "the wait is over"
-    assert abs(world.switch.user_waits(BOB).blocked_ms - taken.blocked_ms) <= 1, "each is rounded for itself"
+    harness.switch.turn(20)
+    assert harness.switch.waits(publisher).blocked_ms == taken.blocked_ms, "the wait is over"
+    assert abs(harness.switch.user_waits(BOB).blocked_ms - taken.blocked_ms) <= 1, "each is rounded for itself"
 
 
-def test_a_wait_for_several_counts_once_for_who_waits_and_for_each_who_is_waited_for(world: World) -> None:
-    readers = [guest_of(world, ALICE, b"a") for _ in range(NAMED_WAITS + 2)]
-    publisher = paced(world, BOB)
-    fill(world, publisher)
-    pass_time(world)
-    waits = world.switch.waits(publisher)
+def test_a_wait_for_several_recipients_counts_once_for_the_publisher_and_for_each(harness: SwitchHarness) -> None:
+    readers = [connect_as(harness, ALICE, b"a") for _ in range(NAMED_WAITS + 2)]
+    publisher = paced(harness, BOB)
+    fill(harness, publisher)
+    pass_time(harness)
+    waits = harness.switch.waits(publisher)
     assert waits.blocked_by_count == len(readers)
     assert len(waits.blocked_by) == NAMED_WAITS
     assert {each.connection for each in waits.blocked_by} <= set(readers)
-    held = [world.switch.waits(reader).blocked_others_ms for reader in readers]
+    held = [harness.switch.waits(reader).blocked_others_ms for reader in readers]
     assert min(held) >= 5
-    assert world.switch.user_waits(ALICE).blocked_others_ms >= sum(held) - 1, "each is rounded for itself"
-    assert world.switch.user_waits(BOB).blocked_ms <= world.switch.user_waits(ALICE).blocked_others_ms // len(readers) + 1
+    assert harness.switch.user_waits(ALICE).blocked_others_ms >= sum(held) - 1, "each is rounded for itself"
+    assert harness.switch.user_waits(BOB).blocked_ms <= harness.switch.user_waits(ALICE).blocked_others_ms // len(readers) + 1
 
 
 @pytest.mark.parametrize("who", ["publisher", "reader"])
-def test_who_ends_while_it_waits_or_is_waited_for_leaves_no_wait_behind(world: World, who: str) -> None:
-    reader, publisher = guest_of(world, ALICE, b"a"), paced(world, BOB)
-    stays = guest_of(world, BOB)
-    fill(world, publisher)
-    pass_time(world)
-    world.switch.disconnect(publisher if who == "publisher" else reader)
-    world.run()
+def test_a_connection_that_ends_while_blocked_or_blocking_leaves_no_wait(harness: SwitchHarness, who: str) -> None:
+    reader, publisher = connect_as(harness, ALICE, b"a"), paced(harness, BOB)
+    stays = connect_as(harness, BOB)
+    fill(harness, publisher)
+    pass_time(harness)
+    harness.switch.disconnect(publisher if who == "publisher" else reader)
+    harness.run()
     if who == "publisher":
-        world.drain(reader)
-    assert world.switch.blockers(10) == []
-    before = world.switch.user_waits(BOB)
+        harness.drain(reader)
+    assert harness.switch.blockers(10) == []
+    before = harness.switch.user_waits(BOB)
     assert before.blocked_ms >= 5
-    world.switch.turn(20)
-    assert world.switch.user_waits(BOB) == before
-    assert world.switch.waits(stays).blocked_ms == 0
+    harness.switch.turn(20)
+    assert harness.switch.user_waits(BOB) == before
+    assert harness.switch.waits(stays).blocked_ms == 0
 
 
-def test_a_restart_keeps_who_waits_and_for_how_long() -> None:
-    world = World(LIMITS)
-    reader, publisher = world.connect(b"a"), world.connect()
-    world.set_party(reader, ALICE)
-    world.set_party(publisher, BOB)
-    world.send(publisher, b"CMSG pace/on")
-    fill(world, publisher)
-    pass_time(world)
-    before = world.switch.waits(publisher), world.switch.waits(reader), world.switch.user_waits(ALICE)
-    world.hand_over()
-    waits, blocking = world.switch.waits(publisher), world.switch.waits(reader)
+def test_a_restart_keeps_blocked_publishers_and_their_times() -> None:
+    harness = SwitchHarness(LIMITS)
+    reader, publisher = harness.connect(b"a"), harness.connect()
+    harness.set_party(reader, ALICE)
+    harness.set_party(publisher, BOB)
+    harness.send(publisher, b"CMSG pace/on")
+    fill(harness, publisher)
+    pass_time(harness)
+    before = harness.switch.waits(publisher), harness.switch.waits(reader), harness.switch.user_waits(ALICE)
+    harness.hand_over()
+    waits, blocking = harness.switch.waits(publisher), harness.switch.waits(reader)
     assert [each.connection for each in waits.blocked_by] == [reader]
     assert waits.blocked_ms >= before[0].blocked_ms >= 5
     assert blocking.blocked_others_ms >= before[1].blocked_others_ms >= 5
-    assert world.switch.user_waits(ALICE).blocked_others_ms >= before[2].blocked_others_ms
-    assert world.switch.user_waits(BOB).blocked_ms >= 5
-    world.close()
+    assert harness.switch.user_waits(ALICE).blocked_others_ms >= before[2].blocked_others_ms
+    assert harness.switch.user_waits(BOB).blocked_ms >= 5
+    harness.close()
 
 
-def test_a_secret_key_s_message_waits_for_no_other_user(world: World) -> None:
+def test_a_secret_key_s_message_waits_for_no_other_user(harness: SwitchHarness) -> None:
     """Otherwise the time that publishing takes would tell whether the key has a subscriber."""
-    reader, publisher = guest_of(world, ALICE, SECRET + b"x"), paced(world, BOB)
-    fill(world, publisher, SECRET + b"x")
-    assert world.switch.connection_counters(reader).lost_packets > 0
-    assert world.switch.waits(publisher).blocked_ms == 0
-    assert world.switch.counters().blocks == 0
+    reader, publisher = connect_as(harness, ALICE, SECRET + b"x"), paced(harness, BOB)
+    fill(harness, publisher, SECRET + b"x")
+    assert harness.switch.connection_counters(reader).lost_packets > 0
+    assert harness.switch.waits(publisher).blocked_ms == 0
+    assert harness.switch.counters().blocks == 0
 
 
 @pytest.mark.parametrize("who", ["the same user", "an owner"])
-def test_a_secret_key_s_message_waits_for_who_is_no_secret(world: World, who: str) -> None:
-    reader = guest_of(world, ALICE, SECRET + b"x")
-    publisher = paced(world, ALICE) if who == "the same user" else paced(world, 0, sight=Sight.ALL)
-    fill(world, publisher, SECRET + b"x")
-    assert [each.connection for each in world.switch.waits(publisher).blocked_by] == [reader]
-    assert world.switch.connection_counters(reader).lost_packets == 0
+def test_a_private_message_blocks_for_recipients_that_the_publisher_may_know(harness: SwitchHarness, who: str) -> None:
+    reader = connect_as(harness, ALICE, SECRET + b"x")
+    publisher = paced(harness, ALICE) if who == "the same user" else paced(harness, 0, sight=Sight.ALL)
+    fill(harness, publisher, SECRET + b"x")
+    assert [each.connection for each in harness.switch.waits(publisher).blocked_by] == [reader]
+    assert harness.switch.connection_counters(reader).lost_packets == 0
 
 
 SIZES = (10, 900, 40, 10, 10, 2_000, 30, 10, 10, 10)
 KEYS = (b"a", b"b", b"a/b", b"b", b"b", b"a", b"a")
 
 
-def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes() -> None:
+def test_losses_of_a_stopped_reader_are_reported_in_their_place_for_any_sizes() -> None:
     """A packet that fits behind larger ones that do not is kept, behind the notice of those: nothing is skipped but by its own size."""
-    world = World(dataclasses.replace(LIMITS, queue_packets=1 << 40, queue_bytes=6_000))
-    stopped = world.connect(b"", send_buffer=4096)
-    world.switch.set_party(stopped, ALICE)
-    healthy, publisher = guest_of(world, ALICE, b""), guest_of(world, BOB)
+    harness = SwitchHarness(dataclasses.replace(LIMITS, queue_packets=1 << 40, queue_bytes=6_000))
+    stopped = harness.connect(b"", send_buffer=4096)
+    harness.switch.set_party(stopped, ALICE)
+    healthy, publisher = connect_as(harness, ALICE, b""), connect_as(harness, BOB)
     total, received, got = 600, 0, 0
     for number in range(total):
         payload = b"%d " % number + bytes(SIZES[number % len(SIZES)])
-        assert world.send(publisher, b"MSG %b\0%b" % (KEYS[number % len(KEYS)], payload))
+        assert harness.send(publisher, b"MSG %b\0%b" % (KEYS[number % len(KEYS)], payload))
         if number % 50 == 49:
-            world.run()
-            received += len(world.receive(healthy))
-    world.run()
-    received += len(world.drain(healthy))
+            harness.run()
+            received += len(harness.receive(healthy))
+    harness.run()
+    received += len(harness.drain(healthy))
     assert received == total, "the healthy one has it all"
     expected = 0
-    for packet in world.drain(stopped):
+    for packet in harness.drain(stopped):
         if packet.startswith(b"CMSG !/bus/lost\0"):
             expected += int(packet.partition(b"\0")[2])
         else:
@@ -184,29 +184,29 @@ def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes(
             got += 1
     assert expected == total
     assert 0 < got < total
-    world.check_balance()
-    world.close()
+    harness.check_balance()
+    harness.close()
 
 
 # What the answers say
 
 
 @pytest.fixture
-def parlour(make_parlour: MakeParlour) -> Parlour:
-    return make_parlour(DaemonSettings(limits=LIMITS))
+def bus(make_bus: MakeBus) -> InProcessBus:
+    return make_bus(DaemonSettings(limits=LIMITS))
 
 
-def block(parlour: Parlour) -> tuple[Guest, Guest]:
+def block(bus: InProcessBus) -> tuple[BusClient, BusClient]:
     """Return a paced publisher of Bob's, and a reader of Alice's that it waits for."""
-    reader, publisher = parlour.guest(uid=ALICE, pid=1), parlour.guest(uid=BOB, pid=2)
+    reader, publisher = bus.client(uid=ALICE, pid=1), bus.client(uid=BOB, pid=2)
     reader.subscribe(b"a")
     publisher.control(b"pace/on")
-    parlour.run()
+    bus.run()
     publisher.socket.setblocking(False)
     try:
         for _ in range(40):
             publisher.socket.send(b"MSG a\0" + BIG)
-            parlour.run()
+            bus.run()
     except BlockingIOError:
         return reader, publisher
     raise AssertionError("the publisher was never blocked")
@@ -221,7 +221,7 @@ def only(answer: dict[str, object], name: str) -> dict[str, object]:
     return entry
 
 
-def connection_of(asker: Guest, number: int) -> dict[str, object]:
+def connection_of(asker: BusClient, number: int) -> dict[str, object]:
     found = asker.ask_json(controls.CONNECTIONS)["connections"]
     assert isinstance(found, list)
     (entry,) = [each for each in found if each["id"] == number]
@@ -235,9 +235,9 @@ def without_time(waits: object) -> list[tuple[object, ...]]:
     return [(each["id"], each["uid"], each["paced"]) for each in waits]
 
 
-def test_users_see_that_their_own_wait_and_not_for_which_connection_of_others(parlour: Parlour) -> None:
-    reader, publisher = block(parlour)
-    alice, bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest()
+def test_users_see_that_their_own_wait_and_not_for_which_connection_of_others(bus: InProcessBus) -> None:
+    reader, publisher = block(bus)
+    alice, bob, owner = bus.client(uid=ALICE), bus.client(uid=BOB), bus.client()
     entry = connection_of(bob, publisher.connection)
     assert (entry["pace"], entry["blocked_by_count"], entry["blocks_count"]) == (True, 1, 0)
     assert without_time(entry["blocked_by"]) == [(None, None, True)]
@@ -247,9 +247,9 @@ def test_users_see_that_their_own_wait_and_not_for_which_connection_of_others(pa
     assert without_time(connection_of(owner, reader.connection)["blocks"]) == [(publisher.connection, BOB, True)]
 
 
-def test_stats_name_waits_to_owners_alone(parlour: Parlour) -> None:
-    reader, publisher = block(parlour)
-    wait = only(parlour.guest().ask_json(controls.STATS), "waits")
+def test_stats_name_waits_to_owners_alone(bus: InProcessBus) -> None:
+    reader, publisher = block(bus)
+    wait = only(bus.client().ask_json(controls.STATS), "waits")
     ms = wait.pop("ms")
     assert isinstance(ms, int)
     assert wait == {
@@ -259,28 +259,28 @@ def test_stats_name_waits_to_owners_alone(parlour: Parlour) -> None:
         "publisher_uid": BOB,
         "paced": True,
     }
-    assert "waits" not in parlour.guest(uid=BOB).ask_json(controls.STATS)
+    assert "waits" not in bus.client(uid=BOB).ask_json(controls.STATS)
 
 
-def test_users_are_told_their_own_times(parlour: Parlour) -> None:
-    block(parlour)
+def test_users_see_only_their_own_times(bus: InProcessBus) -> None:
+    block(bus)
     for uid, waits in ((ALICE, False), (BOB, True)):
-        guest = parlour.guest(uid=uid)
+        client = bus.client(uid=uid)
         own, other = ("blocked_ms", "blocked_others_ms") if waits else ("blocked_others_ms", "blocked_ms")
-        while not (user := only(guest.ask_json(controls.USERS), "users"))[own]:
+        while not (user := only(client.ask_json(controls.USERS), "users"))[own]:
             continue  # a millisecond passes by itself
         assert (user["uid"], user[other]) == (uid, 0)
 
 
-@pytest.mark.parametrize(("uid", "mode", "told"), [(BOB, b"block", "discard"), (ALICE, b"block", "block"), (BOB, b"error", "error")])
-def test_trace_says_what_a_full_queue_means_for_who_asks(parlour: Parlour, uid: int, mode: bytes, told: str) -> None:
+@pytest.mark.parametrize(("uid", "mode", "expected"), [(BOB, b"block", "discard"), (ALICE, b"block", "block"), (BOB, b"error", "error")])
+def test_trace_reports_the_effect_of_a_full_queue_on_the_caller(bus: InProcessBus, uid: int, mode: bytes, expected: str) -> None:
     """An owner asks as a publisher too: a recipient of another user cannot block it, whatever mode that has chosen."""
-    reader = parlour.guest(uid=uid)
+    reader = bus.client(uid=uid)
     reader.subscribe(b"a")
     reader.control(b"blocking/hard/" + mode)
-    asker = parlour.guest(uid=ALICE if uid == ALICE else 0)
+    asker = bus.client(uid=ALICE if uid == ALICE else 0)
     recipient = only(asker.ask_json(controls.TRACE, b"a"), "recipients")
-    assert recipient["when_full"] == told
+    assert recipient["when_full"] == expected
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,6 @@ def test_trace_says_what_a_full_queue_means_for_who_asks(parlour: Parlour, uid: 
         (b"subscribe\0a", "blocks_others", False),
     ],
 )
-def test_explain_says_who_can_wait_and_who_can_block(parlour: Parlour, question: bytes, name: str, value: bool) -> None:
-    answer = parlour.guest(uid=ALICE).ask_json(controls.EXPLAIN, b"%d\0%b" % (ALICE, question))
+def test_explain_reports_who_can_be_blocked_and_who_can_block(bus: InProcessBus, question: bytes, name: str, value: bool) -> None:
+    answer = bus.client(uid=ALICE).ask_json(controls.EXPLAIN, b"%d\0%b" % (ALICE, question))
     assert answer[name] is value

@@ -9,6 +9,7 @@ order of packets is one order for all.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Iterator
@@ -16,16 +17,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import ConnectionCounters, Order, Refusal, SoftMode
-from sbusd.protocol.batches import is_batch, join_batch, parse_batch
+from sbusd.dataplane.contract import Order, Refusal, SoftMode
+from sbusd.dataplane.counters import ConnectionCounters
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.packets import is_batch, join_batch, parse_batch
 from tests.faults.shim import Fault, Shim
+from tests.support.switch_harness import REFUSALS, SwitchHarness
 from tests.support.wire import message
-from tests.support.world import REFUSALS, World
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=1_000_000, turn_time=10.0)
 """Time enough for every turn, so that which packets are read in one does not hang on how fast this machine is."""
 UID = 1_000
-"""Whose the client is that makes the publisher wait, and the publisher; the others are nobody's, and lose packets."""
+"""The user of the publisher and of the client that blocks it; the other clients have no user, and lose packets."""
 
 QUIET_TURNS = 5
 """Turns with nothing ready in a row that mean rest: more than a fault repeats, for an interrupted wait is quiet too."""
@@ -39,9 +42,13 @@ LOSS = b"CMSG !/bus/lost\0"
 BAD_BATCH = b"CMSG !/bus/error\0EINVAL"
 LAST_WORDS = b"CMSG !/bus/error\0EPROTO"
 
+# The scenario is played some thousand times: a buffer for each packet and each match of the few patterns took most of the time.
+_received = memoryview(bytearray(1 << 20))
+_matches = functools.cache(KeySpace.matches)
 
-class Meant(NamedTuple):
-    """A packet that a client must get, if the switch has read what caused it."""
+
+class ExpectedPacket(NamedTuple):
+    """A packet that a client must receive if the switch has read its cause."""
 
     packet: bytes
     cause: Client
@@ -59,17 +66,17 @@ class Client:
     """Its number on the bus, or None if it was never let in."""
     sent: int = 0
     patterns: list[bytes] = field(default_factory=list)
-    meant: list[Meant] = field(default_factory=list)
+    meant: list[ExpectedPacket] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
     is_ordered: bool = True
-    """Whether what waits for it keeps its order."""
+    """Whether its queue keeps the order of packets."""
     wants_senders: bool = False
     has_tap: bool = False
-    """Whether it is told of every message that is routed; the lines are left out of what it received."""
+    """Whether it has a tap; its ``received`` omits the lines of the tap."""
 
 
-class Faulty(World):
-    """A world whose switch has its calls watched by the shim, and whose clients come through a listening socket."""
+class FaultHarness(SwitchHarness):
+    """A switch whose system calls go through the shim, and whose clients connect to a listening socket."""
 
     def __init__(self, shim: Shim) -> None:
         self.shim = shim
@@ -92,7 +99,7 @@ class Faulty(World):
             super().control(connection, packet)
 
     def ended(self, connection: int, end: object, counters: ConnectionCounters) -> None:
-        self.told.append(("ended", connection, end, counters))
+        self.events.append(("ended", connection, end, counters))
         assert connection not in self.ends, f"connection {connection} ended twice"
         self.ends[connection] = counters
 
@@ -113,16 +120,16 @@ class Faulty(World):
 
 
 class Scenario:
-    """Lives through it once; :meth:`check` judges."""
+    """Runs all steps once; :meth:`check` verifies the result."""
 
     def __init__(self, shim: Shim, listener: socket.socket) -> None:
         self.listener = listener
-        self.world = Faulty(shim)
+        self.harness = FaultHarness(shim)
         try:
             with shim.watching():
-                self.world.switch.listen(listener.fileno())
+                self.harness.switch.listen(listener.fileno())
         except OSError:
-            self.world.close()
+            self.harness.close()
             raise
         self.all: dict[str, Client] = {}
 
@@ -134,10 +141,10 @@ class Scenario:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 425_984)
-            before = set(self.world.fds)
+            before = set(self.harness.fds)
             sock.connect(self.listener.getsockname())
-            self.world.run()
-            fresh = set(self.world.fds) - before
+            self.harness.run()
+            fresh = set(self.harness.fds) - before
             assert len(fresh) <= 1
             self.all[name] = Client(name, sock, next(iter(fresh), None))
             for number in fresh:
@@ -146,7 +153,7 @@ class Scenario:
     def _shrink(self, number: int, send_buffer: int | None) -> None:
         """Let little wait in a connection's socket."""
         if send_buffer is not None:
-            with socket.socket(fileno=os.dup(self.world.fds[number])) as other_end:
+            with socket.socket(fileno=os.dup(self.harness.fds[number])) as other_end:
                 other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
 
     def send(self, name: str, packet: bytes) -> int | None:
@@ -164,7 +171,7 @@ class Scenario:
         for pattern in patterns:
             if self.send(name, b"SUB " + pattern) is not None:
                 self.all[name].patterns.append(pattern)
-        self.world.run()
+        self.harness.run()
 
     def publish(self, name: str, key: bytes, count: int, size: int = 0) -> None:
         """Publish *count* messages in one go, note whom they are meant for, and wait for rest."""
@@ -173,8 +180,8 @@ class Scenario:
             packet = message(key, b"%b %d %b" % (name.encode(), sender.sent, bytes(size)))
             index = self.send(name, packet)
             if index is not None:
-                self._mean(key, Meant(packet, sender, index))
-        self.world.run()
+                self._mean(key, ExpectedPacket(packet, sender, index))
+        self.harness.run()
 
     def publish_batch(self, name: str, key: bytes, count: int, size: int = 0, *, fault: bytes = b"") -> None:
         """Publish *count* messages in a batch, with a *fault* behind them if there is one, and wait for rest."""
@@ -184,25 +191,25 @@ class Scenario:
         if first is not None:
             sender.sent = first + count + bool(fault)
             for place, packet in enumerate(packets):
-                self._mean(key, Meant(packet, sender, first + place))
+                self._mean(key, ExpectedPacket(packet, sender, first + place))
             if fault:
-                sender.meant.append(Meant(BAD_BATCH, sender, first + count))
-        self.world.run()
+                sender.meant.append(ExpectedPacket(BAD_BATCH, sender, first + count))
+        self.harness.run()
 
-    def _mean(self, key: bytes, meant: Meant) -> None:
+    def _mean(self, key: bytes, meant: ExpectedPacket) -> None:
         """Note a message for those that have subscribed to it."""
         for client in self.all.values():
             if client.wants_senders:
                 head = b"CMSG !/from/%d/\0" % (meant.cause.number or 0)
                 client.meant.append(meant._replace(packet=head + meant.packet))
-            elif client.has_tap or any(self.world.keyspace.matches(pattern, key) for pattern in client.patterns):
+            elif client.has_tap or any(_matches(self.harness.keyspace, pattern, key) for pattern in client.patterns):
                 client.meant.append(meant)
 
     def ask(self, name: str, packet: bytes, answer: bytes) -> None:
         """Send a packet that the bus answers."""
         index = self.send(name, packet)
         if index is not None:
-            self.all[name].meant.append(Meant(answer, self.all[name], index))
+            self.all[name].meant.append(ExpectedPacket(answer, self.all[name], index))
 
     def read(self, *names: str) -> None:
         """Read until nothing more comes."""
@@ -210,17 +217,17 @@ class Scenario:
             client = self.all[name]
             while client.socket.fileno() >= 0 and (packets := self._read_once(client.socket)):
                 client.received += [inner for packet in packets for inner in (parse_batch(packet) if is_batch(packet) else [packet])]
-                self.world.run()
+                self.harness.run()
                 if packets[-1] in {b"", b"reset"}:
                     break
 
     @staticmethod
     def _read_once(sock: socket.socket) -> list[bytes]:
-        """Return what has come; b"" stands for the end."""
+        """Return the packets received so far; b"" means that the connection has been closed."""
         packets: list[bytes] = []
         while not packets or packets[-1] not in {b"", b"reset"}:
             try:
-                packets.append(sock.recv(1 << 20))
+                packets.append(bytes(_received[: sock.recv_into(_received)]))
             except BlockingIOError:
                 break
             except ConnectionResetError:
@@ -229,8 +236,8 @@ class Scenario:
 
     # -- the life
 
-    def live(self) -> None:
-        """From the first connection to the last, and to rest."""
+    def run_all(self) -> None:
+        """Run all steps, then wait until the switch is idle."""
         self.connect("publisher", "one", "two", "three")
         self.connect("slow", send_buffer=4_608)
         self.subscribe("one", b"t/*", b"t/a")
@@ -278,11 +285,11 @@ class Scenario:
             self.read("two", "three", "slow", "one", "publisher")
 
     def _modes(self) -> None:
-        """A reader makes its publisher wait, and another gets what waits in an order of its own."""
+        """One reader blocks its publisher, and another has a queue in an order of its own."""
         self.connect("brake", "picker", send_buffer=4_608)
         publisher = self.all["publisher"].number
-        if publisher in self.world.switch.connections():
-            self.world.switch.set_party(publisher, UID)
+        if publisher in self.harness.switch.connections():
+            self.harness.switch.set_party(publisher, UID)
         self.send("brake", BRAKE)
         self.send("picker", PICK)
         self.all["picker"].is_ordered = False
@@ -303,7 +310,7 @@ class Scenario:
         self.publish("asker", b"t/a", 2)
         self.ask("asker", b"CMSG ping\0003", b"CMSG ping\0003")
         self.ask("asker", message(b"!/bus/x", b"forged"), REFUSALS[Refusal.RESERVED])
-        self.world.run()
+        self.harness.run()
         self.send("asker", b"SUB t/c")
         self.send("asker", b"UNSUB t/c")
         self.publish("publisher", b"t/c", 1)
@@ -312,8 +319,8 @@ class Scenario:
     def _witnesses(self) -> None:
         """One who wants senders and one who taps fall behind, read, and leave with more waiting."""
         self.connect("namer", "tapper", send_buffer=4_608)
-        for name, wish in (("namer", b"CMSG sender/on"), ("tapper", b"CMSG tap/on\0")):
-            self.send(name, wish)
+        for name, command in (("namer", b"CMSG sender/on"), ("tapper", b"CMSG tap/on\0")):
+            self.send(name, command)
         self.subscribe("namer", b"*")
         self.all["namer"].wants_senders = self.all["tapper"].has_tap = True
         for count in (1, 6, 12):
@@ -328,7 +335,7 @@ class Scenario:
             self._leave(name, 0)
             self.all[name].wants_senders = self.all[name].has_tap = False
         self.send("asker", message(b"!/conn/999/x"))
-        self.world.run()
+        self.harness.run()
         self.read("asker")
 
     def _ends(self) -> None:
@@ -354,9 +361,9 @@ class Scenario:
             packet = message(b"t/b", b"%b %d" % (name.encode(), sender.sent))
             index = self.send(name, packet)
             if index is not None:
-                self._mean(b"t/b", Meant(packet, sender, index))
+                self._mean(b"t/b", ExpectedPacket(packet, sender, index))
         sender.socket.close()
-        self.world.run()
+        self.harness.run()
 
     # -- the verdict
 
@@ -365,11 +372,11 @@ class Scenario:
 
         *may_end* is how many clients the *faults* may cost their connections.
         """
-        alive = {client.name for client in self.all.values() if client.number in self.world.switch.connections()}
+        alive = {client.name for client in self.all.values() if client.number in self.harness.switch.connections()}
         ended = set(self.all) - alive
         assert not alive & EXPECTED_ENDS, alive
         assert len(ended - EXPECTED_ENDS) <= may_end, f"{ended - EXPECTED_ENDS} ended for nothing: {faults}"
-        malformed = [line[1] for line in self.world.told if line[0] == "malformed"]
+        malformed = [line[1] for line in self.harness.events if line[0] == "malformed"]
         assert malformed in ([], [self.all["babbler"].number]), malformed
         for client in self.all.values():
             self._check_client(client, client.name in alive)
@@ -379,9 +386,9 @@ class Scenario:
         """Return how many packets of a client the switch has read."""
         if client.number is None:
             return 0
-        if client.number in self.world.ends:
-            return self.world.ends[client.number].received_packets
-        return self.world.switch.connection_counters(client.number).received_packets
+        if client.number in self.harness.ends:
+            return self.harness.ends[client.number].received_packets
+        return self.harness.switch.connection_counters(client.number).received_packets
 
     def _check_client(self, client: Client, is_alive: bool) -> None:
         """Compare what a client got with what it must."""
@@ -389,8 +396,8 @@ class Scenario:
             assert self._read_of(client) == client.sent, f"{client.name}: not all that it sent was read"
         meant = [entry.packet for entry in client.meant if entry.position < self._read_of(entry.cause)]
         position = lost = 0
-        for told in client.received:
-            packet = told.partition(b"}\n")[2] if told.startswith(b"CMSG !/tap\0") else told
+        for reported in client.received:
+            packet = reported.partition(b"}\n")[2] if reported.startswith(b"CMSG !/tap\0") else reported
             if packet.startswith(LOSS):
                 position += int(packet[len(LOSS) :])
                 lost += int(packet[len(LOSS) :])
@@ -401,25 +408,25 @@ class Scenario:
                 meant.remove(packet)
             else:
                 assert position < len(meant), f"{client.name}: {packet[:60]!r} was not meant for it"
-                assert packet == meant[position], f"{client.name}: {packet[:60]!r} in the place of {meant[position][:60]!r}"
+                assert packet == meant[position], f"{client.name}: {packet[:60]!r} instead of {meant[position][:60]!r}"
                 position += 1
-        assert position <= len(meant), f"{client.name}: told of more losses than there were"
+        assert position <= len(meant), f"{client.name}: more losses were reported than occurred"
         if is_alive:
             assert position == len(meant), (
                 f"{client.name}: {len(meant) - position} packets are missing, the first: {meant[position][:60]!r}"
             )
             assert client.number is not None
-            assert lost == self.world.switch.connection_counters(client.number).lost_packets
-            assert lost == sum(int(str(line[2])) for line in self.world.told if line[:2] == ("lost", client.number))
+            assert lost == self.harness.switch.connection_counters(client.number).lost_packets
+            assert lost == sum(int(str(line[2])) for line in self.harness.events if line[:2] == ("lost", client.number))
 
     def _check_books(self, alive: set[str]) -> None:
         """Compare the switch's counters with what happened."""
-        self.world.check_balance()
-        count = self.world.switch.counters()
+        self.harness.check_balance()
+        count = self.harness.switch.counters()
         assert count.queued_packets == count.queued_bytes == 0
-        assert count.connections == len(alive) == len(self.world.fds) - len(self.world.ends)
-        assert count.accepted == len(self.world.fds)
-        assert count.accept_failures == sum(line[0] == "accept failed" for line in self.world.told)
+        assert count.connections == len(alive) == len(self.harness.fds) - len(self.harness.ends)
+        assert count.accepted == len(self.harness.fds)
+        assert count.accept_failures == sum(line[0] == "accept failed" for line in self.harness.events)
         assert count.subscriptions == sum(len(client.patterns) for client in self.all.values() if client.name in alive)
 
     def check_still_works(self) -> None:
@@ -436,7 +443,7 @@ class Scenario:
         """End everything."""
         for client in self.all.values():
             client.socket.close()
-        self.world.close()
+        self.harness.close()
 
 
 @contextlib.contextmanager
@@ -450,7 +457,7 @@ def open_listener() -> Iterator[socket.socket]:
 
 
 def play(shim: Shim, faults: tuple[Fault, ...], may_end: int) -> dict[str, int]:
-    """Live through the scenario with *faults*, check everything, and return how often each call was made.
+    """Run the scenario with *faults*, check everything, and return how often each call was made.
 
     The first fault must happen; the others may, as the first changes what follows.
     """
@@ -481,7 +488,7 @@ def _start(shim: Shim, listener: socket.socket) -> Scenario | None:
 def _live(shim: Shim, scenario: Scenario, faults: tuple[Fault, ...], may_end: int) -> dict[str, int]:
     """Live through *scenario* and check everything."""
     try:
-        scenario.live()
+        scenario.run_all()
         counts = shim.counts()
         assert not faults or shim.done(0) > 0, f"{faults[0]} never happened"
         shim.arm(())

@@ -57,7 +57,7 @@ class Shim:
         assert self._library.faults_calls() == len(CALLS)
 
     def arm(self, faults: tuple[Fault, ...]) -> None:
-        """Begin to count anew, and let *faults*, and no others, happen."""
+        """Reset the counters, and replace the faults by *faults*."""
         self._library.faults_clear()
         for number, fault in enumerate(faults):
             assert self._library.faults_add(CALLS.index(fault.call), fault.error, fault.first, fault.times) == number

@@ -66,12 +66,12 @@ import errno, os, sys
 from tests.faults import scenario
 from tests.faults.shim import Fault, Shim
 
-class Deaf(scenario.Faulty):
+class Deaf(scenario.FaultHarness):
     def {method}(self, *arguments):
         {body}
         return super().{method}(*arguments)
 
-scenario.Faulty = Deaf
+scenario.FaultHarness = Deaf
 shim = Shim(os.environ["LD_PRELOAD"].split(":")[-1])
 scenario.play(shim, {faults}, 0)
 """
@@ -81,7 +81,7 @@ scenario.play(shim, {faults}, 0)
     ("override", "faults", "complaint"),
     [
         # A switch that gives a message to another, or to none, forgets a loss, or lets a descriptor stay open.
-        (("control", "self.switch.send(arguments[0], b'MSG t/a stray')"), "()", "in the place of"),
+        (("control", "self.switch.send(arguments[0], b'MSG t/a stray')"), "()", "instead of"),
         (("control", "if b'SUB *' in arguments: return None"), "()", "packets are missing"),
         (("lost", "return None"), "()", "lost =="),
         (("connected", "os.dup(0)"), "()", "descriptors leak"),
@@ -90,7 +90,7 @@ scenario.play(shim, {faults}, 0)
         (("connected", ""), "(Fault('send', errno.EPIPE, 1_000_000),)", "never happened"),
     ],
 )
-def test_what_is_wrong_is_found(shim: Path, override: tuple[str, str], faults: str, complaint: str) -> None:
+def test_violations_are_detected(shim: Path, override: tuple[str, str], faults: str, complaint: str) -> None:
     """Else a scenario that checks nothing would pass."""
     done = run_under(shim, "-c", BROKEN.format(method=override[0], body=override[1], faults=faults))
     assert done.returncode == 1
@@ -104,16 +104,16 @@ def test_the_scenario_loses_packets_and_fills_queues(shim: Path) -> None:
         "import os\nfrom tests.faults import scenario\nfrom tests.faults.shim import Shim\n"
         "shim = Shim(os.environ['LD_PRELOAD'].split(':')[-1])\n"
         "with scenario.open_listener() as listener:\n"
-        "    life = scenario.Scenario(shim, listener)\n    life.live()\n"
-        "    count = life.world.switch.counters()\n    braked = life.world.switch.connection_counters(life.all['brake'].number)\n"
+        "    life = scenario.Scenario(shim, listener)\n    life.run_all()\n"
+        "    count = life.harness.switch.counters()\n    braked = life.harness.switch.connection_counters(life.all['brake'].number)\n"
         "    life.close()\n"
-        "told = sum(line[0] == 'lost' for line in life.world.told)\n"
-        "print(count.lost_packets, count.refused_packets, count.deliveries, told, braked.delivered_packets, braked.lost_packets)\n"
+        "reported = sum(line[0] == 'lost' for line in life.harness.events)\n"
+        "print(count.lost_packets, count.refused_packets, count.deliveries, reported, braked.delivered_packets, braked.lost_packets)\n"
     )
     done = run_under(shim, "-c", code)
-    lost, refused, deliveries, told, *braked = map(int, done.stdout.split())
+    lost, refused, deliveries, reported, *braked = map(int, done.stdout.split())
     assert lost >= 10
     assert refused == 1
     assert deliveries >= 150
-    assert told >= 2
+    assert reported >= 2
     assert braked == [40, 0]  # its socket takes a dozen

@@ -6,19 +6,19 @@ Input: a byte of choices (bits: 1 the reader wants batches, 2 few packets a turn
 from __future__ import annotations
 
 from sbusd.config.settings import LimitSettings
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
-from tests.support.world import World
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
+from tests.support.switch_harness import SwitchHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
 
 
-class _Listening(World):
-    """A world whose sink only notes what it is told."""
+class _Listening(SwitchHarness):
+    """A switch whose sink only records its calls."""
 
     def control(self, connection: int, packet: bytes) -> None:
-        self.told.append((connection, packet))
+        self.events.append((connection, packet))
 
 
 def check(data: bytes) -> None:
@@ -26,9 +26,9 @@ def check(data: bytes) -> None:
     choices, batch = data[0] if data else 0, BATCH_HEAD + data[1:]
     inside, fault = _apart(batch)
     messages = [packet for packet in inside if packet.startswith(b"MSG ") and b"\0" in packet]
-    told = [packet for packet in inside if packet not in messages] + fault
+    reported = [packet for packet in inside if packet not in messages] + fault
     expected = [packet for packet in messages if _is_routed(packet[4:].partition(b"\0")[0])]
-    assert _life(choices, batch, len(expected)) == (expected, told)
+    assert _run(choices, batch, len(expected)) == (expected, reported)
 
 
 def _is_routed(key: bytes) -> bool:
@@ -48,26 +48,26 @@ def _apart(batch: bytes) -> tuple[list[bytes], list[bytes]]:
     return inside, []
 
 
-def _life(choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
-    """Send *batch* to the switch; return what a reader of everything gets, and what its sink is told."""
-    world = _Listening(LIMITS[bool(choices & 2)])
+def _run(choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
+    """Send *batch* to the switch; return the packets that a reader of everything receives, and the calls of the sink."""
+    harness = _Listening(LIMITS[bool(choices & 2)])
     try:
-        reader, sender = world.connect(), world.connect()
-        world.switch.subscribe(reader, b"")
+        reader, sender = harness.connect(), harness.connect()
+        harness.switch.subscribe(reader, b"")
         for secret in {packet[4:].partition(b"\0")[0] for packet in _apart(batch)[0] if packet.startswith(b"MSG !")}:
-            world.switch.subscribe(reader, secret)
-        world.configure(reader, batch=bool(choices & 1))
-        world.send(sender, batch)
-        world.switch.turn(0)
+            harness.switch.subscribe(reader, secret)
+        harness.configure(reader, batch=bool(choices & 1))
+        harness.send(sender, batch)
+        harness.switch.turn(0)
         if choices & 4:
-            world.hand_over()
-        world.run()
-        received = [packet for each in world.drain(reader) for packet in (parse_batch(each) if is_batch(each) else [each])]
-        counted = world.switch.connection_counters(sender)
-        told = [report[1] for report in world.told if report[0] == sender]
-        assert counted.received_packets - counted.refused_packets == len(received) + len(told)
+            harness.hand_over()
+        harness.run()
+        received = [packet for each in harness.drain(reader) for packet in (parse_batch(each) if is_batch(each) else [each])]
+        counted = harness.switch.connection_counters(sender)
+        reported = [report[1] for report in harness.events if report[0] == sender]
+        assert counted.received_packets - counted.refused_packets == len(received) + len(reported)
         assert len(received) == count
-        world.check_balance()
-        return received, [packet for packet in told if isinstance(packet, bytes)]
+        harness.check_balance()
+        return received, [packet for packet in reported if isinstance(packet, bytes)]
     finally:
-        world.close()
+        harness.close()

@@ -17,7 +17,7 @@ from sbusd.config.files import ConfigError
 from sbusd.config.quantities import NO_BOUND, Bound, Count, Duration, Size
 from sbusd.config.rules import MAX_PUBLISH_RULES
 from sbusd.config.settings import LEVELS, DaemonSettings
-from sbusd.config.users import LAST_UID
+from sbusd.config.users import LAST_ID
 
 
 def check(data: bytes) -> None:
@@ -32,7 +32,7 @@ def check(data: bytes) -> None:
             return
     _check_bounds(settings)
     assert settings.log.level in LEVELS
-    assert all(0 <= uid <= LAST_UID for uid in settings.allowed_users + settings.admins)
+    assert all(0 <= uid <= LAST_ID for uid in settings.allowed_users + settings.admins)
     assert sum(rule.publish is not None for rule in settings.policy) <= MAX_PUBLISH_RULES
     for rule in settings.policy:
         # Only the reader of files says where a rule stands.

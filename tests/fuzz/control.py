@@ -1,6 +1,6 @@
 """Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and says nothing unheard of.
 
-Input: a byte of choices (bits: 2 short queues, 4 nobody owns the bus, 8 and 16 which keys), then steps: a
+Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys), then steps: a
 byte that says what to do (bits 1 and 2: which client; 4 then a turn; 8 then it reads; 16 the packet with 60,000 bytes behind it;
 32 the packet twenty times; 64 it hangs up instead), a byte for the packet's length, and the packet.
 """
@@ -11,14 +11,14 @@ import os
 import socket
 from collections.abc import Iterator
 
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.packets import Publish, parse_packet
-from sbusd.systemd.log_record import Record, journal_datagram, standard_error_line
+from sbusd.systemd.log_records import Record, journal_datagram, standard_error_line
 
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))
 
@@ -138,7 +138,7 @@ class _Bus:
         return packets
 
     def check_reply(self, packet: bytes) -> None:
-        """Check that a packet is the server's word, or a message that somebody sent and was allowed to."""
+        """Check that a packet comes from the server itself, or is a message that a client sent and was allowed to send."""
         if packet not in self.sent:
             assert packet.startswith(b"CMSG "), packet[:80]
             assert b"\0" in packet, packet[:80]

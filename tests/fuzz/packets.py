@@ -1,4 +1,4 @@
-"""Fuzz target: any bytes are a packet that encodes to the same bytes, or a ProtocolError whose words can be told and read."""
+"""Fuzz target: any bytes are a packet that encodes to the same bytes, or a ProtocolError whose text can be encoded and parsed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sbusd.protocol.packets import (
 
 
 def check(data: bytes) -> None:
-    """Any bytes are a packet that encodes to the same bytes, or a ProtocolError whose words can be told and read."""
+    """Any bytes are a packet that encodes to the same bytes, or a ProtocolError whose text can be encoded and parsed."""
     try:
         packet = parse_packet(data)
     except ProtocolError as error:
-        told = parse_packet(error_packet(error.code, error.words))
-        assert isinstance(told, Control)
-        assert told.payload is not None
-        assert parse_error(told.payload) == (error.code, error.words)
+        reported = parse_packet(error_packet(error.code, error.words))
+        assert isinstance(reported, Control)
+        assert reported.payload is not None
+        assert parse_error(reported.payload) == (error.code, error.words)
         assert error.words.isprintable()
     else:
         assert _encode(packet) == (data if isinstance(packet, Publish | Control) else data.partition(b"\0")[0])

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing by atheris: ``python -m tests.fuzz.run [TARGET] [--seconds N]``; without a target, all share the time.
 
 What is found is kept in build/fuzz/TARGET/: inputs that reach new code, and, as crash-… or timeout-…, those that break the
-target's invariant. Put such a one into tests/fuzz/corpus/TARGET/ with the repair: tests/fuzz/test_fuzz.py replays it for ever.
+target's invariant. Put such a one into tests/fuzz/corpus/TARGET/ with the repair: tests/fuzz/test_fuzz.py replays it from then on.
 The Python modules of sbusd are instrumented; the compiled ones are exercised, but do not guide.
 """
 

@@ -11,9 +11,9 @@ import pytest
 
 from sbusd.client import Bus, RemoteRefusal, Request
 from sbusd.protocol import controls
-from sbusd.protocol.batches import join_batch
+from sbusd.protocol.packets import join_batch
 from tests.support.daemons import Daemon, StartDaemon
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 from tests.support.shell import Shell
 from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import RawClient, error_code, message
@@ -78,8 +78,8 @@ def test_a_rule_holds_at_the_address_of_a_service(ruled: Daemon) -> None:
             denied.publish(key, b"may not")
             denied.send(join_batch([message(key, b"may not"), message(key, b"may not either")]))
             assert allowed.barrier() == []
-            told = denied.barrier()
-            assert [error_code(packet) for packet in told] == ["EPERM"] * 3
+            reported = denied.barrier()
+            assert [error_code(packet) for packet in reported] == ["EPERM"] * 3
             assert service_.barrier() == [message(key, b"may")]
     # Other names that a key might have are names of nothing.
     digits = address.split(b"/")[2]
@@ -93,17 +93,17 @@ def test_a_rule_holds_at_the_address_of_a_service(ruled: Daemon) -> None:
     assert denied.barrier() == []
 
 
-def test_what_is_told_of_it_is_what_is_done(ruled: Daemon, config: Path, stage: Stage) -> None:
+def test_explanations_match_the_enforcement(ruled: Daemon, config: Path, stage: Stage) -> None:
     _, address = service(ruled)
     key = address + b"rpc/danger"
     denied = ruled.client(SECOND)
     refused = f"refused by rule 2 of {config}: only operators may call"
-    told = json.loads(denied.ask(controls.EXPLAIN, b"%d\0publish\0%b" % (SECOND.uid, key)))
-    assert (told["allowed"], told["error"], told["reason"]) == (False, "EPERM", refused)
-    told = json.loads(ruled.client(FIRST).ask(controls.EXPLAIN, b"%d\0publish\0%b" % (FIRST.uid, key)))
-    assert (told["allowed"], told["rule"]) == (True, f"rule 1 of {config}")
-    told = json.loads(denied.ask(controls.TRACE, key))
-    assert (told["publishable"], told["reason"]) == (False, refused)
+    reported = json.loads(denied.ask(controls.EXPLAIN, b"%d\0publish\0%b" % (SECOND.uid, key)))
+    assert (reported["allowed"], reported["error"], reported["reason"]) == (False, "EPERM", refused)
+    reported = json.loads(ruled.client(FIRST).ask(controls.EXPLAIN, b"%d\0publish\0%b" % (FIRST.uid, key)))
+    assert (reported["allowed"], reported["rule"]) == (True, f"rule 1 of {config}")
+    reported = json.loads(denied.ask(controls.TRACE, key))
+    assert (reported["publishable"], reported["reason"]) == (False, refused)
     denied.control(controls.MEMBERS, key)
     answer = denied.receive()
     assert error_code(answer) == "EPERM"
@@ -119,23 +119,21 @@ def test_what_is_told_of_it_is_what_is_done(ruled: Daemon, config: Path, stage: 
     assert f"rule 2 of {config}" in ruled.stderr
 
 
-def test_callers_who_may_call_are_answered_and_others_are_refused(ruled: Daemon, first_user: User, second_user: User) -> None:
+def test_permitted_callers_are_served_and_others_rejected(ruled: Daemon, first_user: User, second_user: User) -> None:
     """Answers go to the caller's address, ``!/conn/<id>/ret/``, of which the rules say nothing."""
-    with serving(ruled.path, danger=danger):
+    with running_service(ruled.path, danger=danger):
         for all_of_them in (False, True):
             assert first_user.call(partial(called, ruled.path, all_of_them=all_of_them)) == f"run for {first_user.uid}"
             assert second_user.call(partial(called, ruled.path, all_of_them=all_of_them)) == "EPERM"
 
 
-def test_where_everything_is_denied_calls_need_what_the_manual_names(
-    ruled: Daemon, config: Path, first_user: User, second_user: User
-) -> None:
+def test_if_everything_is_denied_calls_need_the_documented_rules(ruled: Daemon, config: Path, first_user: User, second_user: User) -> None:
     config.write_text(ALL_DENIED)
     ruled.process.send_signal(signal.SIGHUP)
     observer = ruled.client()
     while json.loads(observer.ask(controls.EXPLAIN, b"\0publish\0x"))["allowed"]:
         continue
-    with serving(ruled.path, second_user, danger=danger):
+    with running_service(ruled.path, second_user, danger=danger):
         assert first_user.call(partial(called, ruled.path)) == f"run for {first_user.uid}"
         assert second_user.call(partial(called, ruled.path)) == "EPERM"
 

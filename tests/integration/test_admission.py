@@ -21,10 +21,10 @@ def check_served(bus: Daemon, user: User | None) -> None:
 
 
 def check_refused(bus: Daemon, user: User) -> None:
-    """Fail unless *user* is told why not, disconnected and recorded."""
-    (told,) = bus.client(user).receive_to_end()
-    assert error_code(told) == "EACCES"
-    assert f"user {user.uid} is not admitted".encode() in told
+    """Fail unless *user* receives the reason, is disconnected, and is logged."""
+    (reported,) = bus.client(user).receive_to_end()
+    assert error_code(reported) == "EACCES"
+    assert f"user {user.uid} is not admitted".encode() in reported
     bus.stop()
     assert [line for line in bus.stderr.splitlines() if "rejected connection" in line and f"uid={user.uid}" in line]
 
@@ -41,7 +41,7 @@ def test_with_u_only_those_users_and_the_bus_s_own(daemon: StartDaemon) -> None:
     check_refused(bus, SECOND)
 
 
-def test_u_takes_a_name_and_can_be_given_several_times(daemon: StartDaemon) -> None:
+def test_u_accepts_a_name_and_can_be_repeated(daemon: StartDaemon) -> None:
     bus = daemon("-u", "nobody", "-u", str(SECOND.uid))
     nobody = User(65_534, 65_534)
     check_served(bus, nobody)

@@ -24,7 +24,7 @@ def test_a_quick_run_measures_every_line(tmp_path: Path) -> None:
     assert all(line["name"] in done.stdout for line in lines)
 
 
-def test_what_cannot_be_measured_is_one_line_and_its_own_status() -> None:
+def test_a_failed_measurement_is_one_line_with_its_own_status() -> None:
     done = subprocess.run(
         [*BENCH, "--quick", "--only", "start", "--daemon", "/nonexistent/sbusd"],
         capture_output=True,

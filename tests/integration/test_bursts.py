@@ -37,7 +37,7 @@ def send_burst(bus: Daemon) -> None:
     client.close()
 
 
-def test_what_a_burst_took_is_given_back_when_nothing_comes(bus: Daemon) -> None:
+def test_memory_of_a_burst_is_returned_when_the_bus_is_idle(bus: Daemon) -> None:
     skips.require_root()  # only root may have a socket that holds the burst
     bus.client().barrier()
     before, whole = memory_bytes(bus, "RssAnon"), memory_bytes(bus, "VmHWM")

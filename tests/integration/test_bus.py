@@ -43,13 +43,13 @@ def asker(path: str) -> Callable[[], tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("user", [FIRST, SECOND])
-def test_whoami_tells_the_very_process(bus: Daemon, user: User) -> None:
+def test_whoami_names_the_process(bus: Daemon, user: User) -> None:
     answer, own = user.call(asker(bus.path))
     assert answer == own
     assert answer.startswith(b"!/cred/%d/%d/" % (user.gid, user.uid))
 
 
-def test_one_user_hears_another_by_wildcards(bus: Daemon) -> None:
+def test_a_wildcard_matches_messages_of_another_user(bus: Daemon) -> None:
     speaker = bus.client(SECOND)
     patterns = [b"a/*/c", b"a/", b"ab*/c", b"", b"*", b"a/b/c"]
     listeners = {}
@@ -72,7 +72,7 @@ def test_one_user_hears_another_by_wildcards(bus: Daemon) -> None:
     }
 
 
-def test_a_message_comes_once_and_byte_for_byte(bus: Daemon) -> None:
+def test_a_message_is_delivered_once_and_unchanged(bus: Daemon) -> None:
     speaker, listener = bus.client(FIRST), bus.client(SECOND)
     for pattern in (b"k/", b"k/*", b"k/x", b"k/x", b""):
         listener.subscribe(pattern)
@@ -146,7 +146,7 @@ def test_echo_can_be_switched_off_and_on(bus: Daemon) -> None:
     assert other.barrier() == [message(b"a", b"%d" % number) for number in range(3)]
 
 
-def test_ping_is_a_barrier_for_what_was_sent_before(bus: Daemon) -> None:
+def test_ping_is_a_barrier_for_earlier_packets(bus: Daemon) -> None:
     speaker, listener = bus.client(FIRST), bus.client(SECOND)
     listener.subscribe(b"a")
     listener.barrier()
@@ -181,7 +181,7 @@ def test_statistics_are_the_bus_s_for_its_owner_and_one_s_own_for_others(bus: Da
     assert "counters" not in own
 
 
-def test_more_than_200_connections_come_in_pages_to_whom_they_concern(bus: Daemon) -> None:
+def test_more_than_200_connections_are_listed_in_pages_to_permitted_users(bus: Daemon) -> None:
     owner = bus.client()
     mine = [bus.client(FIRST) for _ in range(3)]
     others = [bus.client() for _ in range(210)]
@@ -202,7 +202,7 @@ def test_more_than_200_connections_come_in_pages_to_whom_they_concern(bus: Daemo
     assert (page["hidden"], page["next"]) == (211, None)
 
 
-def test_trace_says_who_would_get_a_message(bus: Daemon) -> None:
+def test_trace_lists_the_recipients_of_a_message(bus: Daemon) -> None:
     owner, first, second = bus.client(), bus.client(FIRST), bus.client(SECOND)
     first.subscribe(b"a/*")
     first.barrier()
@@ -214,7 +214,7 @@ def test_trace_says_who_would_get_a_message(bus: Daemon) -> None:
     assert first.barrier() == []
 
 
-def test_all_hear_the_same_in_the_same_order(bus: Daemon) -> None:
+def test_all_subscribers_receive_the_same_order(bus: Daemon) -> None:
     clients = [bus.client(user) for user in (FIRST, SECOND) * 4]
     for client in clients:
         client.subscribe(b"room/")

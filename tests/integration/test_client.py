@@ -17,7 +17,7 @@ from sbusd.client import (
     RemoteRefusal,
     TimedOut,
 )
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support.daemons import Daemon
 
 WAIT_SECONDS = 20.0
@@ -55,7 +55,7 @@ def test_a_secret_of_ones_own(bus: Daemon) -> None:
             assert sub.receive(WAIT_SECONDS) == Message(me + b"/answers", b"s3cret")
 
 
-def test_somebody_elses_secret(bus: Daemon) -> None:
+def test_a_private_key_of_another_user(bus: Daemon) -> None:
     with Bus.connect(bus.path) as client:
         with pytest.raises(RemoteRefusal) as caught:
             client.subscribe("ordinary", "!/cred/77/77/77/x")
@@ -65,7 +65,7 @@ def test_somebody_elses_secret(bus: Daemon) -> None:
             client.ping()
 
 
-def test_refusals_reach_whom_they_concern(bus: Daemon) -> None:
+def test_refusals_are_raised_in_the_affected_calls(bus: Daemon) -> None:
     with Bus.connect(bus.path) as client, client.subscribe("a") as sub:
         client.publish("!/event/x", "forged")
         assert client.whoami()
@@ -91,8 +91,8 @@ def test_echo_can_be_turned_off(bus: Daemon) -> None:
             sub.receive(0)
 
 
-def test_a_loss_is_told_in_its_place(bus: Daemon) -> None:
-    """A subscriber that does not read loses, and learns how much: what came and what is missing make up what was sent."""
+def test_a_loss_is_reported_in_its_place(bus: Daemon) -> None:
+    """A subscriber that does not read loses messages and is notified of their number: received and lost add up to sent."""
     count, payload = 25_000, b"x" * 4_000
     with Bus.connect(bus.path) as slow, Bus.connect(bus.path) as fast, slow.subscribe("a") as sub:
         slow.tell("blocking/hard/discard")

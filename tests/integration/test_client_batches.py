@@ -1,4 +1,4 @@
-"""The Python client's batches on a real bus: nothing is lost, nothing overtakes, whoever batches and whoever does not."""
+"""The Python client's batches on a real bus: no loss and no reordering, with and without batches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(items: list[Item]) -> None:
     assert numbers == {b"n/" + publish.__name__.encode(): list(range(COUNT)) for publish in PUBLISHERS}
 
 
-def test_all_comes_in_order_to_who_batches_and_to_who_does_not(bus: Daemon) -> None:
+def test_messages_arrive_in_order_with_and_without_batches(bus: Daemon) -> None:
     batched: list[int] = []
 
     async def subscriber(bus: AsyncBus, ready: threading.Event) -> None:
@@ -131,7 +131,7 @@ def test_answers_receipts_and_refusals_keep_their_places(bus: Daemon) -> None:
             client.publish("a/2", "x")
             client.publish("!/reserved", "x")
             client.publish("a/3", "x")
-            assert client.publish("nobody", receipt=True) == 0
+            assert client.publish("unused", receipt=True) == 0
             with pytest.raises(RemoteRefusal, match="EPERM"):
                 client.ping()
             client.tell("echo/off")

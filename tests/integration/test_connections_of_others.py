@@ -1,4 +1,4 @@
-"""A client has the credentials of the process that called connect(2), whoever uses the connection: sbus(7) warns of it."""
+"""A client has the credentials of the process that called connect(2), even if another one uses the connection: see sbus(7)."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_a_connection_that_a_user_made_is_that_user_s_in_the_hands_of_another(bu
     assert SECOND.call(lambda: passed.ask(controls.WHOAMI)).startswith(b"!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
     assert json.loads(passed.ask(controls.STATS))["scope"] == "connection"
     passed.subscribe(b"!/cred//%d//x" % SECOND.uid)
-    (told,) = passed.receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = passed.receive_to_end()
+    assert error_code(reported) == "EACCES"

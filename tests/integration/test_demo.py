@@ -108,9 +108,7 @@ def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
 
 
-def test_machine_without_redis_is_said_to_have_none(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_redis_is_reported(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
     narrator, own = Narrator(), own_stage()
     HostsDemo(folder / "bus", own, Programs(own, str(folder / "bus"), narrator), narrator, folder).show()
@@ -133,7 +131,7 @@ def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pyte
     assert said.endswith("or all if there are fewer; second cannot read them\n")
 
 
-def test_machine_without_a_journal_is_said_to_have_none(stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_journal_is_reported(stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "empty").mkdir()
     narrator = Narrator()
     with activated_bus(stage, folder, narrator) as bus:

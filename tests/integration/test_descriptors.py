@@ -1,6 +1,6 @@
 """Descriptors that clients send: refused by this kernel, and by the bus where a kernel cannot. Spec: sbus-protocol(7) §1.
 
-Nothing here is measured: whoever does the last close of such a descriptor sleeps for longer than any test waits.
+Nothing is measured here: the process that closes such a descriptor last sleeps for longer than any test waits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_this_kernel_refuses_them_and_the_sender_stays(bus: Daemon, peers: conte
     assert victim.barrier() == []
 
 
-def test_one_packet_with_a_lingering_socket_stops_nobody(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+def test_one_packet_with_a_lingering_socket_blocks_no_client(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
     hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
     victim.subscribe(b"a")
     victim.barrier()
@@ -63,7 +63,7 @@ def test_one_packet_with_a_lingering_socket_stops_nobody(old_bus: Daemon, peers:
     assert json.loads(old_bus.client().ask(b"!/bus/stats"))["control"]["descriptor_senders"] == 1
 
 
-def test_packets_before_it_are_delivered_and_none_behind_it(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+def test_packets_before_it_are_delivered_and_none_after_it(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
     hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
     victim.subscribe(b"a")
     victim.barrier()
@@ -77,7 +77,7 @@ def test_packets_before_it_are_delivered_and_none_behind_it(old_bus: Daemon, pee
 
 
 @pytest.mark.parametrize("first", [b"", message(b"a", b"1")], ids=["empty", "message"])
-def test_a_client_that_sends_them_and_leaves_stops_nobody(old_bus: Daemon, peers: contextlib.ExitStack, first: bytes) -> None:
+def test_a_client_that_sends_them_and_disconnects_blocks_no_client(old_bus: Daemon, peers: contextlib.ExitStack, first: bytes) -> None:
     victim = old_bus.client(VICTIM)
     for _ in range(5):
         hostile = old_bus.client(HOSTILE)
@@ -131,7 +131,7 @@ def admitted(bus: Daemon) -> bool:
     return client.receive() == b"CMSG !/bus/ping\0x"
 
 
-def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, folder: Path) -> None:
+def test_finally_closed_descriptors_are_not_counted(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "few.toml"
     config.write_text("[quotas]\nconnections = 3\n")
     bus = daemon("-C", str(config), env=old_kernel(folder))
@@ -144,7 +144,7 @@ def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, folder: P
         if error_code(said[-1]) == "EDQUOT":
             continue
         os.close(writer)
-        # The end of the pipe: nobody holds what was sent any more, so this connection is closed, or about to be.
+        # The end of the pipe: no process holds the sent descriptor, so this connection is closed, or about to be.
         assert os.read(reader, 1) == b""
         os.close(reader)
         reader, writer = os.pipe()
@@ -179,7 +179,7 @@ def test_one_that_is_there_when_the_bus_is_killed(folder: Path) -> None:
         assert victim.barrier()[-1:] in ([], [b"CMSG !/bus/lost\x000"])
 
 
-def test_a_bus_that_starts_anew_in_place_closes_the_rest(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+def test_a_bus_that_restarts_in_place_closes_the_remaining_descriptors(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
     hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
     with stopped(old_bus.pid):
         for _ in range(2):

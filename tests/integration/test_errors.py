@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.protocol import controls
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
@@ -65,7 +65,7 @@ def test_errors_that_end_the_connection(bus: Daemon, packet: bytes, code: str) -
     with contextlib.suppress(ConnectionError):
         for each in (packet, message(b"a", b"too late"), b""):
             client.send(each)
-    assert [error_code(told) for told in client.receive_to_end()] == [code]
+    assert [error_code(reported) for reported in client.receive_to_end()] == [code]
     assert other.barrier() == []
 
 
@@ -76,16 +76,16 @@ def test_errors_that_leave_the_connection_as_it_was(bus: Daemon, packet: bytes, 
     client.barrier()
     for part in (message(b"a", b"before"), packet, message(b"a", b"after")):
         client.send(part)
-    before, told, after = client.barrier()
-    assert (before, error_code(told), after) == (message(b"a", b"before"), code, message(b"a", b"after"))
+    before, reported, after = client.barrier()
+    assert (before, error_code(reported), after) == (message(b"a", b"before"), code, message(b"a", b"after"))
 
 
-def test_every_error_says_in_words_what_is_wrong(bus: Daemon) -> None:
+def test_every_error_has_a_description(bus: Daemon) -> None:
     for packet in (*ENDING, *STAYING):
         client = bus.client(FIRST)
         client.send(packet)
-        told = client.receive()
-        words = told.partition(b"\0")[2].decode().partition(" ")[2]
+        reported = client.receive()
+        words = reported.partition(b"\0")[2].decode().partition(" ")[2]
         assert len(words) > 10, packet
         assert "\n" not in words
         assert "Traceback" not in words
@@ -99,7 +99,7 @@ def test_a_packet_that_is_too_long_is_an_error_and_the_longest_is_delivered(bus:
     listener.barrier()
     longest = message(b"a", b"x" * (MAX_PACKET_BYTES - 6))
     client.send(longest + b"y")
-    assert [error_code(told) for told in client.barrier()] == ["EMSGSIZE"]
+    assert [error_code(reported) for reported in client.barrier()] == ["EMSGSIZE"]
     client.send(longest)
     client.barrier()
     limit = int(Path("/proc/sys/net/core/wmem_max").read_text())
@@ -115,15 +115,15 @@ def test_key_bytes_can_be_configured(daemon: StartDaemon, folder: Path) -> None:
     for length in (100, 101):
         client.subscribe(b"k" * length)
         client.publish(b"k" * length)
-    delivered, *told = client.barrier()
+    delivered, *reported = client.barrier()
     assert delivered == message(b"k" * 100)
-    assert [error_code(packet) for packet in told] == ["EMSGSIZE"] * 2
+    assert [error_code(packet) for packet in reported] == ["EMSGSIZE"] * 2
 
 
 def test_error_words_cannot_be_made_to_forge_another_packet(bus: Daemon) -> None:
     client: RawClient = bus.client(FIRST)
     client.control(b"!/\n\x1b[31m\xff\xfe", b"")
-    (told,) = client.barrier()
-    assert error_code(told) == "ENOSYS"
-    assert told.count(b"\0") == 1
+    (reported,) = client.barrier()
+    assert error_code(reported) == "ENOSYS"
+    assert reported.count(b"\0") == 1
     assert client.ask(controls.PING, b"still here") == b"still here"

@@ -1,4 +1,4 @@
-"""What users of a real daemon try against each other's addresses, senders, events and taps: refused, told, and in the record."""
+"""What users of a real daemon try against each other's addresses, senders, events and taps: rejected, reported, and in the record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def number_of(client: RawClient) -> int:
     return int(client.ask(controls.ADDRESS).split(b"/")[2])
 
 
-def test_nobody_publishes_in_the_bus_s_place(bus: Daemon) -> None:
+def test_no_client_can_publish_to_keys_of_the_bus(bus: Daemon) -> None:
     victim, root, forger = bus.client(FIRST), bus.client(), bus.client(SECOND)
     victim.control(controls.SENDER_ON)
     for pattern in (b"", b"*/", b"!/event/", victim.ask(controls.ADDRESS)):
@@ -48,7 +48,7 @@ def test_nobody_publishes_in_the_bus_s_place(bus: Daemon) -> None:
     assert refused_record(bus, SECOND.uid)
 
 
-def test_nobody_listens_in_the_bus_s_place(bus: Daemon) -> None:
+def test_no_client_can_subscribe_to_keys_of_the_bus(bus: Daemon) -> None:
     eavesdropper = bus.client(SECOND)
     for pattern in CLOSED_PATTERNS:
         eavesdropper.subscribe(pattern)
@@ -56,7 +56,7 @@ def test_nobody_listens_in_the_bus_s_place(bus: Daemon) -> None:
     assert refused_record(bus, SECOND.uid)
 
 
-def test_nobody_listens_at_another_s_address_not_even_its_own_user_or_root(bus: Daemon) -> None:
+def test_no_other_connection_can_subscribe_to_an_address_not_even_as_root(bus: Daemon) -> None:
     victim, twin, stranger, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
     address = victim.ask(controls.ADDRESS)
     victim.subscribe(address)
@@ -83,7 +83,7 @@ def test_address_is_never_given_out_again(bus: Daemon) -> None:
     assert address not in addresses
 
 
-def test_sender_is_who_the_kernel_says(bus: Daemon) -> None:
+def test_the_sender_has_the_peer_credentials(bus: Daemon) -> None:
     hearer, liar = bus.client(FIRST), bus.client(SECOND)
     hearer.control(controls.SENDER_ON)
     hearer.subscribe(b"a")
@@ -107,15 +107,15 @@ def test_tap_is_for_owners_alone(bus: Daemon) -> None:
     victim.publish(secret, b"word")
     victim.barrier()
     assert spy.barrier() == []
-    (told,) = root.barrier()
-    line, _, packet = told.removeprefix(b"CMSG !/tap\0").partition(b"\n")
+    (reported,) = root.barrier()
+    line, _, packet = reported.removeprefix(b"CMSG !/tap\0").partition(b"\n")
     assert packet == message(secret, b"word")
     assert json.loads(line)["cred"] == victim.ask(controls.WHOAMI).decode()
     bus.stop()
     assert "rejected tap" in bus.stderr
 
 
-def test_presence_of_a_stranger_does_not_tell_its_secrets(bus: Daemon) -> None:
+def test_presence_events_hide_private_keys_of_other_users(bus: Daemon) -> None:
     stranger, twin, root = bus.client(SECOND), bus.client(FIRST), bus.client()
     for listener in (stranger, twin, root):
         listener.subscribe(b"!/event/")

@@ -153,7 +153,7 @@ def test_after_a_kill_at_any_point_connections_and_subscriptions_are_there(manag
     assert load.losses == 5 * 3
 
 
-def test_all_that_was_under_way_goes_on(manager: Manager) -> None:
+def test_everything_in_progress_continues(manager: Manager) -> None:
     """The packets pending for a slow reader, its modes, the counters, and the number of the next connection."""
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")
@@ -255,7 +255,7 @@ def test_numbers_of_connections_are_never_used_again(manager: Manager) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_peer_that_hangs_up_while_the_bus_is_away_has_gone_and_its_last_words_arrive(manager: Manager) -> None:
+def test_a_peer_that_closes_during_the_restart_is_removed_and_its_last_packets_arrive(manager: Manager) -> None:
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")
     assert reader.barrier() == []
@@ -268,7 +268,7 @@ def test_a_peer_that_hangs_up_while_the_bus_is_away_has_gone_and_its_last_words_
     assert json.loads(reader.ask(controls.STATS))["counters"]["connections"] == 1
 
 
-def test_who_was_disconnected_does_not_come_back(manager: Manager) -> None:
+def test_a_disconnected_client_is_not_restored(manager: Manager) -> None:
     """The connection store still has a duplicate of its socket."""
     stays, ended = manager.client(), manager.client()
     assert stays.barrier() == []

@@ -46,7 +46,7 @@ def _has_ended(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_stop_that_comes_with_the_restart_in_place_stops(manager: Manager) -> None:
+def test_a_stop_during_a_restart_in_place_stops_the_bus(manager: Manager) -> None:
     """The signal comes just before the restart in place: the new program must not forget that it has to stop."""
     client = manager.client()
     assert client.barrier() == []
@@ -64,7 +64,7 @@ def test_a_stop_that_comes_with_the_restart_in_place_stops(manager: Manager) -> 
     assert client.barrier() == []
 
 
-def test_without_room_for_what_waits_a_restart_is_as_a_kill(manager: Manager) -> None:
+def test_without_room_for_the_state_a_restart_is_like_a_kill(manager: Manager) -> None:
     """Pending packets are lost and reported; connections and subscriptions are kept."""
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")

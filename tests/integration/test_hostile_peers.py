@@ -1,4 +1,4 @@
-"""What hostile users try on a real daemon, and that nobody but they themselves notice."""
+"""Attacks of hostile users on a real daemon, which affect no other user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SETTLE_SECONDS = 60.0
 
 
 def settle(owner: RawClient, connections: int) -> dict[str, int]:
-    """Wait until the bus has so many connections, its owner's among them, and return its counters.
+    """Wait until the bus has *connections* connections including its owner's, and return its counters.
 
     At first there is one more than a test has made: the fixture's probe, whose end may not have been noticed yet.
     """
@@ -72,7 +72,7 @@ def test_one_that_never_reads_while_it_is_flooded_costs_others_nothing(small_bus
             speaker.barrier()
             assert listener.barrier() == [message(b"a", b"%d" % each + bytes(1_000)) for each in range(number - 39, number + 1)]
     found = counters(owner)
-    # Of a queue of 100, another user's messages get what they leave free.
+    # In a queue of 100, messages of another user have the space that these leave free.
     assert found["queued_packets"] == 50
     assert found["lost_packets"] > 1_000
     deaf.close()
@@ -80,7 +80,7 @@ def test_one_that_never_reads_while_it_is_flooded_costs_others_nothing(small_bus
     assert found["queued_packets"] == found["queued_bytes"] == 0
 
 
-def test_many_who_never_read_cost_no_more_than_their_bound(small_bus: Daemon) -> None:
+def test_many_stopped_readers_use_at_most_their_limit(small_bus: Daemon) -> None:
     owner, speaker = small_bus.client(), small_bus.client(VICTIM)
     deaf = [small_bus.client(HOSTILE) for _ in range(10)]
     for client in deaf:
@@ -91,7 +91,7 @@ def test_many_who_never_read_cost_no_more_than_their_bound(small_bus: Daemon) ->
         speaker.publish(b"a/b", bytes(2_000))
         speaker.barrier()
     found = counters(owner)
-    # Of ten queues of 100, another user's messages get what they leave free.
+    # In ten queues of 100, messages of another user have the space that these leave free.
     assert found["queued_packets"] == 500
     parts = ("delivered_packets", "queued_packets", "lost_packets", "replaced_packets", "abandoned_packets")
     assert found["deliveries"] == sum(found[name] for name in parts)
@@ -104,7 +104,7 @@ def test_a_flood_from_one_does_not_keep_others_from_their_answers(bus: Daemon) -
         # As much as its socket takes; bounded, for a fast bus takes as much as comes.
         with contextlib.suppress(BlockingIOError):
             for _ in range(2_000):
-                flooder.publish(b"nobody/listens", bytes(10))
+                flooder.publish(b"unused/key", bytes(10))
         assert victim.ask(controls.PING, b"x") == b"x"
 
 
@@ -198,7 +198,7 @@ def test_ten_thousand_subscriptions_of_one_do_no_harm_and_go_with_it(bus: Daemon
     assert victim.barrier() == [message(b"k/77/x", b"2")]
 
 
-def test_one_cannot_forge_what_the_bus_says(bus: Daemon) -> None:
+def test_packets_of_the_bus_cannot_be_forged(bus: Daemon) -> None:
     hostile, victim = bus.client(HOSTILE), bus.client(VICTIM)
     victim.subscribe(b"")
     victim.barrier()
@@ -299,7 +299,7 @@ def subscribed_child(path: str) -> int:
     return child
 
 
-def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(bus: Daemon) -> None:
+def test_without_descriptors_a_new_client_gets_an_error_and_the_bus_continues(bus: Daemon) -> None:
     victim = bus.client(VICTIM)
     victim.subscribe(b"a")
     victim.barrier()
@@ -308,9 +308,9 @@ def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(bus: Daemo
     soft, hard = resource.prlimit(bus.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(bus.pid, resource.RLIMIT_NOFILE, (used + 5, hard))
     crowd = [bus.client() for _ in range(20)]
-    told = [error_code(packets[0]) for client in crowd if (packets := refused_packets(client))]
-    assert set(told) == {"EMFILE"}
-    assert 20 - len(told) in range(1, 6)
+    reported = [error_code(packets[0]) for client in crowd if (packets := refused_packets(client))]
+    assert set(reported) == {"EMFILE"}
+    assert 20 - len(reported) in range(1, 6)
     victim.publish(b"a", b"still here")
     assert victim.barrier() == [message(b"a", b"still here")]
     for client in crowd:
@@ -325,7 +325,7 @@ def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(bus: Daemo
 
 
 def refused_packets(client: RawClient) -> list[bytes]:
-    """Return what a client that was turned away was told; an empty list for one that is served."""
+    """Return the packets for a rejected client; an empty list if it is served."""
     with contextlib.suppress(ConnectionError):
         client.control(controls.PING, b"x")
     first = client.receive()

@@ -24,7 +24,7 @@ from tools.stage import ROOT, Stage
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 READERS = FIRST.groups[0]
-"""A group with the first test user and without the second; it stands for systemd-journal."""
+"""A group with the first test user and without the second, in place of systemd-journal."""
 
 
 class Feed:
@@ -112,7 +112,7 @@ def listener(bus: Daemon, pattern: bytes = b"journal/", *, user: Any = None) -> 
     return client
 
 
-def told(client: RawClient) -> tuple[str, dict[str, Any]]:
+def reported(client: RawClient) -> tuple[str, dict[str, Any]]:
     packet = client.receive()
     assert packet.startswith(b"MSG "), packet
     key, _, payload = packet.removeprefix(b"MSG ").partition(b"\0")
@@ -120,22 +120,22 @@ def told(client: RawClient) -> tuple[str, dict[str, Any]]:
 
 
 def messages(client: RawClient, count: int) -> list[str]:
-    read = [told(client)[1] for _ in range(count)]
+    read = [reported(client)[1] for _ in range(count)]
     assert all("MESSAGE" in payload for payload in read), read
     return [payload["MESSAGE"] for payload in read]
 
 
-def told_after(client: RawClient, again: str) -> tuple[str, dict[str, Any]]:
+def message_after(client: RawClient, again: str) -> tuple[str, dict[str, Any]]:
     """Return the first message that is not *again*: entries are repeated if the feed or its bus ended before they were routed."""
     while True:
-        key, payload = told(client)
+        key, payload = reported(client)
         if payload.get("MESSAGE") != again:
             return key, payload
 
 
 def messages_until(client: RawClient, last: str, *, again: str) -> list[str]:
     """Return the messages up to *last*, without leading repetitions of *again*."""
-    read = [told_after(client, again)[1]["MESSAGE"]]
+    read = [message_after(client, again)[1]["MESSAGE"]]
     while read[-1] != last:
         read += messages(client, 1)
     return read
@@ -145,7 +145,7 @@ def test_entries_arrive_as_they_are_written_and_over_rotation(ruled: Daemon, fil
     client = listener(ruled)
     feed = start(ruled)
     files.add("one", unit="web.service", PRIORITY="3", BINARY=b"\xff\0", TAG=[b"a", b"b"])
-    key, payload = told(client)
+    key, payload = reported(client)
     assert key == "journal/web.service/err"
     assert (payload["MESSAGE"], payload["BINARY"], payload["TAG"]) == ("one", [255, 0], ["a", "b"])
     for letter in ("two", "three"):
@@ -191,12 +191,12 @@ def test_vacuumed_journal_is_reported(ruled: Daemon, files: JournalFolder, start
     files.rotate().unlink()
     files.add("later")
     start(ruled)
-    key, loss = told_after(client, "seen")
+    key, loss = message_after(client, "seen")
     assert (key, loss["reason"], loss["count"]) == ("journal/-/lost", "vacuumed", None)
     assert messages(client, 1) == ["later"]
 
 
-def test_bus_that_goes_away_misses_nothing(folder: Path, daemon: StartDaemon, rules: Path, files: JournalFolder, start: StartFeed) -> None:
+def test_a_restarted_bus_misses_no_entry(folder: Path, daemon: StartDaemon, rules: Path, files: JournalFolder, start: StartFeed) -> None:
     address = folder / "current"
     before = daemon("--config", str(rules))
     address.symlink_to(before.path)
@@ -222,14 +222,14 @@ def test_only_readers_of_the_journal_read_it(ruled: Daemon, files: JournalFolder
         stranger.subscribe(pattern)
         refusals = stranger.barrier()
         if pattern == b"j*":
-            assert refusals == [], "one segment is no key of the feed"
+            assert refusals == [], "a key of one segment does not belong to the feed"
         else:
             assert [error_code(packet) for packet in refusals] == ["EPERM"], pattern
     start(ruled)
     stranger.publish(b"journal/web.service/info", b'{"MESSAGE":"forged"}')
     assert [error_code(packet) for packet in stranger.barrier()] == ["EPERM"]
     files.add("secret", unit="web.service")
-    assert told(reader)[1]["MESSAGE"] == "secret"
+    assert reported(reader)[1]["MESSAGE"] == "secret"
     assert stranger.barrier() == []
 
 
@@ -239,7 +239,7 @@ def run(stage: Stage, user: Any, *options: str) -> subprocess.CompletedProcess[s
     return subprocess.run(program, cwd="/", env=stage.env, capture_output=True, text=True, check=False, timeout=60, **identity)
 
 
-def test_bus_without_rules_gets_nothing(bus: Daemon, files: JournalFolder, stage: Stage) -> None:
+def test_nothing_is_published_on_a_bus_without_rules(bus: Daemon, files: JournalFolder, stage: Stage) -> None:
     client = listener(bus, user=SECOND)
     result = run(stage, None, "--address", bus.path, "--directory", str(files.path), "--lines", "1")
     assert result.returncode == 78
@@ -254,7 +254,7 @@ def test_public_is_a_choice(bus: Daemon, files: JournalFolder, start: StartFeed)
     assert messages(client, 1) == ["before"]
 
 
-def test_rules_that_are_taken_away_end_it(ruled: Daemon, rules: Path, files: JournalFolder, start: StartFeed) -> None:
+def test_removed_rules_stop_the_feed(ruled: Daemon, rules: Path, files: JournalFolder, start: StartFeed) -> None:
     feed = start(ruled)
     stranger = ruled.client(SECOND)
     rules.write_text("")
@@ -270,7 +270,7 @@ def test_rules_that_are_taken_away_end_it(ruled: Daemon, rules: Path, files: Jou
     assert stranger.barrier() == []
 
 
-def test_user_who_may_not_publish(ruled: Daemon, files: JournalFolder, stage: Stage) -> None:
+def test_a_user_without_the_right_to_publish(ruled: Daemon, files: JournalFolder, stage: Stage) -> None:
     files.path.chmod(0o755)
     files.active.chmod(0o644)
     result = run(stage, SECOND, "--address", ruled.path, "--directory", str(files.path))
@@ -300,7 +300,7 @@ def test_signal_ends_it_while_the_bus_is_away(ruled: Daemon, files: JournalFolde
 
 
 @pytest.mark.parametrize("missing", ["bus", "directory"])
-def test_what_is_not_there_is_one_line(ruled: Daemon, files: JournalFolder, folder: Path, stage: Stage, missing: str) -> None:
+def test_a_missing_file_is_reported_in_one_line(ruled: Daemon, files: JournalFolder, folder: Path, stage: Stage, missing: str) -> None:
     nowhere = str(folder / "no")
     address, directory = (nowhere, str(files.path)) if missing == "bus" else (ruled.path, nowhere)
     result = run(stage, None, "--address", address, "--directory", directory)

@@ -1,4 +1,4 @@
-"""The order ``latest`` through the clients: a slow reader gets the newest of each key, and is told what it did not get."""
+"""The order ``latest`` through the clients: a slow reader receives the newest message of each key, and is notified of the replaced ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def publish_all(path: str) -> None:
         publisher.ping()
 
 
-def test_a_slow_reader_gets_the_newest_of_each_key_and_the_count_of_what_was_replaced(bus: Daemon) -> None:
+def test_a_slow_reader_gets_the_newest_message_of_each_key_and_the_number_of_replaced_ones(bus: Daemon) -> None:
     path = str(bus.path)
     with Bus.connect(path) as client, client.subscribe("t") as wide, client.subscribe("t/*") as subscription:
         client.tell("order/latest")

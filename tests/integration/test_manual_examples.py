@@ -47,7 +47,7 @@ TOUR = [block.replace("\\e", "\\") for block in _BLOCK.findall(OVERVIEW.read_tex
 
 
 class Terminal:
-    """Where the commands of a block are typed, on one bus, and what they print is read; what still runs ends with it."""
+    """Runs the commands of a block on one bus and reads their output; stops remaining programs at the end."""
 
     def __init__(self, bus: Daemon) -> None:
         self._bus = bus
@@ -120,13 +120,13 @@ class Terminal:
         return self._unread + (os.read(self._reader, 65_536) if ready else b"")
 
     def _wait_for_recipient(self, key: bytes) -> None:
-        """Ask the bus until somebody would get a message with *key*, as a command in the background has subscribed."""
+        """Wait until a command in the background has subscribed to *key*, according to the bus."""
         for _ in range(200_000):
             if json.loads(self._client.ask(controls.TRACE, key))["recipients"]:
                 return
             ended = [process.args for process in self._running if process.poll() is not None]
             assert not ended, f"{ended} ended before it got a message; it said {self._said()!r}"
-        pytest.fail(f"nobody has subscribed to {key!r}")
+        pytest.fail(f"no client has subscribed to {key!r}")
 
 
 def _steps(block: str) -> Iterator[tuple[bool, str]]:
@@ -136,7 +136,7 @@ def _steps(block: str) -> Iterator[tuple[bool, str]]:
 
 
 def _as_this_user(block: str) -> str:
-    """Return *block* with the ids of the user who runs the test in the place of those of its author."""
+    """Return *block* with the ids of the user who runs the test instead of those of its author."""
     uid, gid = os.getuid(), os.getgid()
     block = block.replace("!/cred//1001/", f"!/cred//{uid + 1}/").replace("!/cred//1000/", f"!/cred//{uid}/")
     return block.replace("!/cred/1000/1000/", f"!/cred/{gid}/{uid}/")

@@ -20,7 +20,7 @@ from tests.support.wire import RawClient
 from tools.stage import Stage
 
 ROOT = Path(__file__).parents[2]
-Told = tuple[str, dict[str, Any]]
+Reported = tuple[str, dict[str, Any]]
 
 pytestmark = pytest.mark.usefixtures("needs_namespaces")
 
@@ -102,7 +102,7 @@ def start_feed(folder: Path) -> Iterator[StartFeed]:
         assert "Traceback" not in feed.stderr
 
 
-def next_told(client: RawClient) -> Told:
+def next_message(client: RawClient) -> Reported:
     """Return the next message of the feed."""
     packet = client.receive()
     key, nul, payload = packet.removeprefix(b"MSG ").partition(b"\0")
@@ -111,22 +111,22 @@ def next_told(client: RawClient) -> Told:
     return key.decode("ascii"), json.loads(payload)
 
 
-def told_until(client: RawClient, key: str, event: str) -> list[Told]:
+def messages_through(client: RawClient, key: str, event: str) -> list[Reported]:
     """Return the messages up to and including *event* of *key*."""
-    told = [next_told(client)]
-    while (told[-1][0], told[-1][1]["event"]) != (key, event):
-        told.append(next_told(client))
-    return told
+    reported = [next_message(client)]
+    while (reported[-1][0], reported[-1][1]["event"]) != (key, event):
+        reported.append(next_message(client))
+    return reported
 
 
 def snapshot(client: RawClient, reason: str) -> dict[str, dict[str, Any]]:
     """Return the next snapshot by key, which must have this *reason*; skip earlier messages."""
-    told = told_until(client, "net/snapshot/end", "snapshot")
-    start = next(number for number, (key, _) in enumerate(told) if key == "net/snapshot/begin")
-    assert told[start][1]["reason"] == reason
-    assert told[-1][1]["generation"] == told[start][1]["generation"]
-    assert all(payload["event"] == "snapshot" for _, payload in told[start:])
-    return dict(told[start + 1 :])
+    reported = messages_through(client, "net/snapshot/end", "snapshot")
+    start = next(number for number, (key, _) in enumerate(reported) if key == "net/snapshot/begin")
+    assert reported[start][1]["reason"] == reason
+    assert reported[-1][1]["generation"] == reported[start][1]["generation"]
+    assert all(payload["event"] == "snapshot" for _, payload in reported[start:])
+    return dict(reported[start + 1 :])
 
 
 def listener(bus: Daemon, *patterns: bytes) -> RawClient:
@@ -137,8 +137,8 @@ def listener(bus: Daemon, *patterns: bytes) -> RawClient:
     return client
 
 
-def events(told: list[Told]) -> list[tuple[str, str]]:
-    return [(payload["event"], key) for key, payload in told]
+def events(reported: list[Reported]) -> list[tuple[str, str]]:
+    return [(payload["event"], key) for key, payload in reported]
 
 
 def test_life_of_links(bus: Daemon, namespace: Namespace, start_feed: StartFeed) -> None:
@@ -150,22 +150,22 @@ def test_life_of_links(bus: Daemon, namespace: Namespace, start_feed: StartFeed)
     assert feed.wait_status().startswith("READY=1\nSTATUS=")
 
     namespace.ip("link", "add", "br*", "type", "bridge")
-    told = told_until(client, "net/link/br%2A", "new")
-    assert (told[-1][1]["kind"], told[-1][1]["name"]) == ("bridge", "br*")
+    reported = messages_through(client, "net/link/br%2A", "new")
+    assert (reported[-1][1]["kind"], reported[-1][1]["name"]) == ("bridge", "br*")
 
     namespace.ip("address", "add", "10.77.0.1/24", "dev", "br*")
     namespace.ip("address", "add", "10.77.0.1/16", "dev", "br*")
-    assert events(told_until(client, "net/address/br%2A/10.77.0.1%2F16", "new")) == [
+    assert events(messages_through(client, "net/address/br%2A/10.77.0.1%2F16", "new")) == [
         ("new", "net/address/br%2A/10.77.0.1%2F24"),
         ("new", "net/address/br%2A/10.77.0.1%2F16"),
     ]
 
     namespace.ip("link", "set", "br*", "name", b"x\xffy")
-    told = told_until(client, "net/link/x%FFy", "new")
-    assert {("remove", "net/link/br%2A"), ("remove", "net/address/br%2A/10.77.0.1%2F24")} < set(events(told))
+    reported = messages_through(client, "net/link/x%FFy", "new")
+    assert {("remove", "net/link/br%2A"), ("remove", "net/address/br%2A/10.77.0.1%2F24")} < set(events(reported))
 
     namespace.ip("link", "delete", b"x\xffy")
-    assert told_until(client, "net/link/x%FFy", "remove")[-1][1]["name"] == "x\ufffdy"
+    assert messages_through(client, "net/link/x%FFy", "remove")[-1][1]["name"] == "x\ufffdy"
     assert feed.stderr == ""
 
 
@@ -177,21 +177,21 @@ def test_routes_and_neighbours(bus: Daemon, namespace: Namespace, start_feed: St
     assert snapshot(client, "start")["net/route/main/10.77.0.0%2F24"]["name"] == "veth0"
 
     namespace.ip("route", "add", "default", "via", "10.77.0.2")
-    assert told_until(client, "net/route/main/default", "new")[-1][1]["gateway"] == "10.77.0.2"
+    assert messages_through(client, "net/route/main/default", "new")[-1][1]["gateway"] == "10.77.0.2"
     namespace.ip("route", "replace", "default", "via", "10.77.0.3")
-    told = told_until(client, "net/route/main/default", "new")
-    assert [(payload["event"], payload["gateway"]) for key, payload in told if key.endswith("/default")] == [
+    reported = messages_through(client, "net/route/main/default", "new")
+    assert [(payload["event"], payload["gateway"]) for key, payload in reported if key.endswith("/default")] == [
         ("remove", "10.77.0.2"),
         ("new", "10.77.0.3"),
     ]
 
     namespace.ip("neighbour", "add", "10.77.0.2", "lladdr", "02:00:00:00:00:07", "dev", "veth0")
-    assert told_until(client, "net/neighbour/veth0/10.77.0.2", "new")[-1][1]["mac"] == "02:00:00:00:00:07"
+    assert messages_through(client, "net/neighbour/veth0/10.77.0.2", "new")[-1][1]["mac"] == "02:00:00:00:00:07"
 
     # The kernel removes this route without a message when its link goes down.
     namespace.ip("link", "set", "veth0", "down")
-    told = told_until(client, "net/route/main/default", "remove")
-    assert told[-1][1]["gateway"] == "10.77.0.3"
+    reported = messages_through(client, "net/route/main/default", "remove")
+    assert reported[-1][1]["gateway"] == "10.77.0.3"
 
 
 def test_overrun_is_followed_by_a_fresh_snapshot(bus: Daemon, namespace: Namespace, start_feed: StartFeed) -> None:
@@ -227,7 +227,7 @@ def test_request_brings_the_present_state_to_a_late_subscriber(bus: Daemon, name
     assert second["net/snapshot/end"]["time"] - first["net/snapshot/end"]["time"] > 0.9
 
 
-def test_bus_that_comes_back_gets_a_fresh_snapshot(folder: Path, daemon: StartDaemon, namespace: Namespace, start_feed: StartFeed) -> None:
+def test_a_restarted_bus_gets_a_new_snapshot(folder: Path, daemon: StartDaemon, namespace: Namespace, start_feed: StartFeed) -> None:
     address = folder / "current"
     before = daemon()
     address.symlink_to(before.path)
@@ -292,7 +292,7 @@ def test_unknown_namespace_is_one_line(bus: Daemon, name: str) -> None:
 
 
 def test_no_bus_is_one_line(folder: Path) -> None:
-    result = run("--address", str(folder / "nobody"))
+    result = run("--address", str(folder / "absent"))
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
-    assert str(folder / "nobody") in result.stderr
+    assert str(folder / "absent") in result.stderr

@@ -1,6 +1,6 @@
 """What was wrong with the original server, found on a running one; each defect has a test here that it would fail.
 
-The list: wildcards that read everybody's secrets; one's own secret key refused; one that never reads stops everybody; a peer
+The list: wildcards that read everybody's secrets; one's own private key refused; one that never reads stops everybody; a peer
 that closes within a broadcast kills the server; UNSUB that loses another pattern; an end by SIGSTOP and SIGCONT; and what was
 announced and not built: credentials, echo and ``-u``.
 """
@@ -58,8 +58,8 @@ def test_defect_ids_are_compared_without_their_first_digit(bus: Daemon) -> None:
     for digit in "123456789".replace(other[0], ""):
         stranger = bus.client(FIRST)
         stranger.subscribe(b"!/cred//%b//x" % (digit + other[1:]).encode())
-        (told,) = stranger.receive_to_end()
-        assert error_code(told) == "EACCES"
+        (reported,) = stranger.receive_to_end()
+        assert error_code(reported) == "EACCES"
     assert client.barrier() == []
 
 
@@ -75,7 +75,7 @@ def test_defect_one_that_does_not_read_stops_the_bus(bus: Daemon) -> None:
             speaker.barrier()
             expected = [message(b"a", b"%d " % each + bytes(1_000)) for each in range(number - 49, number + 1)]
             assert listener.barrier() == expected
-    # And nothing is lost for the deaf one without its being told.
+    # And every loss of the deaf client is reported to it.
     received = deaf.barrier()
     lost = sum(int(packet.rpartition(b"\0")[2]) for packet in received if packet.startswith(b"CMSG !/bus/lost\0"))
     assert lost + sum(packet.startswith(b"MSG ") for packet in received) == 3_000
@@ -171,5 +171,5 @@ def test_announced_and_not_built_echo(bus: Daemon) -> None:
 def test_announced_and_not_built_allowed_users(daemon: StartDaemon) -> None:
     bus = daemon("-u", str(FIRST.uid))
     assert bus.client(FIRST).barrier() == []
-    (told,) = bus.client(SECOND).receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = bus.client(SECOND).receive_to_end()
+    assert error_code(reported) == "EACCES"

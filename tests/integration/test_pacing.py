@@ -101,7 +101,7 @@ def test_nothing_is_lost_to_a_slow_recipient_of_another_user(patient: Daemon, pu
         assert blocks
 
 
-def test_without_waiting_the_same_messages_are_lost_and_nobody_waits(patient: Daemon) -> None:
+def test_without_blocking_the_same_messages_are_lost_and_no_publisher_waits(patient: Daemon) -> None:
     with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:
         SECOND.call(lambda: publish_blocking(patient.path, "none"), WAIT_SECONDS)
         assert counters(owner)["blocks"] == 0
@@ -130,15 +130,15 @@ def test_users_do_not_learn_whose_connection_they_wait_for(patient: Daemon) -> N
     while not waits:
         with contextlib.suppress(BlockingIOError):
             publisher.send(b"MSG a\0" + PAYLOAD)
-        told = json.loads(same_user.ask(b"!/bus/connections"))
-        waits = [wait for each in told["connections"] for wait in each["blocked_by"]]
+        reported = json.loads(same_user.ask(b"!/bus/connections"))
+        waits = [wait for each in reported["connections"] for wait in each["blocked_by"]]
     assert [(wait["id"], wait["uid"], wait["paced"]) for wait in waits] == [(None, None, True)]
     assert b"%d" % FIRST.uid not in same_user.ask(b"!/bus/connections") + same_user.ask(b"!/bus/users") + same_user.ask(b"!/bus/stats")
     (named,) = json.loads(patient.client().ask(b"!/bus/stats"))["waits"]
     assert (named["publisher_uid"], named["recipient_uid"]) == (SECOND.uid, FIRST.uid)
 
 
-def test_sbusctl_pub_waits_where_it_is_told_to(patient: Daemon, stage: Stage) -> None:
+def test_sbusctl_pub_blocks_if_requested(patient: Daemon, stage: Stage) -> None:
     command = stage.program("sbusctl", "-a", patient.path, "pub", "--wait", "--lines", "a")
     lines = b"".join(b"%d %b\n" % (number, b"x" * len(PAYLOAD)) for number in range(COUNT))
     with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
-from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark
+from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests, published, require_spark
 from tests.support.tallies import tables_of
-from tests.support.traffic import Busy, deliver
+from tests.support.traffic import GrowingRecord, deliver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +36,9 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
         with spark_session("local[2]") as session:
-            session.conf.set("spark.sql.shuffle.partitions", "2")
+            # The program is tested with its own settings in test_pipeline_program.py.
+            for name, value in {"spark.sql.shuffle.partitions": "2", **WITHOUT_CODE_GENERATION}.items():
+                session.conf.set(name, value)
             yield session
 
 
@@ -72,7 +73,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Bench:
 
 
 def test_tables_are_those_of_plain_python(bench: Bench) -> None:
-    record = {"alpha": Busy(1).fill(500), "007": Busy(2).fill(300)}
+    record = {"alpha": GrowingRecord(1).fill(500), "007": GrowingRecord(2).fill(300)}
     assert all(tables_of(record).values())  # every table has something to compare
     for host, rows in record.items():
         deliver(bench.archive, host, rows)
@@ -82,7 +83,7 @@ def test_tables_are_those_of_plain_python(bench: Bench) -> None:
 
 def test_any_split_into_runs_gives_the_same_tables(bench: Bench) -> None:
     """Write-aheads of two hosts arrive in any order, those of an hour after it was made too; runs lie between."""
-    record = {"alpha": Busy(3).fill(240), "beta": Busy(4).fill(120)}
+    record = {"alpha": GrowingRecord(3).fill(240), "beta": GrowingRecord(4).fill(120)}
     parts = [(host, rows[start : start + 60]) for host, rows in record.items() for start in range(0, len(rows), 60)]
     random.Random(5).shuffle(parts)
     for number, (host, rows) in enumerate(parts):
@@ -189,7 +190,7 @@ def test_a_table_without_rows_can_be_read_by_any_program(bench: Bench) -> None:
 
 
 def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> None:
-    """Every user of the machine can connect to 127.0.0.1: the driver, its block manager and the gateway to Python let nobody in."""
+    """Every user of the machine can connect to 127.0.0.1: the driver, block manager and gateway to Python must reject all of them."""
     jvm = spark._jvm
     assert jvm is not None
     ports = listening(jvm.java.lang.ProcessHandle.current().pid())
@@ -201,7 +202,7 @@ def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> N
     assert len(said) == 3
 
 
-def test_what_strangers_write_breaks_nothing(bench: Bench) -> None:
+def test_untrusted_input_is_harmless(bench: Bench) -> None:
     """Keys as deep as a packet is long, numbers as large as 64 bits, text of any kind."""
     rows = [
         message(1)._replace(kind=Kind.SUBSCRIBE.value, key="*/" * 2_000),

@@ -1,4 +1,4 @@
-"""Rules on a real daemon, between two users: what they refuse, how they are explained, and how they change."""
+"""Rules on a real daemon with two users: rejected actions, explanations, and reloads."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_rules_hold_for_publishers_and_subscribers_alike(ruled: Daemon) -> None:
     assert [error_code(packet) for packet in outsider.barrier()] == ["EPERM"] * 3
     outsider.publish(b"lab/oven", b"forged")
     outsider.publish(b"hall/oven", b"1")
-    told, heard = outsider.barrier()
-    assert error_code(told) == "EPERM"
+    reported, heard = outsider.barrier()
+    assert error_code(reported) == "EPERM"
     assert heard == message(b"hall/oven", b"1")
     member.publish(b"lab/oven", b"2")
     member.publish(b"hall/door", b"3")
@@ -102,9 +102,9 @@ def test_new_rules_hold_at_once_and_a_wrong_file_changes_nothing(ruled: Daemon, 
         assert client.barrier() == []
     config.write_text(RULES)
     ruled.process.send_signal(signal.SIGHUP)
-    told = outsider.receive()
-    assert error_code(told) == "EPERM"
-    assert f"the subscription lab/ has ended: refused by rule 2 of {config}: the laboratory is closed".encode() in told
+    reported = outsider.receive()
+    assert error_code(reported) == "EPERM"
+    assert f"the subscription lab/ has ended: refused by rule 2 of {config}: the laboratory is closed".encode() in reported
     config.write_text(RULES + "nonsense = 1\n")
     ruled.process.send_signal(signal.SIGHUP)
     until(ruled, f"the previous one still applies: {config}: policy.2.nonsense: unknown key")
@@ -117,13 +117,13 @@ def test_new_rules_hold_at_once_and_a_wrong_file_changes_nothing(ruled: Daemon, 
     assert outsider.barrier() == [message(b"hall/x", b"2")]
 
 
-def test_who_is_no_longer_admitted_is_told_and_gone(ruled: Daemon, config: Path) -> None:
+def test_a_user_that_is_no_longer_admitted_gets_an_error_and_is_disconnected(ruled: Daemon, config: Path) -> None:
     stays, goes = ruled.client(FIRST), ruled.client(SECOND)
     assert (stays.barrier(), goes.barrier()) == ([], [])
     config.write_text(f"allowed_users = [{FIRST.uid}]\nprotected_users = [{SECOND.uid}]\n")
     ruled.process.send_signal(signal.SIGHUP)
-    (told,) = goes.receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = goes.receive_to_end()
+    assert error_code(reported) == "EACCES"
     assert stays.barrier() == []
     until(ruled, "disconnected a client of a protected user: EACCES user")
 

@@ -58,7 +58,7 @@ def test_without_f_the_command_returns_when_the_bus_can_be_used(program: Program
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_background_bus_and_removes_what_it_made(program: Program, number: signal.Signals) -> None:
+def test_a_signal_stops_the_background_bus_which_removes_its_files(program: Program, number: signal.Signals) -> None:
     path = program.folder / "socket"
     pid = program.run_in_background("-a", str(path))
     client = connect(path)
@@ -78,10 +78,10 @@ def test_a_hangup_reloads_the_background_bus_from_where_the_command_ran(program:
     assert client.barrier() == []
     config.write_text('[[policy]]\nkeys = "lab/"\nsubscribe = "deny"\n')
     os.kill(pid, signal.SIGHUP)
-    told = client.receive()
-    assert error_code(told) == "EPERM"
-    assert b"lab/x" in told
-    assert str(config).encode() in told
+    reported = client.receive()
+    assert error_code(reported) == "EPERM"
+    assert b"lab/x" in reported
+    assert str(config).encode() in reported
     assert client.barrier() == []
     client.close()
 
@@ -114,7 +114,7 @@ def test_a_pid_file_that_cannot_be_made_is_an_error(program: Program) -> None:
     assert not (program.folder / "socket").exists()
 
 
-def test_without_a_pid_file_none_is_made(program: Program) -> None:
+def test_without_the_option_no_pid_file_is_written(program: Program) -> None:
     path = program.folder / "socket"
     done = program.run("-c", "-a", str(path), "-p", "/dev/null")
     assert done.status == 0
@@ -165,7 +165,7 @@ def test_with_c_the_bus_ends_after_its_last_client(program: Program) -> None:
     assert not path.exists()
 
 
-def test_a_socket_that_somebody_else_has_put_in_place_is_left_alone(daemon: StartDaemon) -> None:
+def test_a_socket_that_another_program_has_replaced_is_kept(daemon: StartDaemon) -> None:
     bus = daemon()
     os.unlink(bus.path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
@@ -174,7 +174,7 @@ def test_a_socket_that_somebody_else_has_put_in_place_is_left_alone(daemon: Star
         assert Path(bus.path).exists()
 
 
-def test_systemd_is_told_when_the_bus_is_ready(program: Program) -> None:
+def test_systemd_is_notified_when_the_bus_is_ready(program: Program) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(program.folder / "notify"))
         manager.settimeout(30)
@@ -223,7 +223,7 @@ def cause_records(client: RawClient, count: int) -> None:
             assert len(client.barrier()) == 50
 
 
-def test_a_standard_error_that_nobody_reads_does_not_hold_up_the_bus(program: Program) -> None:
+def test_an_unread_standard_error_does_not_block_the_bus(program: Program) -> None:
     process, client = start_with_records(program)
     cause_records(client, 3_000)
     log = json.loads(client.ask(controls.STATS))["log"]
@@ -281,7 +281,7 @@ def test_a_configuration_that_is_named_must_be_there(program: Program) -> None:
     assert "absent.toml" in done.complaint()
 
 
-def test_a_drop_in_has_the_last_word_and_is_named_when_it_is_wrong(program: Program) -> None:
+def test_a_drop_in_overrides_and_is_named_in_errors(program: Program) -> None:
     config = program.folder / "sbusd.toml"
     config.write_text("[limits]\nkey_bytes = 100\n")
     drop_ins = program.folder / "sbusd.toml.d"
@@ -306,7 +306,7 @@ def test_a_drop_in_has_the_last_word_and_is_named_when_it_is_wrong(program: Prog
     assert "sbusd.toml: limits.key_bytes" in done.complaint()
 
 
-def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(program: Program) -> None:
+def test_a_bus_starts_and_restarts_with_an_unreadable_drop_in(program: Program) -> None:
     """The keys of its rules cannot be known, so every key is denied until the file is gone; --check-config says so beforehand."""
     config, path = program.folder / "sbusd.toml", program.folder / "socket"
     drop_in = program.folder / "sbusd.toml.d" / "50-lab.toml"
@@ -319,8 +319,8 @@ def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(p
     wait_ready(process)
     client = connect(path)
     client.publish(b"any/key")
-    (told,) = client.barrier()
-    assert error_code(told) == "EPERM"
+    (reported,) = client.barrier()
+    assert error_code(reported) == "EPERM"
     drop_in.rmdir()
     process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 60
@@ -334,7 +334,7 @@ def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(p
     assert process.wait(30) == 0
 
 
-def test_a_good_configuration_is_said_to_be_good(program: Program) -> None:
+def test_a_valid_configuration_is_reported_as_valid(program: Program) -> None:
     config = program.folder / "sbusd.toml"
     config.write_text('[limits]\nqueue_bytes = "64MiB"\n')
     done = program.run("--check-config", "-C", str(config))
@@ -366,7 +366,7 @@ def test_a_mistake_is_one_line_and_status_1(program: Program, options: tuple[str
     assert done.complaint()
 
 
-def test_help_and_version_are_said(program: Program) -> None:
+def test_help_and_version_are_printed(program: Program) -> None:
     for option, says in (("--help", "--address"), ("--version", "sbusd 0.")):
         done = program.run(option)
         assert (done.status, done.stderr) == (0, "")

@@ -36,7 +36,7 @@ def bus_with(daemon: StartDaemon, folder: Path) -> StartWith:
     return start
 
 
-class Neighbour:
+class OtherUser:
     """Two clients of the second user, who talk to each other whatever the first user does."""
 
     def __init__(self, bus: Daemon) -> None:
@@ -66,11 +66,11 @@ def recorded(bus: Daemon, what: str) -> list[str]:
 
 def test_connections(bus_with: StartWith) -> None:
     bus = bus_with("[quotas]\nconnections = 3\n")
-    neighbour = Neighbour(bus)
+    neighbour = OtherUser(bus)
     clients = [bus.client(FIRST) for _ in range(3)]
     assert [client.barrier() for client in clients] == [[]] * 3
-    (told,) = bus.client(FIRST).receive_to_end()
-    assert told == b"CMSG !/bus/error\0EDQUOT connections: 3 of 3 used by user 61001"
+    (reported,) = bus.client(FIRST).receive_to_end()
+    assert reported == b"CMSG !/bus/error\0EDQUOT connections: 3 of 3 used by user 61001"
     neighbour.works()
     clients[0].close()
     while users(clients[1])[FIRST.uid]["connections"] > 2:
@@ -83,23 +83,23 @@ def test_connections(bus_with: StartWith) -> None:
 
 def test_connection_attempts(bus_with: StartWith) -> None:
     bus = bus_with("[quotas]\nconnection_rate = 1\nconnection_burst = 40\n")
-    neighbour = Neighbour(bus)
-    told: list[bytes] = []
+    neighbour = OtherUser(bus)
+    reported: list[bytes] = []
     # A token comes each second: some more attempts than the burst find none, however slow the machine is.
-    while not told:
+    while not reported:
         client = bus.client(FIRST)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             client.control(controls.PING, b"x")
         first = client.receive()
-        told = [first] if first.startswith(b"CMSG !/bus/error") else []
+        reported = [first] if first.startswith(b"CMSG !/bus/error") else []
         client.close()
-    assert told[0].startswith(b"CMSG !/bus/error\0EDQUOT connection_rate: 40 of 40 attempts used by user 61001; 1 more each second")
+    assert reported[0].startswith(b"CMSG !/bus/error\0EDQUOT connection_rate: 40 of 40 attempts used by user 61001; 1 more each second")
     neighbour.works()
 
 
 def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
     bus = bus_with('[quotas]\nsubscriptions = 50\npattern_bytes = "64KiB"\n')
-    neighbour = Neighbour(bus)
+    neighbour = OtherUser(bus)
     many, long = bus.client(FIRST), bus.client(FIRST)
     for number in range(50):
         many.subscribe(b"%d" % number)
@@ -124,7 +124,7 @@ def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
 
 def test_control_packets(bus_with: StartWith) -> None:
     bus = bus_with("[quotas]\ncontrol_rate = 1\ncontrol_burst = 100\n")
-    neighbour = Neighbour(bus)
+    neighbour = OtherUser(bus)
     client, other = bus.client(FIRST), bus.client(FIRST)
     answers: list[bytes] = []
     while not answers or answers[-1]:
@@ -138,14 +138,14 @@ def test_control_packets(bus_with: StartWith) -> None:
     }
     assert answers.index(b"CMSG !/bus/ping\0x") == 0
     assert sum(packet.startswith(b"CMSG !/bus/error") for packet in answers) > 1_000
-    # Another connection of that user has no more of the rate, but stays, and messages are no control.
+    # Another connection of that user shares the exhausted rate but stays; publishing does not count as control.
     other.publish(b"x")
     neighbour.works()
 
 
 def test_what_waits(bus_with: StartWith) -> None:
     bus = bus_with("[quotas]\nqueued_packets = 100\n")
-    neighbour = Neighbour(bus)
+    neighbour = OtherUser(bus)
     slow, talker = bus.client(FIRST), bus.client(FIRST)
     slow.subscribe(b"flood")
     slow.barrier()
@@ -156,7 +156,7 @@ def test_what_waits(bus_with: StartWith) -> None:
     assert user["queued_packets"] <= 100
     assert user["lost_packets"] > 0
     neighbour.works()
-    # No loss is silent: what came and what was told to be lost is all.
+    # No loss is silent: received and reported losses add up to all messages.
     came = lost = 0
     while came + lost < 1_000:
         packet = slow.receive()
@@ -188,8 +188,8 @@ subscriptions = 1
     for user, limit in ((FIRST, 2), (SECOND, 3), (None, 5)):
         clients = [bus.client(user) for _ in range(limit)]
         assert [client.barrier() for client in clients] == [[]] * limit
-        (told,) = bus.client(user).receive_to_end()
-        assert b"EDQUOT connections: %d of %d used" % (limit, limit) in told
+        (reported,) = bus.client(user).receive_to_end()
+        assert b"EDQUOT connections: %d of %d used" % (limit, limit) in reported
         admitted[limit] = clients[0]
     # The second override has what the first leaves open, and both users are in that group.
     for limit in (2, 3):

@@ -40,7 +40,7 @@ def _wait_for_recipients(client: RawClient, key: bytes, count: int) -> None:
     for _ in range(200_000):
         if len(json.loads(client.ask(controls.TRACE, key))["recipients"]) == count:
             return
-    pytest.fail(f"nobody has subscribed to {key!r}")
+    pytest.fail(f"no client has subscribed to {key!r}")
 
 
 def _read(pipe: IO[bytes], size: int) -> bytes:

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import Row
-from sbusd.recorder.main import EX_CONFIG
+from sbusd.archive.record.schema import Kind, Row
 from tests.support.daemons import Daemon, StartDaemon
-from tests.support.recorders import recorded
+from tests.support.recorder_fakes import recorded
 from tests.support.users import User
 from tests.support.wire import RawClient
 from tools.stage import Stage
@@ -26,7 +24,7 @@ Start = Callable[[Daemon], "Service"]
 
 
 class Service:
-    """The program as a service of one user, with a socket in the place of the service manager's."""
+    """The program as a service of one user, with a socket that replaces the service manager's."""
 
     def __init__(self, folder: Path, stage: Stage, user: User, address: str) -> None:
         self.folder = folder / "recorder"
@@ -113,7 +111,9 @@ def _only(rows: list[Row], kind: Kind, **columns: object) -> Row:
     return found[0]
 
 
-def test_what_users_do_is_in_the_record_and_secrets_are_not(tapped_bus: Daemon, start: Start, first_user: User, second_user: User) -> None:
+def test_actions_of_users_are_recorded_and_private_payloads_are_not(
+    tapped_bus: Daemon, start: Start, first_user: User, second_user: User
+) -> None:
     service = start(tapped_bus)
     service.wait_ready()
     alice, bob = tapped_bus.client(first_user), tapped_bus.client(second_user)
@@ -153,7 +153,7 @@ def test_what_users_do_is_in_the_record_and_secrets_are_not(tapped_bus: Daemon, 
 def test_subscriptions_older_than_the_recorder_are_in_the_record(
     tapped_bus: Daemon, start: Start, first_user: User, second_user: User
 ) -> None:
-    """The first user's recorder has the right; the second user, whose secret pattern is told to it, has not, and is told of nobody's."""
+    """The first user may tap, so the recorder lists the second user's private pattern; the second user may not list subscriptions."""
     bob = tapped_bus.client(second_user)
     patterns = [b"old/", b"odd/\xff", b"!/cred//%d//door" % second_user.uid]
     for pattern in patterns:
@@ -202,7 +202,7 @@ def test_a_call_and_its_answer_are_joined(tapped_bus: Daemon, start: Start, firs
     assert (reply.call_failed, reply.uid, reply.payload) == (True, second_user.uid, None)
 
 
-def test_a_recorder_that_is_too_slow_counts_what_it_missed(tapped_bus: Daemon, start: Start) -> None:
+def test_a_recorder_that_is_too_slow_counts_missed_records(tapped_bus: Daemon, start: Start) -> None:
     service = start(tapped_bus)
     service.wait_ready()
     publisher = tapped_bus.client()
@@ -230,7 +230,7 @@ def test_a_recorder_that_is_too_slow_counts_what_it_missed(tapped_bus: Daemon, s
 def test_a_user_without_the_right_is_refused(bus: Daemon, start: Start) -> None:
     service = start(bus)
     said = service.wait()
-    assert service.process.returncode == EX_CONFIG
+    assert service.process.returncode == os.EX_CONFIG
     assert said.count("\n") == 1
     assert "cannot tap the bus at " in said
 

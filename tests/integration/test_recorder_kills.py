@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Row
 from sbusd.recorder.wal import wal_files
 from tests.support import skips
-from tests.support.recorders import recorded
-from tests.support.tapped import TappedBus, message_packet
+from tests.support.recorder_fakes import recorded
+from tests.support.tapped_bus import TappedBus, message_packet
 from tools.stage import ROOT
 
 LIVES = 8
@@ -114,7 +113,7 @@ def _configure(folder: Path, *lines: str) -> Path:
     return config
 
 
-def test_what_it_said_was_on_the_disk_is_there_once(bus: TappedBus, start: Callable[[Path], Recorder], tmp_path: Path) -> None:
+def test_rows_reported_as_durable_exist_exactly_once(bus: TappedBus, start: Callable[[Path], Recorder], tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     # Small files: each life sees several of them finished, converted and removed, so that kills meet all of that.

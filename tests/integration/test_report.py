@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from sbusd.archive.record.schema import Row
-from sbusd.archive.tables.reader import read_tables
+from sbusd.archive.tables.storage import read_tables
 from sbusd.report.digest import digest_of
-from sbusd.report.page import page_of
+from sbusd.report.rendering import page_of
 from tests.support.browser import Page, browser
-from tests.support.published import publish_record
+from tests.support.published_tables import publish_record
 from tests.support.records import message
 from tests.support.skips import require_program
-from tests.support.traffic import Busy
+from tests.support.traffic import GrowingRecord
 
 CHARTS = ("traffic", "keys", "users", "flows", "latency", "losses", "refusals")
 SETTLED = "document.documentElement.dataset.settled"
@@ -31,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with everything on it."""
     require_program("chromium", "chromium")
     folder = tmp_path_factory.mktemp("report")
-    rows = Busy(21).fill(600)
+    rows = GrowingRecord(21).fill(600)
     rows += [message(len(rows) + number, f"{key}/x") for number, key in enumerate((HOSTILE, *MARKS) * 30, 1)]
     wicked: dict[str, Any] = {"code": "EACCES", "reason": HOSTILE, "key": MARKS[2], "unit": HOSTILE}
     rows.append(message(len(rows) + 1)._replace(kind="denial", **wicked))
@@ -61,7 +61,7 @@ def visit(file: Path, folder: Path, look: Callable[[Page], Awaitable[None]], *, 
     return found
 
 
-def test_all_charts_are_drawn_and_the_page_is_half_of_what_it_unpacks(page: Path, tmp_path: Path) -> None:
+def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(page: Path, tmp_path: Path) -> None:
     async def look(found: Page) -> None:
         for chart in CHARTS:
             assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
@@ -99,7 +99,7 @@ def test_paper_shows_all_charts_though_they_were_not_in_sight(page: Path, tmp_pa
     visit(page, tmp_path, look, before="window.requestIdleCallback = () => 0", mark="drawn", height=200)
 
 
-def test_filters_change_every_chart_and_can_be_taken_back(page: Path, tmp_path: Path) -> None:
+def test_filters_change_every_chart_and_can_be_reset(page: Path, tmp_path: Path) -> None:
     async def look(found: Page) -> None:
         async def choose(name: str, words: str) -> None:
             await found.evaluate(
@@ -144,7 +144,7 @@ def test_filters_change_every_chart_and_can_be_taken_back(page: Path, tmp_path: 
     visit(page, tmp_path, look)
 
 
-def test_what_strangers_write_is_shown_as_text(page: Path, tmp_path: Path) -> None:
+def test_untrusted_text_is_shown_as_text(page: Path, tmp_path: Path) -> None:
     async def look(found: Page) -> None:
         assert await found.evaluate("window.broken") is None
         assert await found.evaluate("document.querySelectorAll('img, main a, main b').length") == 0

@@ -26,7 +26,7 @@ from sbusd.client import (
 )
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from tests.support.daemons import Daemon
-from tests.support.servants import Server, serving
+from tests.support.service_processes import ServiceProcess, running_service
 from tests.support.users import User
 
 WAIT_SECONDS = 30.0
@@ -49,7 +49,7 @@ def never(request: Request) -> bytes:
 # "Feedback from the IPC system"
 
 
-def test_an_undeliverable_message_is_told_if_that_is_asked_for(bus: Daemon) -> None:
+def test_an_undeliverable_message_is_reported_on_request(bus: Daemon) -> None:
     """'If the client requests it … and the set of recipients specified is empty … an answer message is sent.'"""
     with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two:
         assert one.publish("empty/group", receipt=True) == 0
@@ -143,21 +143,21 @@ def test_a_call_between_two_users_and_the_verified_caller(bus: Daemon, first_use
             assert answer.callee is not None
             return bytes(answer), answer.callee.uid, os.getpid()
 
-    with serving(bus.path, first_user, who=caller_of):
+    with running_service(bus.path, first_user, who=caller_of):
         said, callee, pid = second_user.call(call)
     assert said == b"%d %d %d" % (second_user.uid, second_user.gid, pid)
     assert callee == first_user.uid
 
 
-def test_there_is_no_recipient(bus: Daemon) -> None:
+def test_a_call_without_a_recipient_fails_immediately(bus: Daemon) -> None:
     """'If the recipient does not exist, the msgq sends an error right away.'"""
     with Bus.connect(bus.path) as client, pytest.raises(NoRecipient):
-        client.call("nobody", timeout=None)
+        client.call("absent", timeout=None)
 
 
 def test_a_module_that_does_not_answer(bus: Daemon) -> None:
     """'The receiving module reads the command, but does not provide an answer … There should be some (long) timeout for this situation.'"""
-    with serving(bus.path, slow=never), Bus.connect(bus.path) as caller, pytest.raises(CallTimeout) as caught:
+    with running_service(bus.path, slow=never), Bus.connect(bus.path) as caller, pytest.raises(CallTimeout) as caught:
         caller.call("slow", timeout=0.2)
     assert len(caught.value.callees) == 1
 
@@ -174,7 +174,7 @@ def test_a_module_that_crashes_handling_the_command(bus: Daemon, first_user: Use
             client.call("crash", timeout=None)
         return caught.type
 
-    with serving(bus.path, first_user, crash=crash):
+    with running_service(bus.path, first_user, crash=crash):
         assert second_user.call(call) is PeerDisconnected
 
 
@@ -211,7 +211,7 @@ def test_an_asynchronous_waiting_for_the_answer(bus: Daemon) -> None:
         async with AsyncBus.connect(bus.path) as caller:
             return list(await asyncio.gather(*(caller.call("echo", f"{number}", timeout=WAIT_SECONDS) for number in range(50))))
 
-    with serving(bus.path, echo=echo):
+    with running_service(bus.path, echo=echo):
         assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS)) == [b"%d" % number for number in range(50)]
 
 
@@ -228,17 +228,22 @@ def test_each_member_is_called_and_tracked_separately(bus: Daemon) -> None:
         os._exit(1)
 
     path = bus.path
-    with serving(path, work=caller_of), serving(path, work=fail), serving(path, work=crash), Bus.connect(path) as caller:
+    with (
+        running_service(path, work=caller_of),
+        running_service(path, work=fail),
+        running_service(path, work=crash),
+        Bus.connect(path) as caller,
+    ):
         with caller.subscribe(""):
             outcomes = list(caller.call_all("work", timeout=WAIT_SECONDS))
         kinds = sorted(type(outcome.error).__name__ for outcome in outcomes)
     assert kinds == ["NoneType", "PeerDisconnected", "RemoteError"]
 
 
-def test_who_has_disconnected_since_the_list_is_undeliverable(bus: Daemon) -> None:
+def test_a_member_that_disconnected_after_the_list_is_undeliverable(bus: Daemon) -> None:
     """'If a client gets disconnected, the sender gets an undeliverable error back from msgq.'"""
     with Bus.connect(bus.path) as caller:
-        with serving(bus.path, work=echo):
+        with running_service(bus.path, work=echo):
             (member,) = caller.members("rpc/work")
             assert caller.call("work", "x", member=member) == b"x"
         with caller.presence() as presence:
@@ -248,12 +253,12 @@ def test_who_has_disconnected_since_the_list_is_undeliverable(bus: Daemon) -> No
             caller.call("work", "x", member=member, timeout=None)
 
 
-def test_who_comes_after_the_list_is_not_called(bus: Daemon) -> None:
+def test_a_member_that_joins_after_the_list_is_not_called(bus: Daemon) -> None:
     """'If anything else happens … it must explicitly synchronise to the state anyway, because we could have sent the commands before.'"""
-    with serving(bus.path, work=echo), Bus.connect(bus.path) as caller:
+    with running_service(bus.path, work=echo), Bus.connect(bus.path) as caller:
         outcomes = caller.call_all("work", "x", timeout=WAIT_SECONDS)
         first = next(outcomes)
-        with serving(bus.path, work=echo):
+        with running_service(bus.path, work=echo):
             assert list(outcomes) == []
             assert len(list(caller.call_all("work", "x", timeout=WAIT_SECONDS))) == 2
     assert first.result() == b"x"
@@ -261,10 +266,10 @@ def test_who_comes_after_the_list_is_not_called(bus: Daemon) -> None:
 
 def test_a_request_to_the_group_would_be_answered_by_others_than_the_list(bus: Daemon) -> None:
     """'The actual recipients don't match the list and the server could get more answers than expected': so each has its own request."""
-    with serving(bus.path, work=caller_of), serving(bus.path, work=caller_of), Bus.connect(bus.path) as caller:
+    with running_service(bus.path, work=caller_of), running_service(bus.path, work=caller_of), Bus.connect(bus.path) as caller:
         outcomes = list(caller.call_all("work", timeout=WAIT_SECONDS))
         assert [outcome.answer.callee for outcome in outcomes if outcome.answer] == [outcome.member for outcome in outcomes]
-        # Of one request to both, the answer that comes second is one too many: it counts for nobody.
+        # One request went to both services: the second response is surplus and is not counted.
         caller.call("work", timeout=WAIT_SECONDS)
         with caller.presence():
             while caller.statistics.stray_answers == 0:
@@ -274,7 +279,7 @@ def test_a_request_to_the_group_would_be_answered_by_others_than_the_list(bus: D
 # Hostile users
 
 
-def test_a_stranger_who_knows_the_ret_cannot_answer(bus: Daemon, first_user: User, second_user: User) -> None:
+def test_another_client_that_knows_the_return_address_cannot_respond(bus: Daemon, first_user: User, second_user: User) -> None:
     """It listens to all calls, and answers each at once, before the service does."""
     reader, writer = os.pipe()
 
@@ -300,7 +305,7 @@ def test_a_stranger_who_knows_the_ret_cannot_answer(bus: Daemon, first_user: Use
             os._exit(0)
     try:
         assert os.read(reader, 1) == b"x"
-        with serving(bus.path, first_user, balance=slowly), Bus.connect(bus.path) as caller:
+        with running_service(bus.path, first_user, balance=slowly), Bus.connect(bus.path) as caller:
             assert [caller.call("balance", timeout=WAIT_SECONDS) for _ in range(20)] == [b"true"] * 20
             assert caller.statistics.stray_answers > 0
     finally:
@@ -321,14 +326,14 @@ def test_a_service_does_not_write_into_anothers_mailbox(bus: Daemon, first_user:
                 client.publish("rpc/echo", Envelope("echo", "u1", b"bad words", f"{address}ret/x").encode())
                 return bytes(client.call("echo", "good words", timeout=WAIT_SECONDS))
 
-        with serving(bus.path, first_user, echo=echo):
+        with running_service(bus.path, first_user, echo=echo):
             assert second_user.call(misuse) == b"good words"
             victim.ping()
             with pytest.raises(TimedOut):
                 mailbox.receive(0)
 
 
-def test_only_those_who_may_are_served(bus: Daemon, first_user: User, second_user: User) -> None:
+def test_only_permitted_callers_are_served(bus: Daemon, first_user: User, second_user: User) -> None:
     def call() -> bytes | str:
         with Bus.connect(bus.path) as client:
             try:
@@ -336,23 +341,23 @@ def test_only_those_who_may_are_served(bus: Daemon, first_user: User, second_use
             except RemoteError as error:
                 return error.words
 
-    with serving(bus.path, None, Allow(users=(first_user.uid,)), who=caller_of):
+    with running_service(bus.path, None, Allow(users=(first_user.uid,)), who=caller_of):
         assert isinstance(first_user.call(call), bytes)
         assert second_user.call(call) == f"user {second_user.uid} may not call who"
-    with serving(bus.path, None, Allow(groups=(second_user.gid,)), who=caller_of):
+    with running_service(bus.path, None, Allow(groups=(second_user.gid,)), who=caller_of):
         assert isinstance(second_user.call(call), bytes)
         assert first_user.call(call) == f"user {first_user.uid} may not call who"
 
 
-def test_a_listener_does_not_hide_that_the_service_has_gone(bus: Daemon, second_user: User) -> None:
+def test_a_wildcard_subscriber_does_not_hide_the_end_of_the_service(bus: Daemon, second_user: User) -> None:
     with Bus.connect(bus.path) as spy, spy.subscribe("", "rpc/"), Bus.connect(bus.path) as caller:
         with pytest.raises(NoRecipient):
             caller.call("slow", timeout=None)
-        with serving(bus.path, slow=never) as server, pytest.raises(PeerDisconnected):
+        with running_service(bus.path, slow=never) as server, pytest.raises(PeerDisconnected):
             asyncio.run(_call_and_kill(bus.path, server))
 
 
-async def _call_and_kill(path: str, server: Server) -> None:
+async def _call_and_kill(path: str, server: ServiceProcess) -> None:
     """Call what never answers, and kill it when it has been called."""
     async with AsyncBus.connect(path) as caller:
         call = asyncio.ensure_future(caller.call("slow", timeout=None))

@@ -72,7 +72,7 @@ def test_a_service_of_which_there_is_one(bus: Daemon) -> None:
         assert run(bus, CALLER).startswith("you are user")
 
 
-def test_a_call_to_many_who_come_and_go(bus: Daemon) -> None:
+def test_a_group_call_while_members_join_and_leave(bus: Daemon) -> None:
     assert run(bus, MANY) == ""
     worker = "import os\nfrom sbusd.client import Bus\nwith Bus.connect() as bus:\n"
     worker += "    bus.service('worker/status')(lambda request: {})\n    bus.serve(ready=lambda: print('ready', flush=True))"
@@ -81,7 +81,7 @@ def test_a_call_to_many_who_come_and_go(bus: Daemon) -> None:
         assert sorted(run(bus, MANY).splitlines()) == sorted([f"{one.pid} at work", f"{two.pid} disconnected"])
 
 
-def test_two_clients_that_prove_to_each_other_who_they_are(bus: Daemon) -> None:
+def test_two_clients_authenticate_each_other(bus: Daemon) -> None:
     with started(bus, PROVES_B) as b:
         assert line(b) == "waiting"
         with started(bus, PROVES_A) as a:

@@ -107,8 +107,8 @@ def test_stats_of_the_owner_and_of_another(shell: Shell, first_user: User) -> No
 
 def test_trace(shell: Shell) -> None:
     with shell.subscriber(b"a/b", "a/*", "x/"):
-        told = json.loads(shell.succeed("-j", "trace", "a/b"))
-        assert [each["patterns"] for each in told["recipients"]] == [["a/*"]]
+        reported = json.loads(shell.succeed("-j", "trace", "a/b"))
+        assert [each["patterns"] for each in reported["recipients"]] == [["a/*"]]
         lines = shell.succeed("trace", "q/r").decode().splitlines()
         assert lines[0].startswith("q/r: may be published")
         assert lines[-1].startswith("0 connections would receive it")
@@ -185,7 +185,7 @@ def test_secrets_of_others(shell: Shell, first_user: User, second_user: User) ->
 
 
 @pytest.mark.parametrize("key", ["!/x", "!/cred/1/2", "k" * 5000])
-def test_a_key_that_nobody_may_publish_to(shell: Shell, key: str) -> None:
+def test_a_key_to_which_no_user_may_publish(shell: Shell, key: str) -> None:
     said = shell.fail("pub", key, "x")
     assert "the bus refused" in said
     assert "EPERM" in said or "EMSGSIZE" in said
@@ -204,7 +204,7 @@ def test_ctrl_c_is_quiet(shell: Shell) -> None:
         assert ended(subscriber) == (130, b"", b"")
 
 
-def test_ctrl_c_ends_ping_with_what_it_has_measured(shell: Shell) -> None:
+def test_ctrl_c_stops_ping_and_prints_its_results(shell: Shell) -> None:
     observer = shell.daemon.client()
     with subprocess.Popen(
         shell.stage.program("sbusctl", "ping", "-c", "1000000", "-i", "0.001"),
@@ -229,7 +229,7 @@ def _has_sent(observer: RawClient, pid: int, *, packets: int) -> bool:
     return any(each["pid"] == pid and each["received_packets"] >= packets for each in listed)
 
 
-def test_a_reader_that_goes_is_no_error(shell: Shell) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(shell: Shell) -> None:
     with shell.subscriber(b"a", "a") as subscriber:
         assert subscriber.stdout is not None
         subscriber.stdout.close()
@@ -248,8 +248,8 @@ def test_a_bus_that_ends_is_one_line(shell: Shell) -> None:
     assert err.count(b"\n") == 1
 
 
-def test_losses_are_told_in_their_place(shell: Shell, first_user: User) -> None:
-    """Nobody reads the subscriber's output, so it stops, and the bus's queue for it overflows: another user cannot be made to wait."""
+def test_losses_are_reported_in_their_places(shell: Shell, first_user: User) -> None:
+    """The subscriber's output is not read, so it blocks and its queue on the bus overflows: another user must not be blocked."""
     count, payload = 600, bytes(100_000)
     publisher = shell.daemon.client(first_user)
     with shell.subscriber(b"k", "--json=short", "k") as subscriber:

@@ -1,4 +1,4 @@
-"""``sbusctl bench`` on a real bus: what it measures adds up, nobody else hears it, and nothing of it stays behind. No test of speed."""
+"""``sbusctl bench`` on a real bus: its counts add up, no other client receives its messages, and it cleans up. Speed is not tested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wait_until_alone(shell: Shell) -> None:
         time.sleep(0.05)
 
 
-def test_what_it_measures_adds_up(shell: Shell, first_user: User) -> None:
+def test_its_counts_add_up(shell: Shell, first_user: User) -> None:
     report = json.loads(shell.succeed("bench", "-c", "2", "-S", "3", "-s", "16,5000", *SHORT, "--json=short", user=first_user))
     assert (report["clients"], report["subscribers"], report["trips"]["count"]) == (2, 3, 20)
     assert [run["size"] for run in report["runs"]] == [16, 5000]
@@ -70,7 +70,7 @@ def test_it_is_a_table_with_notes_or_figures_alone(shell: Shell) -> None:
     assert row.split()[0] == "64B"
 
 
-def test_nobody_else_hears_it(shell: Shell, first_user: User, second_user: User) -> None:
+def test_no_other_client_receives_it(shell: Shell, first_user: User, second_user: User) -> None:
     everything = [shell.daemon.client(user) for user in (first_user, second_user)]
     for listener in everything:
         for pattern in (b"", b"*/cred/", b"!*/"):
@@ -86,7 +86,7 @@ def test_a_time_bounds_it(shell: Shell) -> None:
     assert run["published"] == run["delivered"] > 0
 
 
-def test_a_terminal_is_told_how_far_it_is_and_a_pipe_is_not(shell: Shell) -> None:
+def test_progress_is_shown_on_a_terminal_and_not_on_a_pipe(shell: Shell) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     with subprocess.Popen(
@@ -117,7 +117,7 @@ def test_a_quota_that_stops_it_is_named(stage: Stage, daemon: StartDaemon, first
     wait_until_alone(shell)
 
 
-def test_ctrl_c_ends_it_with_what_it_has_measured(shell: Shell) -> None:
+def test_ctrl_c_stops_it_and_prints_its_results(shell: Shell) -> None:
     with start(shell, "bench", "-t", "3600", "--round-trips", "20", "--json=short") as bench:
         bench.send_signal(signal.SIGINT)
         status, out, err = ended(bench)

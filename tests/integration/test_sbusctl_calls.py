@@ -28,7 +28,7 @@ def status(shell: Shell, *arguments: str, user: User | None = None) -> tuple[int
 
 
 def await_subscriptions(observer: Bus, process: subprocess.Popen[bytes], count: int) -> None:
-    """Wait until a process has so many subscriptions."""
+    """Wait until a process has *count* subscriptions."""
     end = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None:
         connections = json.loads(observer.control("!/bus/connections"))["connections"]
@@ -81,7 +81,7 @@ def test_killing_the_service_fails_the_call_at_once(shell: Shell, first_user: Us
         assert (code, b": disconnected" in words) == (5, True)
 
 
-def test_who_may_call(shell: Shell, first_user: User, second_user: User) -> None:
+def test_permitted_callers(shell: Shell, first_user: User, second_user: User) -> None:
     allowed = ["--allow-user", str(first_user.uid)]
     with running(shell, "serve", "cat", *allowed, "--exec", "cat", until="rpc/cat"):
         assert shell.succeed("call", "cat", "x", user=first_user) == b"x"
@@ -104,10 +104,10 @@ def test_an_answer_that_no_packet_holds(shell: Shell) -> None:
         (["serve", "a", "--exec", "cat", "--allow-twin", "some"], "neither a host number nor 'all'"),
         (["serve", "a", "--exec", "cat", "--allow-twin", "0"], "invalid twin 0: must be 1 to 4294967295"),
         (["serve", "a*", "--exec", "cat"], "contains *"),
-        (["monitor", "--filter-user", "no-such-user"], "no user"),
+        (["monitor", "--filter-user", "no-such-user"], "unknown user 'no-such-user'"),
     ],
 )
-def test_what_is_wrong_is_named(shell: Shell, arguments: list[str], says: str) -> None:
+def test_errors_are_named(shell: Shell, arguments: list[str], says: str) -> None:
     done = shell.run(*arguments)
     assert (done.returncode, says in done.stderr.decode()) == (2, True), done.stderr
     assert b"Traceback" not in done.stderr
@@ -131,7 +131,7 @@ def test_monitor_shows_all_traffic_to_the_owner_alone(shell: Shell, first_user: 
         running(shell, "monitor", "--json=short", *only, "-n", "4", "--timeout", "60") as monitor,
         Bus.connect(shell.daemon.path) as observer,
     ):
-        # The tap has begun when the bus says that it has; it is told of by the record of its beginning.
+        # The tap is active when the bus has confirmed it, which its first record shows.
         end = time.monotonic() + TIMEOUT_SECONDS
         while "tap" not in shell.daemon.stderr or f"pid={monitor.pid}" not in shell.daemon.stderr:
             assert time.monotonic() < end, shell.daemon.stderr

@@ -78,7 +78,7 @@ def test_a_reader_that_does_not_read_is_first_with_its_queues_and_losses(
     assert totals["lost_packets"] == first["lost_packets"]
 
 
-def test_rates_of_what_happens_between_two_reports(shell: Shell, slow: tuple[RawClient, RawClient], second_user: User) -> None:
+def test_rates_cover_the_time_between_two_reports(shell: Shell, slow: tuple[RawClient, RawClient], second_user: User) -> None:
     _, publisher = slow
     with _running(shell, "-j", "top", "-i", _INTERVAL, stdout=subprocess.PIPE) as top:
         assert top.stdout is not None
@@ -135,7 +135,7 @@ def test_a_pipe_gets_reports_one_below_the_other(shell: Shell) -> None:
     assert len(shell.succeed("top", "--once", "-i", _INTERVAL, "--no-legend").splitlines()) == 1
 
 
-def test_a_reader_of_reports_that_goes_is_no_error(shell: Shell) -> None:
+def test_a_reader_of_reports_that_closes_the_pipe_is_not_an_error(shell: Shell) -> None:
     with _running(shell, "top", "-i", _INTERVAL, stdout=subprocess.PIPE) as top:
         assert top.stdout is not None
         assert top.stderr is not None
@@ -179,7 +179,7 @@ class Terminal:
         os.write(self._keyboard, key)
 
     def wait_for(self, text: bytes, times: int = 1) -> None:
-        """Read until *text* has been shown so many times."""
+        """Read until *text* has been shown *times* times."""
         end = time.monotonic() + TIMEOUT_SECONDS
         while self.shown.count(text) < times:
             ready, _, _ = select.select([self._keyboard], [], [], max(0.0, end - time.monotonic()))

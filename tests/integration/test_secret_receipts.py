@@ -1,4 +1,4 @@
-"""What a receipt says of a secret key on a real daemon, to several users: not more than ``!/bus/members`` does."""
+"""What a receipt says of a private key on a real daemon, to several users: not more than ``!/bus/members`` does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.client import Bus
 from sbusd.protocol import controls
-from sbusd.protocol.batches import join_batch
+from sbusd.protocol.packets import join_batch
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import RawClient, error_code, message
@@ -43,13 +43,13 @@ def said_by_members(client: RawClient, key: bytes) -> int | None:
 
 def said_by_receipts(client: RawClient, key: bytes, *, batched: bool) -> list[list[bytes]]:
     """Return the receipts of two messages, one for each kind of demand."""
-    told = []
+    reported = []
     for demand in DEMANDS:
         packets = [b"CMSG %b\0t" % demand, message(key, b"x")]
         for packet in [join_batch(packets)] if batched else packets:
             client.send(packet)
-        told.append([packet for packet in client.barrier() if not packet.startswith(b"MSG ")])
-    return told
+        reported.append([packet for packet in client.barrier() if not packet.startswith(b"MSG ")])
+    return reported
 
 
 def receipts_of(count: int | None) -> list[list[bytes]]:
@@ -110,7 +110,7 @@ def test_the_secret_of_a_process_is_not_even_for_others_of_its_user(administered
     FIRST.call(act)
 
 
-def test_the_python_client_is_not_told_and_says_so(administered: Daemon) -> None:
+def test_the_python_client_returns_none_for_a_withheld_receipt(administered: Daemon) -> None:
     def act() -> list[int | None]:
         with Bus.connect(administered.path) as bus:
             return [bus.publish(f"!/cred//{uid}//x", receipt=True) for uid in (FIRST.uid, SECOND.uid)]

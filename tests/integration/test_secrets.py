@@ -1,4 +1,4 @@
-"""Secret keys on a real daemon: whose they are, and that nobody else gets at them."""
+"""Private keys on a real daemon: their owners, and that no other user can use them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_client(path: str, act: Callable[[RawClient, bytes, bytes, bytes], list[b
 
 
 def subscribe_to_all_own(client: RawClient, gid: bytes, uid: bytes, pid: bytes) -> list[bytes]:
-    """Subscribe to every combination of one's own ids and empty ones, publish to each, and return what came."""
+    """Subscribe to every combination of the user's own and empty ids, publish to each, and return the received messages."""
     keys = [b"!/cred/%b/%b/%b/x" % ids for ids in itertools.product([b"", gid], [b"", uid], [b"", pid])]
     for key in keys:
         client.subscribe(key)
@@ -83,8 +83,8 @@ def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(bus: Daemon
     if gid in SECOND.groups:
         assert other.barrier() == []
     else:
-        (told,) = other.receive_to_end()
-        assert error_code(told) == "EACCES"
+        (reported,) = other.receive_to_end()
+        assert error_code(reported) == "EACCES"
     member.publish(key, b"to the board")
     assert member.barrier() == [message(key, b"to the board")]
 
@@ -108,13 +108,13 @@ def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(bus: Daemon
         b"!/cred//4295028297//x",
     ],
 )
-def test_what_is_not_one_s_own_is_refused_recorded_and_ends_the_connection(bus: Daemon, pattern: bytes) -> None:
+def test_a_foreign_private_key_is_rejected_logged_and_ends_the_connection(bus: Daemon, pattern: bytes) -> None:
     client = bus.client(FIRST)
     client.subscribe(pattern)
-    (told,) = client.receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = client.receive_to_end()
+    assert error_code(reported) == "EACCES"
     bus.stop()
-    (line,) = [line for line in bus.stderr.splitlines() if "subscription to a secret key" in line]
+    (line,) = [line for line in bus.stderr.splitlines() if "subscription to a private key" in line]
     assert f"uid={FIRST.uid}" in line
     assert f"key={pattern.decode()}" in line
 
@@ -153,14 +153,14 @@ def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, fold
     for pattern in (b"!/cred/100/1000/1111/*", b"!/cred/100/1000/1111/"):
         leak = bus.client(SECOND)
         leak.subscribe(pattern)
-        (told,) = leak.receive_to_end()
-        assert error_code(told) == "EACCES"
+        (reported,) = leak.receive_to_end()
+        assert error_code(reported) == "EACCES"
     rude.subscribe(b"!/cred//%d//x" % FIRST.uid)
-    (told,) = rude.receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = rude.receive_to_end()
+    assert error_code(reported) == "EACCES"
 
 
-def test_with_dots_there_are_no_secrets_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path) -> None:
+def test_with_dots_as_separator_there_are_no_private_keys_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "sbusd.toml"
     config.write_text('separator = "."\n')
     bus = daemon("-C", str(config))
@@ -200,7 +200,7 @@ def be_process(path: str, *, heir_says: int | None) -> Callable[[], int]:
     return run
 
 
-def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(bus: Daemon) -> None:
+def test_a_private_key_of_a_process_ends_with_it_even_if_the_socket_is_inherited(bus: Daemon) -> None:
     reader, writer = os.pipe()
     with open(reader, "rb") as pipe:
         try:
@@ -214,11 +214,11 @@ def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(bus: Da
     assert stats["counters"]["connections"] == 1
     assert stats["counters"]["subscriptions"] == 0
     bus.stop()
-    (line,) = [line for line in bus.stderr.splitlines() if "secret key names has ended" in line]
+    (line,) = [line for line in bus.stderr.splitlines() if "private key names has ended" in line]
     assert f"uid={FIRST.uid}" in line
 
 
-def test_what_a_process_sent_before_it_ended_is_delivered(bus: Daemon) -> None:
+def test_messages_sent_before_the_end_of_a_process_are_delivered(bus: Daemon) -> None:
     listener = bus.client()
     listener.subscribe(b"farewell")
     listener.barrier()
@@ -226,7 +226,7 @@ def test_what_a_process_sent_before_it_ended_is_delivered(bus: Daemon) -> None:
     assert [listener.receive() for _ in range(200)] == [message(b"farewell", b"%d" % number) for number in range(200)]
     assert listener.barrier() == []
     bus.stop()
-    assert "secret key names has ended" not in bus.stderr
+    assert "private key names has ended" not in bus.stderr
 
 
 def test_a_secret_of_a_process_that_has_ended_is_refused(bus: Daemon) -> None:
@@ -236,5 +236,5 @@ def test_a_secret_of_a_process_that_has_ended_is_refused(bus: Daemon) -> None:
     heir.subscribe(b"!/cred//%d//x" % FIRST.uid)
     assert heir.barrier() == []
     heir.subscribe(b"!/cred///%b/x" % pid)
-    (told,) = heir.receive_to_end()
-    assert error_code(told) == "EACCES"
+    (reported,) = heir.receive_to_end()
+    assert error_code(reported) == "EACCES"

@@ -27,17 +27,17 @@ def systemd(folder: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def watched(daemon: StartDaemon, systemd: socket.socket) -> Daemon:
-    """A bus that has told the service manager, which watches it, that it is ready."""
+    """A bus that has notified the service manager, which watches it, that it is ready."""
     made = daemon(env={"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"})
     assert hear(systemd, b"READY=1") == f"READY=1\nSTATUS=serving {made.path}".encode()
     return made
 
 
 def hear(systemd: socket.socket, wanted: bytes) -> bytes:
-    """Return the next thing told that begins with *wanted*; only signs of life, and what is kept for a restart, may come before."""
-    while not (told := systemd.recv(4096)).startswith(wanted):
-        assert told.startswith((b"WATCHDOG=1", b"STATUS=", b"FDSTORE")), told
-    return told
+    """Return the next notification that begins with *wanted*; only watchdog, status and descriptor notifications may precede it."""
+    while not (reported := systemd.recv(4096)).startswith(wanted):
+        assert reported.startswith((b"WATCHDOG=1", b"STATUS=", b"FDSTORE")), reported
+    return reported
 
 
 def hears_any(systemd: socket.socket) -> bool:
@@ -49,7 +49,7 @@ def hears_any(systemd: socket.socket) -> bool:
     return True
 
 
-def test_a_bus_tells_of_its_life(watched: Daemon, systemd: socket.socket) -> None:
+def test_a_bus_notifies_the_service_manager_of_its_states(watched: Daemon, systemd: socket.socket) -> None:
     for _ in range(3):
         hear(systemd, b"WATCHDOG=1")
     client = watched.client()
@@ -75,13 +75,13 @@ def test_messages_alone_wake_the_status_of_a_bus_at_rest(daemon: StartDaemon, sy
         publisher.publish(b"a")
         reader.receive()
         try:
-            told = systemd.recv(4096)
+            reported = systemd.recv(4096)
         except TimeoutError:
             continue
-        assert told.startswith(b"STATUS=2 clients, ")
-        assert not told.endswith(b" 0 messages/s")
+        assert reported.startswith(b"STATUS=2 clients, ")
+        assert not reported.endswith(b" 0 messages/s")
         return
-    raise AssertionError("the status was never told again")
+    raise AssertionError("the status was not notified again")
 
 
 def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: socket.socket) -> None:
@@ -98,7 +98,7 @@ def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: 
     hear(systemd, b"WATCHDOG=1")
 
 
-def test_a_stranger_who_fills_the_managers_socket_does_not_hold_up_the_bus(watched: Daemon, systemd: socket.socket) -> None:
+def test_a_user_who_fills_the_managers_socket_does_not_block_the_bus(watched: Daemon, systemd: socket.socket) -> None:
     hear(systemd, b"WATCHDOG=1")
     client = watched.client()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anybody:

@@ -93,7 +93,7 @@ def test_an_inherited_listening_socket_is_served(program: Program, listening: so
 
 
 def other_sockets() -> list[tuple[socket.socket, str]]:
-    """Return what is no socket for a bus, each with what must be said of it."""
+    """Return unusable sockets, each with the expected error message."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stream.bind(b"")
     stream.listen()
@@ -112,7 +112,7 @@ def test_any_other_socket_is_one_clear_line(program: Program) -> None:
             assert says in done.complaint()
 
 
-def test_what_is_no_socket_or_not_open_is_one_clear_line(program: Program) -> None:
+def test_an_unusable_descriptor_is_reported_in_one_line(program: Program) -> None:
     with open(os.devnull) as file:
         done = program.run("-f", "-a", f"/dev/fd/{file.fileno()}", pass_fds=(file.fileno(),))
     assert (done.status, "not a socket" in done.complaint()) == (1, True)
@@ -132,7 +132,7 @@ def test_a_socket_that_is_only_bound_is_served_as_by_the_original(program: Progr
 # -- paths
 
 
-def test_a_path_in_use_is_an_error_unless_it_may_be_taken_over(program: Program) -> None:
+def test_a_path_in_use_is_an_error_without_the_replace_option(program: Program) -> None:
     path = program.folder / "socket"
     with running(program, "-a", str(path)):
         done = program.run("-f", "-a", str(path))
@@ -142,7 +142,7 @@ def test_a_path_in_use_is_an_error_unless_it_may_be_taken_over(program: Program)
         assert is_served(path)
 
 
-def test_a_path_that_is_taken_over_is_left_to_its_new_bus(program: Program) -> None:
+def test_a_replaced_path_is_left_to_its_new_bus(program: Program) -> None:
     path = program.folder / "socket"
     old = program.run_in_background("-a", str(path))
     program.pid_file.rename(program.folder / "old.pid")
@@ -151,7 +151,7 @@ def test_a_path_that_is_taken_over_is_left_to_its_new_bus(program: Program) -> N
     assert is_served(path)
 
 
-def test_a_path_that_was_left_behind_can_be_taken_over(program: Program) -> None:
+def test_a_stale_path_can_be_replaced(program: Program) -> None:
     path = program.folder / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(path))
@@ -161,7 +161,7 @@ def test_a_path_that_was_left_behind_can_be_taken_over(program: Program) -> None
         assert is_served(path)
 
 
-def test_a_file_is_never_taken_over(program: Program) -> None:
+def test_a_file_is_never_replaced(program: Program) -> None:
     path = program.folder / "precious"
     path.write_text("data")
     for options in ((), ("-r",)):
@@ -172,9 +172,7 @@ def test_a_file_is_never_taken_over(program: Program) -> None:
 
 @pytest.mark.parametrize(("options", "mode"), [((), 0o700), (("-g",), 0o770), (("-o",), 0o707), (("-go",), 0o777)])
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
-def test_the_socket_s_mode_is_what_was_asked_for_whatever_the_umask(
-    program: Program, options: tuple[str, ...], mode: int, umask: int
-) -> None:
+def test_the_socket_has_the_requested_mode_with_any_umask(program: Program, options: tuple[str, ...], mode: int, umask: int) -> None:
     path = program.folder / "socket"
     program.run_in_background(*options, "-a", str(path), umask=umask)
     assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -194,7 +192,7 @@ def test_others_get_in_only_where_the_mode_lets_them(program: Program, needs_roo
 
 
 def activated(program: Program, *kind: str, addresses: int = 1) -> tuple[subprocess.Popen[bytes], list[Path]]:
-    """Start systemd-socket-activate(1), which starts the bus when somebody connects; return it when it listens."""
+    """Start systemd-socket-activate(1), which starts the bus when a client connects; return it when it listens."""
     paths = [program.folder / f"activated{number}" for number in range(addresses)]
     listen = [option for path in paths for option in ("-l", str(path))]
     passed = ["-E", f"PYTHONPATH={environment()['PYTHONPATH']}"]
@@ -224,7 +222,7 @@ def test_a_socket_of_systemd_s_is_served_and_stays(program: Program, needs_syste
     process.send_signal(signal.SIGTERM)
     assert not [line for line in complaints(process) if "Traceback" in line]
     assert process.returncode == 0
-    # It is systemd's, who goes on listening at it.
+    # systemd owns it and continues to listen on it.
     assert path.exists()
 
 

@@ -14,13 +14,13 @@ import pytest
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
-from sbusd.client.messages import Message
+from sbusd.client.items import Message
 from sbusd.client.sync.bus import Bus
 from sbusd.protocol.keys import KeySpace
 from tests.support.daemons import Daemon
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, require_spark
-from tests.support.traffic import Busy, deliver
+from tests.support.traffic import GrowingRecord, deliver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ def registered(spark: SparkSession) -> SparkSession:
 @pytest.fixture(scope="module")
 def record() -> dict[str, list[Row]]:
     """What two hosts recorded in three hours."""
-    return {"alpha": Busy(1).fill(200), "beta": Busy(2).fill(100)}
+    return {"alpha": GrowingRecord(1).fill(200), "beta": GrowingRecord(2).fill(100)}
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_a_stream_reads_each_row_once_and_a_batch_again_as_it_was(registered: Sp
     """In batches of at most 70 rows; a host's older segment comes late; then Spark is made to repeat its last batch."""
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
     (archive / "index").mkdir(parents=True)
-    alpha, beta = Busy(3).fill(120), Busy(4).fill(40)
+    alpha, beta = GrowingRecord(3).fill(120), GrowingRecord(4).fill(40)
     deliver(archive, "alpha", alpha)
     batches: dict[int, list[tuple[str, int]]] = {}
 
@@ -217,7 +217,7 @@ def test_a_stream_reads_each_row_once_and_a_batch_again_as_it_was(registered: Sp
     last = max(batches)
     before = batches.pop(last)
     _forget_commit(checkpoint, last)
-    deliver(archive, "gamma", [message(1)])  # what came since is not in it
+    deliver(archive, "gamma", [message(1)])  # later messages are not in it
     run()
     assert batches[last] == before
     assert batches[last + 1] == [("gamma", 1)]

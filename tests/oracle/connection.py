@@ -1,22 +1,20 @@
-"""One connection of the model, and the clock that the caller sets."""
+"""One connection of the model, and for how long it may wait for others."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sbusd.dataplane.contract import ConnectionCounters, End, Sight
+from sbusd.dataplane.contract import End, Sight
+from sbusd.dataplane.counters import ConnectionCounters
+from tests.oracle.fairness import SECOND
 from tests.oracle.link import Link, Received
 from tests.oracle.queues import ClientQueue, Entry, Packet
+from tests.oracle.turns import Clock
 
 READ_PACKETS = 64
-
-
-@dataclass(slots=True)
-class Clock:
-    """The model's time, in seconds. It passes when the caller says so."""
-
-    now: float = 0.0
+SLOT = SECOND // 16
+"""Waits are counted for whole slots: each for one second, or up to a slot more."""
 
 
 @dataclass(slots=True)
@@ -24,24 +22,24 @@ class Hold:
     """How long recipients of one other user have blocked a paced publisher."""
 
     clock: Clock
-    limit: float
-    """Seconds of each second; 1 is no limit."""
+    limit: int
+    """Nanoseconds of each second; a second is no limit."""
     count: int = 0
     """Recipients that it waits for now."""
-    since: float = 0.0
-    until: float = 0.0
+    since: int = 0
+    until: int | None = None
     """When it is read again, whatever the recipients take."""
-    waits: list[tuple[float, float]] = field(default_factory=list)
-    """When each wait of the last second ended, and its length."""
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    """The slot in which each wait of the last second ended, and its length."""
 
     def has_time(self) -> bool:
         """Return whether the publisher may wait for those recipients now."""
-        return self.limit >= 1.0 or self._spent() < self.limit
+        return self.limit >= SECOND or self._spent() < self.limit
 
     def begin(self) -> None:
         """Count one more recipient."""
         if not self.count:
-            self.until = float("inf") if self.limit >= 1.0 else self.clock.now + self.limit - self._spent()
+            self.until = None if self.limit >= SECOND else self.clock.now + self.limit - self._spent()
             self.since = self.clock.now
         self.count += 1
 
@@ -49,12 +47,16 @@ class Hold:
         """Count one less."""
         self.count -= 1
         if not self.count:
-            self.waits.append((self.clock.now, self.clock.now - self.since))
+            self.waits.append((self.clock.now // SLOT, self.clock.now - self.since))
 
-    def _spent(self) -> float:
+    def is_over(self) -> bool:
+        """Return whether the publisher has waited for as long as it may."""
+        return self.until is not None and self.until <= self.clock.now
+
+    def _spent(self) -> int:
         """Return for how long the publisher has waited in the last second."""
-        self.waits = [(end, length) for end, length in self.waits if end > self.clock.now - 1.0]
-        return sum(length for _, length in self.waits) + (self.clock.now - self.since if self.count else 0.0)
+        self.waits = [(slot, length) for slot, length in self.waits if slot >= self.clock.now // SLOT - SECOND // SLOT]
+        return sum(length for _, length in self.waits) + (self.clock.now - self.since if self.count else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +92,6 @@ class Connection:
     is_reading: bool = True
     """Its sending side is open."""
     is_at_end: bool = False
-    is_broken: bool = False
     end: End | None = None
 
     blockers: int = 0
@@ -102,16 +103,12 @@ class Connection:
     holds: dict[int, Hold] = field(default_factory=dict)
     blocked: dict[int, bool] = field(default_factory=dict)
     """Publishers that wait for it, the first one first; each with whether it asked for that by pacing."""
-    blocking_since: float | None = None
-    progress_at: float | None = None
+    blocking_since: int | None = None
+    progress_at: int = 0
     progress_mark: int = 0
     """Packets that it had taken at ``progress_at``."""
     has_fallen_back: bool = False
     """It has blocked publishers for too long. It blocks none until its queue has drained."""
-
-    batch_limit: int = 1 << 30
-    gives_way_until: float = 0.0
-    is_costly: bool = False
 
     received_packets: int = 0
     received_bytes: int = 0

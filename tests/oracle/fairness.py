@@ -1,118 +1,163 @@
-"""Fairness in the model: who is served in a turn, and with how many packets. Rule 4 of sbusd/dataplane/contract.py, by an explicit clock.
+"""The model of fairness: how connections and users share the time of the event loop. Rule 4 of sbusd/dataplane/contract.py.
 
-The model knows the time that control packets take. It has no estimates of what patterns, recipients and bytes cost.
+Nothing here reads a clock. All times are in nanoseconds, and the caller passes them. A user is None if the bus does not know it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
-from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import Sight
-from tests.oracle.connection import Clock, Connection
-from tests.oracle.link import Ready
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
 
 PENALTY = 4
-"""A connection that has taken more than ``turn_time`` lets others go first for this many times as long."""
+"""A connection that has taken more than ``turn_time`` is throttled for this many times as long."""
 
-MAX_PENALTY = 0.1
-MAX_USER_PENALTY = 1.0
+MAX_PENALTY = 100 * MILLISECOND
+MAX_USER_PENALTY = SECOND
 TURN_SHARES = 4
 """Times ``turn_time``: after that a turn serves only users that it has not served yet."""
 
-RECENT = 0.001
-"""Seconds after which a user that was served is not about to come again."""
+ROUTING_TURNS = 10
+"""Times ``turn_time``: after that, by the estimate for routing, the rest of a batch waits for the next turn."""
+
+RECENT = MILLISECOND
+"""A user that was served so recently will soon be back."""
+
+LONG_AGO = -SECOND
 
 
-class Fairness:
-    """Divides a turn among connections and users."""
+@dataclass(slots=True)
+class ConnectionTime:
+    """What one connection has taken."""
 
-    def __init__(self, limits: LimitSettings, clock: Clock) -> None:
-        self._limits = limits
-        self._clock = clock
-        self._turns = 0
-        self._started = 0.0
-        self._readable: Counter[int | str] = Counter()
+    batch_limit: int
+    throttled_until: int = LONG_AGO
+    is_costly: bool = False
+
+
+class Schedule:
+    """Decides who is served in a turn, and with how many packets. It has the methods of ``sbusd.dataplane.fairness.ScheduleModel``."""
+
+    def __init__(self, *, turn_time: int, batch_packets: int) -> None:
+        self._turn_time = turn_time
+        self._batch_packets = batch_packets
+        self._now = 0
+        self._connections: dict[int, ConnectionTime] = {}
+        self._throttled: dict[int, int] = {}
+        """Until when each user is throttled."""
+        self._readable: Counter[int] = Counter()
+        """Connections of each user that can be read in this turn."""
+        self._unknown = 0
+        """Such connections without a user."""
         self._served: set[int] = set()
-        self._users: dict[int, float] = {}
-        """Until when each user lets others go first."""
-        self._is_cut_short = False
-        self._last: tuple[int | None, float] = (None, float("-inf"))
+        """Users that were served in this turn."""
+        self._services: tuple[int | None, int] = (None, LONG_AGO)
         """The user that was served last, and when."""
-        self._other_at = float("-inf")
-        """When another user than that was served last."""
+        self._other_at = LONG_AGO
+        """When another user than that one was served."""
 
-    def begin_turn(self, ready: list[Ready], connections: dict[int, Connection]) -> list[Ready]:
-        """Begin a turn, and return what is ready in the order of service: after a turn that was cut short it begins with another."""
-        self._turns += 1
-        self._started = self._clock.now
+    # -- connections and users
+
+    def connect(self, connection: int) -> None:
+        """Begin with a new connection."""
+        self._connections[connection] = ConnectionTime(self._batch_packets)
+
+    def forget(self, user: int) -> None:
+        """Forget a user, whose last connection has ended. If it comes again, it is another one."""
+        self._throttled.pop(user, None)
+        self._readable.pop(user, None)
+        self._served.discard(user)
+        if self._services[0] == user:
+            self._services = None, self._services[1]
+
+    # -- turns
+
+    def begin_turn(self, now: int, *, readable: tuple[int | None, ...] = ()) -> None:
+        """Begin a turn. *readable* has the user of each connection that can be read."""
+        self._now = now
         self._served.clear()
-        live = [connections[each.number] for each in ready if each.can_read and each.number in connections]
-        self._readable = Counter(f"connection {each.number}" if each.uid is None else each.uid for each in live)
-        first = self._turns % len(ready) if self._is_cut_short and ready else 0
-        self._is_cut_short = False
-        return ready[first:] + ready[:first]
+        self._readable = Counter(user for user in readable if user is not None)
+        self._unknown = readable.count(None)
 
-    def share(self, connection: Connection) -> int:
-        """Return how many packets of the connection are handled now: while others wait, a user's connections share a batch."""
-        limit = min(connection.batch_limit, self._limits.batch_packets)
-        uid = connection.uid
-        if uid is None or uid not in self._readable or len(self._readable) < 2:
+    def turn_end(self) -> int:
+        """Return when this turn, which begins now, stops serving users for a second time."""
+        return self._now + TURN_SHARES * self._turn_time
+
+    def must_stop(self, user: int | None, end: int) -> bool:
+        """Return whether a turn that should have ended at *end* has served the user already."""
+        return self._now > end and user in self._served
+
+    def is_throttled(self, connection: int, user: int | None) -> bool:
+        """Return whether other connections, or other users, go first."""
+        by_user = LONG_AGO if user is None else self._throttled.get(user, LONG_AGO)
+        return max(self._connections[connection].throttled_until, by_user) > self._now
+
+    def is_held_back(self, connection: int, user: int | None) -> bool:
+        """Return whether a throttled connection is not served even alone: its packets are costly, and another user was served just now."""
+        if user is None or not self._connections[connection].is_costly or not self.is_throttled(connection, user):
+            return False
+        last, at = self._services
+        return self._now - (self._other_at if user == last else at) < RECENT
+
+    # -- batches
+
+    def read_limit(self, connection: int, user: int | None) -> int:
+        """Return how many packets are read: while several users can be read, the connections of one share a batch."""
+        limit = self._connections[connection].batch_limit
+        if user is None or user not in self._readable or len(self._readable) + self._unknown < 2:
             return limit
-        return max(1, min(limit, self._limits.batch_packets // self._readable[uid]))
+        return max(1, min(limit, self._batch_packets // self._readable[user]))
 
-    def gives_way(self, connection: Connection) -> bool:
-        """Return whether other connections are served first."""
-        until = max(connection.gives_way_until, 0.0 if connection.uid is None else self._users.get(connection.uid, 0.0))
-        return until > self._clock.now
+    def is_too_long(self, routing: int) -> bool:
+        """Return whether the rest of a batch waits, because routing has taken so long, as estimated."""
+        return routing > ROUTING_TURNS * self._turn_time
 
-    def must_stop(self, connection: Connection) -> bool:
-        """Return whether the turn has taken so long that a user that it has served is not served again."""
-        if self._clock.now <= self._started + TURN_SHARES * self._limits.turn_time or connection.uid not in self._served:
-            return False
-        self._is_cut_short = True
-        return True
+    def serve(
+        self,
+        connection: int,
+        user: int | None,
+        *,
+        now: int,
+        count: int = 1,
+        patterns: int = 0,
+        own: int = 0,
+        routing: int = 0,
+        is_cut_off: bool = False,
+        is_owner: bool = False,
+    ) -> None:
+        """Account for a batch of *count* packets that ends *now*.
 
-    def is_held(self, connection: Connection) -> bool:
-        """Return whether a connection that gives way is not served even alone: another user was served a moment ago."""
-        if not connection.is_costly or connection.uid is None or not self.gives_way(connection):
-            return False
-        uid, at = self._last
-        return self._clock.now - (self._other_at if uid == connection.uid else at) < RECENT
+        *patterns*, *own* and *routing*: the estimates for visiting patterns, for the packets' bytes with the time in the control plane,
+        and for routing. *is_cut_off*: the rest of the batch waits. *is_owner*: the user owns the bus.
+        """
+        time, taken = self._connections[connection], now - self._now
+        self._now = now
+        cost = patterns + own
+        time.is_costly = cost > self._turn_time
+        limit = self._batch_packets
+        if count and time.is_costly:
+            limit = max(1, count * self._turn_time // cost)
+        if is_cut_off and self.is_too_long(routing):
+            limit = max(1, min(limit, count))
+        time.batch_limit = min(limit, time.batch_limit * 2, self._batch_packets)
+        if count:
+            self._note_served(user)
+        time.throttled_until = now + min(taken * PENALTY, MAX_PENALTY) if taken > self._turn_time else LONG_AGO
+        if own > self._turn_time and not is_owner and user is not None:
+            until = now + min(min(own, taken) * PENALTY, MAX_USER_PENALTY)
+            self._throttled[user] = max(self._throttled.get(user, LONG_AGO), until)
 
-    def rotated(self, ready: list[Ready]) -> list[Ready]:
-        """Return those that give way in the order in which they are served while nobody else is ready."""
-        first = self._turns % len(ready)
-        return ready[first:] + ready[:first]
+    def pass_time(self, now: int) -> None:
+        """Let it be *now*."""
+        self._now = now
 
-    def is_time_over(self, since: float) -> bool:
-        """Return whether more than ``turn_time`` has passed."""
-        return self._clock.now > since + self._limits.turn_time
-
-    def note_service(self, connection: Connection, packets: int, since: float, control_time: float) -> None:
-        """Note that *packets* were handled from *since* on, of which control packets took *control_time* seconds."""
-        turn_time, now = self._limits.turn_time, self._clock.now
-        limit = self._limits.batch_packets
-        connection.is_costly = control_time > turn_time
-        if packets and connection.is_costly:
-            limit = max(1, int(packets * turn_time / control_time))
-        connection.batch_limit = min(limit, connection.batch_limit * 2, self._limits.batch_packets)
-        if packets:
-            self._note_user(connection.uid)
-        taken = now - since
-        connection.gives_way_until = now + min(taken * PENALTY, MAX_PENALTY) if taken > turn_time else 0.0
-        if connection.is_costly and connection.sight < Sight.ALL and connection.uid is not None:
-            until = now + min(control_time * PENALTY, MAX_USER_PENALTY)
-            self._users[connection.uid] = max(self._users.get(connection.uid, 0.0), until)
-
-    def _note_user(self, uid: int | None) -> None:
+    def _note_served(self, user: int | None) -> None:
         """Note which user was served."""
-        if uid is not None:
-            self._served.add(uid)
-        if uid != self._last[0]:
-            self._other_at = self._last[1]
-        self._last = (uid, self._clock.now)
-
-    def forget(self, uid: int) -> None:
-        """Forget a user with its last connection."""
-        self._users.pop(uid, None)
+        last, at = self._services
+        if user is not None:
+            self._served.add(user)
+        if user != last:
+            self._other_at = at
+        self._services = user, self._now

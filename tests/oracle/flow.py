@@ -6,11 +6,18 @@ from collections import Counter
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import UNREAD_BYTES, Sight, SoftMode
-from tests.oracle.connection import Clock, Connection, Hold
+from tests.oracle.connection import Connection, Hold
+from tests.oracle.fairness import SECOND
 from tests.oracle.link import Ready
+from tests.oracle.turns import Clock
 
 RECORD_BYTES = 8
 """The switch's own memory for each packet that is read and not handled yet."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time of the configuration in the unit of the clock."""
+    return round(seconds * SECOND)
 
 
 class FlowControl:
@@ -21,6 +28,8 @@ class FlowControl:
         self._clock = clock
         self._connections = connections
         self._count = count
+        self.blocking: list[Connection] = []
+        """Recipients that block, in the order in which the switch looks at them: the last one takes the place of one that stops."""
 
     # -- recipients that block
 
@@ -35,7 +44,7 @@ class FlowControl:
             return False
         if recipient.uid == publisher.uid:
             return True
-        # The wait would reveal that the secret key has a subscriber.
+        # The wait would reveal that the private key has a subscriber.
         return (not is_secret or publisher.sight >= Sight.ALL) and self._hold_of(publisher, recipient.uid).has_time()
 
     def block(self, recipient: Connection, publisher: Connection, *, is_paced: bool) -> None:
@@ -47,7 +56,8 @@ class FlowControl:
             hold.begin()
         if recipient.blocking_since is None:
             recipient.blocking_since = self._clock.now
-            if recipient.progress_at is None or recipient.progress_mark != recipient.out.delivered_packets:
+            self.blocking.append(recipient)
+            if not recipient.progress_at or recipient.progress_mark != recipient.out.delivered_packets:
                 self._note_progress(recipient)
         self._count["blocks"] += 1
         publisher.blockers += 1
@@ -75,7 +85,7 @@ class FlowControl:
     def is_late(self, recipient: Connection) -> bool:
         """Return whether the recipient has blocked publishers for too long, or for long while it took nothing."""
         since = recipient.blocking_since
-        return since is not None and self._clock.now > min(since + self._limits.block_timeout, self._idle_until(recipient))
+        return since is not None and self._clock.now > min(since + nanoseconds(self._limits.block_timeout), self._idle_until(recipient))
 
     def is_idle(self, recipient: Connection) -> bool:
         """Return whether the recipient blocks publishers and, as far as is known, has taken nothing for too long."""
@@ -92,7 +102,7 @@ class FlowControl:
         """Resume paced publishers that have waited for another user's recipients for as long as they may."""
         for number in list(recipient.blocked):
             hold = self._hold(recipient, number)
-            if hold is not None and hold.until <= self._clock.now:
+            if hold is not None and hold.is_over():
                 self._unblock(recipient, number)
 
     def _unblock(self, recipient: Connection, number: int) -> None:
@@ -104,6 +114,9 @@ class FlowControl:
             self._resume(self._connections[number])
         if not recipient.blocked:
             recipient.blocking_since = None
+            place, last = self.blocking.index(recipient), self.blocking.pop()
+            if last is not recipient:
+                self.blocking[place] = last
 
     def _resume(self, publisher: Connection) -> None:
         """Remove one of the reasons not to read a connection."""
@@ -119,16 +132,16 @@ class FlowControl:
 
     def _hold_of(self, publisher: Connection, uid: int) -> Hold:
         """Return how long a user's recipients have blocked a publisher."""
-        return publisher.holds.setdefault(uid, Hold(self._clock, self._limits.pace_limit))
+        return publisher.holds.setdefault(uid, Hold(self._clock, nanoseconds(self._limits.pace_limit)))
 
     def _note_progress(self, recipient: Connection) -> None:
         """Note that the recipient has taken something."""
         recipient.progress_mark = recipient.out.delivered_packets
         recipient.progress_at = self._clock.now
 
-    def _idle_until(self, recipient: Connection) -> float:
+    def _idle_until(self, recipient: Connection) -> int:
         """Return until when a recipient that blocks publishers may take nothing."""
-        return (recipient.progress_at or 0.0) + self._limits.progress_timeout
+        return recipient.progress_at + nanoseconds(self._limits.progress_timeout)
 
     # -- what is read and not handled yet
 

@@ -25,7 +25,6 @@ class Stream(enum.Enum):
     SHUT = enum.auto()
     """The client has shut down its sending side, and may still receive."""
     CLOSED = enum.auto()
-    BROKEN = enum.auto()
 
 
 class Received(NamedTuple):

@@ -5,35 +5,24 @@ It is written from sbus-protocol(7) and sbusd/dataplane/contract.py, to be read:
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.connection_state import ConnectionSettings
-from sbusd.dataplane.contract import (
-    ConnectionCounters,
-    End,
-    HardMode,
-    Order,
-    PublishRule,
-    Refusal,
-    Sight,
-    Sink,
-    SoftMode,
-    SwitchCounters,
-    UserCounters,
-)
+from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
+from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters
+from sbusd.dataplane.switch_state import ConnectionSettings
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_BATCH_BYTES
-from tests.oracle.connection import Clock, Connection
-from tests.oracle.fairness import Fairness
-from tests.oracle.flow import FlowControl
+from sbusd.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES
+from tests.oracle.connection import Connection
+from tests.oracle.fairness import Schedule
+from tests.oracle.flow import FlowControl, nanoseconds
 from tests.oracle.link import Link, Ready, Received
 from tests.oracle.pools import Account, Pool
 from tests.oracle.queues import ClientQueue, Entry, Packet
 from tests.oracle.reading import next_batch
 from tests.oracle.routing import Router, sender_prefix, tap_prefix
+from tests.oracle.turns import Candidate, Clock, Turns
 
 PACED_BYTES = 32_768
 """Bytes of a paced publisher that are routed before its recipients get them."""
@@ -42,9 +31,7 @@ PACED_BYTES = 32_768
 class Model:
     """The data plane; see :class:`sbusd.dataplane.contract.Switch` for every method of the same name."""
 
-    def __init__(
-        self, sink: Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...], clock: Clock | None = None
-    ) -> None:
+    def __init__(self, sink: Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...]) -> None:
         self._sink = sink
         self._limits = limits
         self._refusals = refusals
@@ -55,18 +42,21 @@ class Model:
         self._count: Counter[str] = Counter()
         self._router = Router(keyspace, limits, self._connections)
         self._flow = FlowControl(limits, self.clock, self._connections, self._count)
-        self._fairness = Fairness(limits, self.clock)
+        self._turn_time = nanoseconds(limits.turn_time)
+        self._schedule = Schedule(turn_time=self._turn_time, batch_packets=limits.batch_packets)
+        self._turns = Turns(self._schedule, self.clock, self._turn_time)
         self._reply_packets: dict[Refusal, Packet] = {}
         self._undelivered = 0
         """Bytes routed since the last delivery."""
         self._is_secret = False
-        """The message at hand has a secret key."""
+        """The message at hand has a private key."""
 
     def connect(self, number: int, link: Link) -> None:
         """Add a connection. The sink is not told."""
         room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
         out = ClientQueue(number, link, self._count, room, self._limits.queued_memory)
         self._connections[number] = Connection(number, link, out)
+        self._schedule.connect(number)
 
     def read_all_again(self) -> None:
         """Forget which clients have shut down their sending sides: whoever watches them from scratch finds it again."""
@@ -81,25 +71,19 @@ class Model:
         self._count["turns"] += 1
         named = {each.number for each in ready}
         ready = ready + [Ready(number) for number in self._with_unread() if number not in named]
-        order = self._fairness.begin_turn(ready, self._connections)
-        served = 0
-        for each in order:
-            connection = self._connections[each.number]
-            if self._fairness.gives_way(connection) or self._fairness.must_stop(connection):
-                if each.can_write:
-                    self._flush(connection)
-            else:
-                self._serve(connection, each)
-                served += 1
-        if order and not served:
-            self._serve_last(ready)
+        found = {each.number: each for each in ready}
+        candidates = [Candidate(each.number, self._connections[each.number].uid, each.can_read) for each in ready]
+        self._turns.take(candidates, lambda number: self._serve(found[number]), lambda number: self._pass_over(found[number]))
         self._end_blocks()
         for connection in list(self._connections.values()):
             count, connection.out.noticed_losses = connection.out.noticed_losses, 0
             if count:
                 self._sink.lost(connection.number, count)
+        queues = [connection.out for connection in self._connections.values()]
         while self._ending:
             self._close(self._ending.pop(0))
+        for out in queues:
+            out.free()
         return len(ready)
 
     def _with_unread(self) -> list[int]:
@@ -107,17 +91,14 @@ class Model:
         live = sorted(self._connections.values(), key=lambda each: each.number)
         return [each.number for each in live if each.unread and not each.blockers and not each.is_ending]
 
-    def _serve_last(self, ready: list[Ready]) -> None:
-        """Serve connections that give way, because no other is ready."""
-        started = self.clock.now
-        for each in self._fairness.rotated(ready):
-            if not self._fairness.is_held(self._connections[each.number]):
-                self._serve(self._connections[each.number], each)
-                if self._fairness.is_time_over(started):
-                    break
+    def _pass_over(self, ready: Ready) -> None:
+        """Send what waits for a connection that is not read in this turn."""
+        if ready.can_write:
+            self._flush(self._connections[ready.number])
 
-    def _serve(self, connection: Connection, ready: Ready) -> None:
+    def _serve(self, ready: Ready) -> None:
         """Send what waits for a connection, and handle what it has sent."""
+        connection = self._connections[ready.number]
         if connection.is_ending:
             return
         if ready.can_write:
@@ -141,10 +122,8 @@ class Model:
     def _handle_batch(self, connection: Connection) -> None:
         """Handle one batch of what a connection has sent."""
         refused: dict[Refusal, list[bytes]] = {}
-        started, control_time = self.clock.now, 0.0
-        batch = next_batch(connection, self._fairness.share(connection), self._flow, self._count)
-        if connection.is_broken:
-            self._finish(connection, End.BROKEN)
+        control_time = 0
+        batch = next_batch(connection, self._schedule.read_limit(connection.number, connection.uid), self._flow, self._count)
         was_blocked = connection.blockers > 0
         handled = 0
         for each in batch:
@@ -152,25 +131,28 @@ class Model:
             is_message = self._handle(connection, each, refused)
             control_time += self.clock.now - before
             handled += 1
-            if connection.is_ending:
+            if connection.is_ending and not is_message:
                 break
             if is_message and connection.is_paced:
                 self._deliver_early(connection, len(each.data))
                 if connection.blockers and not was_blocked:
                     break
-            if control_time > self._limits.turn_time:
+            if control_time > self._turn_time:
                 break
         self._deliver(connection)
         for refusal, keys in sorted(refused.items()):
             self._sink.refused(connection.number, refusal, keys[0], len(keys))
         counted = batch if connection.is_ending else batch[:handled]
         connection.unread[:0] = batch[len(counted) :]
+        # A batch among them has a fault, and counts when it is taken again.
+        self._count["received_batches"] -= sum(not each.is_cut and each.data.startswith(BATCH_HEAD) for each in batch[len(counted) :])
         connection.received_packets += len(counted)
         connection.received_bytes += sum(len(each.data) for each in counted)
         self._count.update(received_packets=len(counted), received_bytes=sum(len(each.data) for each in counted))
         if not connection.unread or len(counted) < len(batch):
             self._flow.charge_unread(connection)
-        self._fairness.note_service(connection, len(counted), started, control_time)
+        is_owner = connection.sight >= Sight.ALL
+        self._schedule.serve(connection.number, connection.uid, now=self.clock.now, count=len(counted), own=control_time, is_owner=is_owner)
         if connection.is_at_end and not connection.unread:
             self._finish(connection, End.HANGUP)
 
@@ -209,7 +191,7 @@ class Model:
         matching = self._router.matching(key)
         recipients = [each for each in matching if not each.is_ending and (each is not sender or each.echo)]
         self._count["undeliverable"] += not recipients
-        packet = Packet(data, missed=[each.number for each in matching if each not in recipients], time=time.time_ns())
+        packet = Packet(data, missed=[each.number for each in matching if each not in recipients])
         is_apart = sender.is_paced and is_secret
         if is_apart:
             self._deliver(sender)
@@ -287,12 +269,15 @@ class Model:
 
     def _end_blocks(self) -> None:
         """Resume publishers that were blocked for too long."""
-        for connection in self._connections.values():
+        place, blocking = 0, self._flow.blocking
+        while place < len(blocking):
+            connection = blocking[place]
             if self._flow.is_idle(connection):
                 self._flush(connection)  # a slow reader makes progress before it is reported ready
             if self._flow.is_late(connection):
                 self._flow.fall_back(connection)
             self._flow.end_holds(connection)
+            place += blocking[place : place + 1] == [connection]
 
     # -- ends
 
@@ -315,7 +300,7 @@ class Model:
             account.connections -= 1
             if not account.connections:
                 del self._accounts[account.uid]
-                self._fairness.forget(account.uid)
+                self._schedule.forget(account.uid)
         del self._connections[connection.number]
         connection.link.close()
         if out.noticed_losses or out.unreported_losses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sbusd.dataplane.contract import UserCounters
+from sbusd.dataplane.counters import UserCounters
 
 Payer = int | None
 """The uid of a packet's publisher; None for a connection without a user."""
@@ -19,8 +19,8 @@ class Pool:
     bytes_limit: int
     packets: int = 0
     bytes: int = 0
-    guest_packets: Counter[int] = field(default_factory=Counter)
-    guest_bytes: Counter[int] = field(default_factory=Counter)
+    foreign_packets: Counter[int] = field(default_factory=Counter)
+    foreign_bytes: Counter[int] = field(default_factory=Counter)
 
     def has_space(self, length: int) -> bool:
         """Return whether one more packet fits."""
@@ -31,16 +31,16 @@ class Pool:
         if payer == owner or payer is None or owner is None:
             return True
         return (
-            self.packets + self.guest_packets[payer] + 1 <= self.packets_limit
-            and self.bytes + self.guest_bytes[payer] + length <= self.bytes_limit
+            self.packets + self.foreign_packets[payer] + 1 <= self.packets_limit
+            and self.bytes + self.foreign_bytes[payer] + length <= self.bytes_limit
         )
 
     def is_pressed(self, owner: Payer, payer: Payer, packets: int = 0, size: int = 0) -> bool:
         """Return whether less than a quarter of what the publisher may take is left after *packets* more packets."""
         packets, size, own_packets, own_bytes = self.packets + packets, self.bytes + size, packets, size
         if payer != owner and payer is not None and owner is not None:
-            packets += own_packets + self.guest_packets[payer]
-            size += own_bytes + self.guest_bytes[payer]
+            packets += own_packets + self.foreign_packets[payer]
+            size += own_bytes + self.foreign_bytes[payer]
         return packets > self.packets_limit - self.packets_limit // 4 or size > self.bytes_limit - self.bytes_limit // 4
 
     def charge(self, owner: Payer, payer: Payer, length: int, sign: int = 1, *, packets: int = 1) -> None:
@@ -48,8 +48,8 @@ class Pool:
         self.packets += sign * packets
         self.bytes += sign * length
         if payer != owner and payer is not None and owner is not None:
-            self.guest_packets[payer] += sign * packets
-            self.guest_bytes[payer] += sign * length
+            self.foreign_packets[payer] += sign * packets
+            self.foreign_bytes[payer] += sign * length
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +60,8 @@ class Account:
     room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
     connections: int = 0
     lost_packets: int = 0
+    leaving: int = 0
+    """Bytes of queues that were abandoned in this turn: they are freed at its end."""
     unread: int = 0
     """Bytes that its connections have sent and that were read, but not handled yet."""
     held_up: set[int] = field(default_factory=set)

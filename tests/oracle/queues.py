@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
 from tests.oracle.link import Link, Outcome
 from tests.oracle.pools import Account, Payer, Pool
 
@@ -35,8 +35,6 @@ class Packet:
     """Of the discarded: for connections of other users than its publisher's."""
     missed: list[int] = field(default_factory=list)
     """Connections that it matched and that it did not reach."""
-    time: int = 0
-    """When it was published, in nanoseconds since 1970."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +98,10 @@ class ClientQueue:
     left_packets: int = 0
     left_bytes: int = 0
     has_last_words: bool = False
+    leaving: list[Entry] = field(default_factory=list)
+    """What was abandoned in this turn, and is freed at its end."""
+    leaving_bytes: int = 0
+    leaving_keys: int = 0
     delivered_packets: int = 0
     delivered_bytes: int = 0
     lost_packets: int = 0
@@ -195,18 +197,35 @@ class ClientQueue:
     # -- the end
 
     def abandon(self) -> None:
-        """Discard what waits, because the connection ends."""
+        """Discard what waits, because the connection ends. The user and the whole bus are charged until the end of the turn."""
         self.count["abandoned_packets"] += self.room.packets
         if not self.has_last_words:
             self.left_packets += self.room.packets
             self.left_bytes += self.room.bytes
+        self.leaving_bytes += self.room.bytes
+        if self.account is not None:
+            self.account.leaving += self.room.bytes
+        held = self.count["held"]
         for entry in self._replaceable():
             self._charge(entry.payer, -KNOWN_KEY_BYTES)
+        self.leaving_keys += held - self.count["held"]
+        self.count["held"] = held
         for entry in (*self.notes, *self.waiting):
-            self._release(entry)
+            self._discharge(entry)
+            self.leaving.append(entry)
         self.notes.clear()
         self.waiting.clear()
         self.fixed = 0
+
+    def free(self) -> None:
+        """Free what was abandoned."""
+        for entry in self.leaving:
+            self._drop(entry)
+        self.leaving.clear()
+        self.count["held"] -= self.leaving_keys
+        if self.account is not None:
+            self.account.leaving -= self.leaving_bytes
+        self.leaving_bytes = self.leaving_keys = 0
 
     def end_with(self, words: bytes) -> None:
         """Discard what waits, and offer *words* as the last packet."""
@@ -269,7 +288,7 @@ class ClientQueue:
         """Return whether the user and the whole bus have room, whatever this queue has."""
         if self.account is None:
             return True
-        room = self.account.room
+        room, cost = self.account.room, cost + self.account.leaving
         if not room.has_space(cost) or not room.may_share(self.owner, payer, cost):
             return False
         return self.count["held"] + room.bytes + cost <= self.held_limit
@@ -297,10 +316,18 @@ class ClientQueue:
 
     def _release(self, entry: Entry) -> None:
         """Account for an entry that leaves the queue."""
+        self._drop(entry)
+        self._discharge(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        """Free the memory of an entry that nobody refers to any more."""
         for part in entry.parts():
             part.holders -= 1
             self.count["held"] -= 0 if part.holders else packet_bytes(len(part.data))
         self.count["held"] -= ENTRY_BYTES
+
+    def _discharge(self, entry: Entry) -> None:
+        """Take an entry out of the accounts."""
         for room in self._rooms():
             room.charge(self.owner, entry.payer, entry.cost, -1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from tests.oracle.connection import READ_PACKETS, Connection
 from tests.oracle.flow import FlowControl
 from tests.oracle.link import Received, Stream
@@ -36,9 +36,7 @@ def _read(connection: Connection, limit: int) -> list[Received]:
             case Stream.SHUT if not connection.out.is_broken:
                 connection.is_reading = False
                 connection.update_watch()
-            case Stream.BROKEN if not packets:
-                connection.is_broken = True
-            case Stream.SHUT | Stream.CLOSED | Stream.BROKEN:
+            case Stream.SHUT | Stream.CLOSED:
                 connection.is_at_end = True
             case Stream.EMPTY:
                 pass

@@ -57,9 +57,9 @@ def sender_prefix(sender: Connection) -> Packet:
 
 
 def tap_prefix(sender: Connection, packet: Packet) -> Packet:
-    """Return what goes in front of a message to a tap: who sent it and what became of it."""
-    line = b'CMSG !/tap\0{"kind":"message","time":%d,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d%b}\n'
+    """Return what goes in front of a message to a tap: who sent it and what became of it. The time is not the model's, but as long."""
+    line = b'CMSG !/tap\0{"kind":"message","time":1000000000000000000,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d%b}\n'
     named = b",".join(b"%d" % number for number in sorted(packet.missed)) if len(packet.missed) <= MISSED else b""
     missed = b',"missed":[%b]' % named if packet.missed else b""
     recipients = packet.handed + packet.queued
-    return Packet(line % (packet.time, sender.number, sender.cred, recipients, packet.queued, packet.discarded, missed))
+    return Packet(line % (sender.number, sender.cred, recipients, packet.queued, packet.discarded, missed))

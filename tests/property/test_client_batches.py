@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sbusd.client.errors import ProtocolError
 from sbusd.client.inbox import Bounds, Inbox, Overflow
-from sbusd.client.messages import Item
+from sbusd.client.items import Item
 from sbusd.client.outgoing import POSTED_BYTES, Outgoing
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
-from sbusd.protocol.batches import is_batch, join_batch, parse_batch
+from sbusd.protocol.packets import is_batch, join_batch, parse_batch
 
 KEYS = st.sampled_from([b"a", b"b", b"c/d"])
 
@@ -39,10 +39,10 @@ BOUNDS = st.builds(Bounds, st.integers(1, 30), st.integers(1, 300), st.sampled_f
 
 PATTERNS = st.lists(st.sampled_from([b"", b"a", b"b", b"c/"]), min_size=1, max_size=3)
 
-Told = tuple[list[list[Item]], Statistics, str]
+Outcome = tuple[list[list[Item]], Statistics, str]
 
 
-def told(packets: list[bytes], patterns: list[bytes], bounds: Bounds) -> Told:
+def received_items(packets: list[bytes], patterns: list[bytes], bounds: Bounds) -> Outcome:
     """Return what each subscription yields in the end, the counts, and the fault that ended it."""
     session = Session(bounds=bounds)
     inboxes: list[Inbox] = []
@@ -66,27 +66,27 @@ def told(packets: list[bytes], patterns: list[bytes], bounds: Bounds) -> Told:
 def test_any_split_into_batches_gives_the_same(groups: list[list[bytes]], patterns: list[bytes], bounds: Bounds) -> None:
     alone = [packet for group in groups for packet in group]
     together = [join_batch(group) if len(group) > 1 else group[0] for group in groups]
-    assert told(together, patterns, bounds) == told(alone, patterns, bounds)
+    assert received_items(together, patterns, bounds) == received_items(alone, patterns, bounds)
 
 
 @given(st.lists(MESSAGES | OTHERS, max_size=8), FAULTS, st.lists(MESSAGES, max_size=3), PATTERNS)
 def test_a_fault_ends_it_at_the_same_place(front: list[bytes], fault: bytes, behind: list[bytes], patterns: list[bytes]) -> None:
-    alone = told([*front, fault, *behind], patterns, Bounds())
+    alone = received_items([*front, fault, *behind], patterns, Bounds())
     assert alone[2]
-    assert told([join_batch([*front, fault, *behind])], patterns, Bounds()) == alone
+    assert received_items([join_batch([*front, fault, *behind])], patterns, Bounds()) == alone
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=8), st.binary(max_size=12), PATTERNS)
-def test_what_stands_in_front_of_any_bytes_comes(front: list[bytes], tail: bytes, patterns: list[bytes]) -> None:
+def test_packets_before_malformed_bytes_are_returned(front: list[bytes], tail: bytes, patterns: list[bytes]) -> None:
     """However a batch goes on, its first packets are those that it begins with, and nothing but a ProtocolError comes of it."""
-    whole = told(front, patterns, Bounds())[0]
-    broken = told([join_batch(front) + tail], patterns, Bounds())[0]
+    whole = received_items(front, patterns, Bounds())[0]
+    broken = received_items([join_batch(front) + tail], patterns, Bounds())[0]
     for expected, items in zip(whole, broken, strict=True):
         assert items[: len(expected)] == expected
 
 
 @given(st.lists(st.tuples(st.booleans(), MESSAGES), max_size=60), st.integers(20, 400), st.booleans(), st.data())
-def test_what_is_sent_is_what_was_put_in(packets: list[tuple[bool, bytes]], limit: int, takes_batches: bool, data: st.DataObject) -> None:
+def test_sent_packets_equal_the_input(packets: list[tuple[bool, bytes]], limit: int, takes_batches: bool, data: st.DataObject) -> None:
     outgoing = Outgoing(max(limit, 60))
     outgoing.takes_batches = takes_batches
     sent: list[bytes] = []

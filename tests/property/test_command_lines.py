@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sbusd.ctl.command_line import read_call
+from sbusd.ctl.group import command_function, module_of
 from sbusd.ctl.main import application
 from sbusd.ctl.settings import settings_of
 
@@ -35,8 +36,8 @@ def calls() -> Iterator[list[Called]]:
     made: list[Called] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in _NAMES:
-            module = import_module(f"sbusd.ctl.commands.{name}")
-            patch.setattr(module, "command", _recorder(name, module.command, made))
+            recorder = _recorder(name, command_function(name), made)
+            patch.setattr(import_module(module_of(name)), f"{name}_command", recorder)
         yield made
 
 
@@ -85,7 +86,7 @@ def test_both_read_the_same(calls: list[Called], front: list[str], name: str, re
         ("call --twin 7 c d", {"name": "c", "data": "d", "twin": 7}),
     ],
 )
-def test_what_is_usual_is_read_without_typer(calls: list[Called], line: str, expected: dict[str, object]) -> None:
+def test_common_command_lines_are_parsed_without_typer(calls: list[Called], line: str, expected: dict[str, object]) -> None:
     read = read_call(line.split())
     assert read is not None
     calls.clear()

@@ -1,7 +1,7 @@
 """No life of the journal, the bus and the feed makes the feed pass over an entry in silence, or change the order of entries.
 
 A model of them: entries are written and vacuumed, the feed turns, the bus refuses or goes away after some of a batch, the feed is
-killed or stopped and started again. At the end each entry was published, or it is in the number of a loss that was told.
+killed or stopped and started again. At the end each entry has been published or is counted in a reported loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sbusd.feeds.journal.feed import JournalFeed, StartPosition
 
 
 class KilledError(Exception):
-    """The feed ends here, without a word more."""
+    """The feed ends here, without any cleanup."""
 
 
 def cursor(number: int) -> Cursor:
@@ -31,7 +31,7 @@ def cursor(number: int) -> Cursor:
 
 
 class ModelJournal:
-    """Entries by number; what is vacuumed is gone. One that waits is told at once: there is nobody to wait for."""
+    """Entries by number, without vacuumed ones. A wait ends immediately, because no other process writes entries."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -72,7 +72,7 @@ class ModelJournal:
 
 
 class ModelPublisher:
-    """What the bus has routed, in order: entries by number, losses by their count, below 0."""
+    """The messages that the bus has routed, in order: entries by number, losses as negative counts."""
 
     def __init__(self) -> None:
         self.reconnects = 0
@@ -83,15 +83,15 @@ class ModelPublisher:
         for number, (key, payload) in enumerate(batch):
             if number == self.kill_after:
                 raise KilledError
-            told = json.loads(payload)
-            self.routed.append(-told["count"] if key == "journal/-/lost" else int(told["MESSAGE"]))
+            reported = json.loads(payload)
+            self.routed.append(-reported["count"] if key == "journal/-/lost" else int(reported["MESSAGE"]))
         if self.kill_after is not None:
             raise KilledError
         return 0
 
 
-class Life(RuleBasedStateMachine):
-    """Everything that can happen, in any order."""
+class JournalFeedMachine(RuleBasedStateMachine):
+    """All events, in any order."""
 
     @initialize()
     def begin(self) -> None:
@@ -160,17 +160,17 @@ class Life(RuleBasedStateMachine):
         self.write(1)
         self.feed.turn()
         seen = {number for number in self.publisher.routed if number > 0}
-        told = -sum(number for number in self.publisher.routed if number < 0)
+        reported = -sum(number for number in self.publisher.routed if number < 0)
         missing = set(range(2, self.journal.next)) - seen
         assert not missing & set(self.journal.entries), "what is still there was published"
-        # What was told just before a kill is told again, losses as entries; without a kill nothing is.
-        assert told >= len(missing)
+        # Only after a kill the last items are published again, and losses as entries.
+        assert reported >= len(missing)
         if not self.kills:
-            assert told == len(missing)
+            assert reported == len(missing)
             assert sorted(seen) == [number for number in self.publisher.routed if number > 0]
         self.journal.close()
         self.folder.cleanup()
 
 
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-TestLife = Life.TestCase
+JournalFeedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestJournalFeed = JournalFeedMachine.TestCase

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.restart import snapshot
+from sbusd.restart import state_log
 from sbusd.restart.connection_store import ConnectionStore
 from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
-from tests.support.parlour import Guest, Parlour
+from tests.support.in_process_bus import BusClient, InProcessBus
 
 PATTERNS = [b"", b"a", b"a/", b"a/b", b"b\xff", b"c" * 30, b"d", b"e"]
 GUESTS = 4
@@ -44,34 +44,34 @@ class Killed(BaseException):
 class Client:
     """A client and its settings."""
 
-    guest: Guest | None = None
+    client: BusClient | None = None
     patterns: Counter[bytes] = field(default_factory=Counter)
     echo: bool = True
     tap: bytes | None = None
 
     def send(self, packet: bytes) -> None:
-        assert self.guest is not None
-        self.guest.send(packet)
+        assert self.client is not None
+        self.client.send(packet)
 
     def close(self) -> None:
-        assert self.guest is not None
-        self.guest.close()
+        assert self.client is not None
+        self.client.close()
 
 
 class Machine:
     """A bus with a state log, and a model of its state."""
 
     def __init__(self) -> None:
-        self.parlour = Parlour()
-        self.store = ConnectionStore.create(lambda: [client.fd for client in self.parlour.broker.components().roster])
+        self.bus = InProcessBus()
+        self.store = ConnectionStore.create(lambda: [client.fd for client in self.bus.broker.components().roster])
         self.file = StateFile.create()
-        self.kept = StateLog(self.file, self.store, self.parlour.broker.components)
+        self.kept = StateLog(self.file, self.store, self.bus.broker.components)
         self.kept.begin()
-        self.parlour.broker.set_change_log(self.kept)
+        self.bus.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}
 
     def close(self) -> None:
-        self.parlour.close()
+        self.bus.close()
         self.store.close()
         self.file.close()
 
@@ -84,8 +84,8 @@ class Machine:
         name, *rest = action
         if name == "arrive":
             if len(self.clients) < GUESTS:
-                client = self.clients[self.parlour._next] = Client()
-                client.guest = self.parlour.guest()
+                client = self.clients[self.bus._next] = Client()
+                client.client = self.bus.client()
             return
         if name == "rewrite":
             self.kept._is_due = True
@@ -104,7 +104,7 @@ class Machine:
             self.clients.pop(number).close()
         else:
             self.send(self.clients[number], name, rest[1])
-        self.parlour.run()
+        self.bus.run()
 
     def send(self, client: Client, name: object, what: object) -> None:
         """Send a request of a client."""
@@ -128,7 +128,7 @@ class Machine:
             left = state.replay(file.records())
         finally:
             file.close()
-        assert left.bus.next_connection > max((number for number, each in self.clients.items() if each.guest), default=0)
+        assert left.bus.next_connection > max((number for number, each in self.clients.items() if each.client), default=0)
         return {number: (each.patterns, each.settings.echo, each.tap) for number, each in left.connections.items()}
 
 
@@ -153,10 +153,10 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
 def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
+    monkeypatch.setattr(state_log, "STEP_PATTERNS", 2)
     monkeypatch.setattr(statefile, "FREED_AT_ONCE", statefile.PAGE)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.bus.credentials_of)
     try:
         before = machine.model()
         try:
@@ -179,9 +179,9 @@ def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: 
 @pytest.mark.parametrize("moves", range(40))
 def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, with a snapshot that is sure to be under way: at step *moves* something changes before, at and behind its place."""
-    monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
+    monkeypatch.setattr(state_log, "STEP_PATTERNS", 2)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.bus.credentials_of)
     try:
         for number in range(GUESTS):
             machine.do(("arrive",))
@@ -208,7 +208,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(moves: int, m
 def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In units that are the same on every machine. A pattern more than STEP_BYTES may be written, and a client's head."""
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.bus.credentials_of)
     written: list[tuple[int, int]] = []
     write_draft = machine.file.add_to_draft
 
@@ -231,20 +231,20 @@ def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.
             assert len(written) - calls <= 1
             freed.append(obsolete - (machine.file._obsolete.length if machine.file._obsolete else 0))
         longest = 4_100
-        assert max(records for records, _ in written) <= snapshot.STEP_PATTERNS + 2
-        assert max(size for _, size in written) <= snapshot.STEP_BYTES + longest + 1_024
+        assert max(records for records, _ in written) <= state_log.STEP_PATTERNS + 2
+        assert max(size for _, size in written) <= state_log.STEP_BYTES + longest + 1_024
         assert max(freed) <= statefile.FREED_AT_ONCE
         assert sum(size for _, size in written) == machine.file.size
-        assert len(written) * (snapshot.STEP_BYTES + longest + 1_024) >= machine.file.size
+        assert len(written) * (state_log.STEP_BYTES + longest + 1_024) >= machine.file.size
     finally:
         machine.close()
 
 
 def test_a_change_that_is_missing_from_the_draft_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above can fail: a snapshot that does not know its position loses changes before it."""
-    monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
+    monkeypatch.setattr(state_log.Snapshot, "covers", lambda *_: False)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.bus.credentials_of)
     try:
         machine.do(("arrive",))
         machine.do((b"SUB", 0, b"a"))

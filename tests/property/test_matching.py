@@ -72,26 +72,26 @@ def test_both_matchers_agree_on_patterns_made_from_the_key(data: st.DataObject, 
 
 
 @given(TEXTS, TEXTS, KEYSPACES)
-def test_a_pattern_without_wildcards_takes_itself_alone(pattern: bytes, key: bytes, keyspace: KeySpace) -> None:
+def test_a_pattern_without_wildcards_matches_only_itself(pattern: bytes, key: bytes, keyspace: KeySpace) -> None:
     assume(pattern and b"*" not in pattern and not pattern.endswith(keyspace.separator))
     assert keyspace.matches(pattern, pattern)
     assert keyspace.matches(pattern, key) == (pattern == key)
 
 
 @given(TEXTS, KEYSPACES)
-def test_the_empty_pattern_takes_all_but_reserved_keys(key: bytes, keyspace: KeySpace) -> None:
+def test_the_empty_pattern_matches_all_but_reserved_keys(key: bytes, keyspace: KeySpace) -> None:
     assert keyspace.matches(b"", key) == (keyspace.separator == b"." or not key.startswith(b"!/"))
 
 
 @given(TEXTS, TEXTS, ANY_BYTES, KEYSPACES)
-def test_what_a_trailing_separator_takes_it_takes_with_anything_behind(pattern: bytes, key: bytes, more: bytes, keyspace: KeySpace) -> None:
+def test_a_trailing_separator_also_matches_all_longer_keys(pattern: bytes, key: bytes, more: bytes, keyspace: KeySpace) -> None:
     pattern += keyspace.separator
     if keyspace.matches(pattern, key):
         assert keyspace.matches(pattern, key + more)
 
 
 @given(TEXTS, ANY_BYTES, KEYSPACES)
-def test_a_star_takes_the_rest_of_its_segment(start: bytes, rest: bytes, keyspace: KeySpace) -> None:
+def test_a_star_matches_the_rest_of_its_segment(start: bytes, rest: bytes, keyspace: KeySpace) -> None:
     key = start + rest.replace(keyspace.separator, b"")
     assume(b"*" not in start and (keyspace.separator == b"." or not key.startswith(b"!/")))
     assert keyspace.matches(start + b"*", key)

@@ -7,8 +7,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import Reach
+from sbusd.protocol.keys import KeySpace, Reach
 
 KEYSPACES = (KeySpace(), KeySpace(b"."), KeySpace(prefix=b"!/cred/1/2/3"))
 
@@ -23,7 +22,7 @@ PREFIXES = st.lists(st.sampled_from([b"a", b"b", b"!", b"/"]), max_size=3).map(b
     [b"!/cred/", b"!/cred", b"!/cred/1/", b"!/cred/1/2/3/", b"!/cred/1/2/3/a", b"!/c"]
 )
 TAILS = [b"".join(tail) for length in range(6) for tail in itertools.product([b"a", b"b", b"/", b"!"], repeat=length)]
-"""What can stand behind a prefix: a pattern of four symbols that reaches under it at all reaches one of these."""
+"""Continuations of a prefix: a pattern of four symbols that matches any key below the prefix matches one of these."""
 
 
 @settings(deadline=None, max_examples=300)
@@ -33,7 +32,7 @@ TAILS = [b"".join(tail) for length in range(6) for tail in itertools.product([b"
 @example(b"*/", b"!/cred/", KeySpace())
 @example(b"*a/b", b"a", KeySpace())
 @example(b"a**/", b"ab", KeySpace())
-def test_a_pattern_could_reach_a_prefix_exactly_if_it_takes_a_key_that_begins_so(pattern: bytes, prefix: bytes, keyspace: KeySpace) -> None:
+def test_a_pattern_overlaps_a_prefix_exactly_if_it_matches_a_key_with_the_prefix(pattern: bytes, prefix: bytes, keyspace: KeySpace) -> None:
     pattern, prefix = (text.replace(b"/", keyspace.separator) for text in (pattern, prefix))
     tails = [tail.replace(b"/", keyspace.separator) for tail in TAILS]
     # They are too short for the five segments of a secret: what the pattern itself spells out is tried too.
@@ -44,7 +43,7 @@ def test_a_pattern_could_reach_a_prefix_exactly_if_it_takes_a_key_that_begins_so
 
 @settings(deadline=None, max_examples=300)
 @given(PATTERNS, PREFIXES)
-def test_a_pattern_within_a_prefix_takes_no_key_that_begins_otherwise(pattern: bytes, prefix: bytes) -> None:
+def test_a_pattern_within_a_prefix_matches_no_key_outside_of_it(pattern: bytes, prefix: bytes) -> None:
     keys = [key for key in TAILS[:1_365] if KeySpace().matches(pattern, key)]
     if Reach(KeySpace(), pattern).is_within(prefix):
         assert all(key.startswith(prefix) for key in keys)

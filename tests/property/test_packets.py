@@ -46,23 +46,23 @@ PACKETS = (
 
 
 @given(PACKETS)
-def test_what_is_encoded_is_parsed(packet: Packet) -> None:
+def test_encoded_packets_are_parsed(packet: Packet) -> None:
     assert parse_packet(encode(packet)) == packet
 
 
 @given(st.tuples(st.sampled_from([b"MSG ", b"SUB ", b"UNSUB ", b"CMSG ", b"MSG", b"sub "]), st.binary()).map(b"".join))
 @example(b"SUB a\0ignored")
-def test_what_is_parsed_is_encoded_to_the_same_bytes(data: bytes) -> None:
+def test_parsed_packets_are_encoded_to_the_same_bytes(data: bytes) -> None:
     try:
         packet = parse_packet(data)
     except ProtocolError:
         return
-    # Of SUB and UNSUB, what stands behind a NUL means nothing.
+    # In SUB and UNSUB, the bytes after a NUL are ignored.
     assert encode(packet) == (data if isinstance(packet, Publish | Control) else data.partition(b"\0")[0])
 
 
 @given(st.sampled_from(ErrorCode), st.text(st.characters(codec="utf-8")))
-def test_an_error_comes_as_it_was_told(code: ErrorCode, words: str) -> None:
+def test_an_error_survives_encoding(code: ErrorCode, words: str) -> None:
     packet = parse_packet(error_packet(code, words))
     assert isinstance(packet, Control)
     assert packet.payload is not None

@@ -13,9 +13,8 @@ from sbusd.broker.policy import Policy
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal
 from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import Reach
-from tests.support.world import REFUSALS, World
+from sbusd.protocol.keys import KeySpace, Reach
+from tests.support.switch_harness import REFUSALS, SwitchHarness
 
 WORDS = st.sampled_from(["allow", "deny", None])
 PREFIXES = st.lists(st.sampled_from(["a", "b", "/"]), max_size=3).map("".join)
@@ -95,7 +94,7 @@ ANY_RULES = st.lists(RULES | RESERVED_RULES, max_size=6)
 
 @settings(max_examples=500)
 @given(ANY_RULES, st.sampled_from([b"", b"1", b"2", b"02", b"*"]), st.sampled_from(KEYS + SECRETS + ADDRESSED), CLIENTS)
-def test_an_address_is_no_way_around_the_rules(rules: list[PolicyRule], number: bytes, key: bytes, who: Credentials) -> None:
+def test_an_address_does_not_bypass_the_rules(rules: list[PolicyRule], number: bytes, key: bytes, who: Credentials) -> None:
     access = AccessRules(KeySpace(), 4_096, Policy(tuple(rules)))
     addressed = b"!/conn/%b/%b" % (number, key)
     allowed = access.publication(key, who).is_allowed
@@ -117,24 +116,24 @@ def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: byte
 @pytest.mark.parametrize("separator", [b"/", b"."])
 @settings(deadline=None, max_examples=100)
 @given(ANY_RULES, st.lists(st.sampled_from(KEYS) | st.sampled_from(SECRETS + ADDRESSED), max_size=12), CLIENTS)
-def test_a_switch_refuses_what_the_policy_does_and_nothing_else(
+def test_the_switch_rejects_exactly_what_the_policy_denies(
     separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials
 ) -> None:
     access = AccessRules(KeySpace(separator), 4_096, Policy(tuple(rules)))
-    world = World(keyspace=KeySpace(separator))
+    harness = SwitchHarness(keyspace=KeySpace(separator))
     try:
-        world.switch.set_publish_rules(access.policy.publish_rules())
-        publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x", *NUMBERS)
-        world.switch.set_party(publisher, who.uid, rules=access.policy.publish_mask(who))
+        harness.switch.set_publish_rules(access.policy.publish_rules())
+        publisher, listener = harness.connect(), harness.connect(b"", b"!/cred//1//x", *NUMBERS)
+        harness.switch.set_party(publisher, who.uid, rules=access.policy.publish_mask(who))
         for key in keys:
-            world.send(publisher, b"MSG %b\0" % key)
-            world.run()
+            harness.send(publisher, b"MSG %b\0" % key)
+            harness.run()
         verdicts = [access.publication(key, who) for key in keys]
-        assert world.drain(listener) == [b"MSG %b\0" % key for key, verdict in zip(keys, verdicts, strict=True) if verdict.is_allowed]
+        assert harness.drain(listener) == [b"MSG %b\0" % key for key, verdict in zip(keys, verdicts, strict=True) if verdict.is_allowed]
         expected = [
             REFUSALS[Refusal.RESERVED if verdict.rule is None else Refusal.POLICY] for verdict in verdicts if not verdict.is_allowed
         ]
-        assert world.drain(publisher) == expected
-        world.check_balance()
+        assert harness.drain(publisher) == expected
+        harness.check_balance()
     finally:
-        world.close()
+        harness.close()

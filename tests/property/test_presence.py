@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
-from tests.support.parlour import Guest, Parlour
+from tests.support.in_process_bus import BusClient, InProcessBus
 
 OWNER, ALICE, BOB, SEEING = 0, 1_000, 1_001, 1_002
 USERS = st.sampled_from([OWNER, ALICE, BOB, SEEING])
@@ -30,15 +30,15 @@ def uid_of(cred: object) -> int:
 
 
 @dataclass
-class Book:
-    """What a listener believes: who is there, and who is a member of what."""
+class ListenerState:
+    """The state that a listener derives from events: connections, and the members of each group."""
 
     uid: int
     present: set[int] = field(default_factory=set)
     members: dict[bytes, set[int]] = field(default_factory=dict)
 
     def may_know(self, key: bytes, uid: int) -> bool:
-        """Return whether this listener is told of the subscriptions of the user *uid* to *key*."""
+        """Return whether this listener receives events about subscriptions of the user *uid* to *key*."""
         if self.uid in {uid, OWNER}:
             return True
         return self.uid == SEEING and not key.startswith(b"!/cred/")
@@ -67,102 +67,102 @@ class Book:
             group ^= {connection}
 
 
-class Lives(RuleBasedStateMachine):
-    """Clients come, subscribe and go; some of them listen."""
+class PresenceMachine(RuleBasedStateMachine):
+    """Clients connect, subscribe and disconnect; some of them listen to events."""
 
-    guests: Bundle[Guest] = Bundle("guests")
+    clients: Bundle[BusClient] = Bundle("guests")
 
     @initialize()
     def open(self) -> None:
-        self.parlour = Parlour(SETTINGS)
+        self.bus = InProcessBus(SETTINGS)
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("sbusd.broker.fast_path.credentials_of", self.parlour.credentials_of)
+        self.patch.setattr("sbusd.broker.fast_path.credentials_of", self.bus.credentials_of)
         self.users: dict[int, int] = {}
-        self.books: dict[int, Book] = {}
-        self.listeners: dict[int, Guest] = {}
+        self.books: dict[int, ListenerState] = {}
+        self.listeners: dict[int, BusClient] = {}
 
-    @rule(target=guests, uid=USERS)
-    def connect(self, uid: int) -> Guest:
-        guest = self.parlour.guest(uid=uid)
-        self.users[guest.connection] = uid
-        return guest
+    @rule(target=clients, uid=USERS)
+    def connect(self, uid: int) -> BusClient:
+        client = self.bus.client(uid=uid)
+        self.users[client.connection] = uid
+        return client
 
-    @rule(guest=guests, pattern=st.sampled_from(GROUPS), verb=st.sampled_from([b"SUB ", b"SUB ", b"UNSUB "]))
-    def subscribe(self, guest: Guest, pattern: bytes, verb: bytes) -> None:
-        if pattern != SECRET or self.users[guest.connection] == ALICE:
-            guest.send(verb + pattern)
+    @rule(client=clients, pattern=st.sampled_from(GROUPS), verb=st.sampled_from([b"SUB ", b"SUB ", b"UNSUB "]))
+    def subscribe(self, client: BusClient, pattern: bytes, verb: bytes) -> None:
+        if pattern != SECRET or self.users[client.connection] == ALICE:
+            client.send(verb + pattern)
 
-    @rule(guest=consumes(guests), is_rude=st.booleans())
-    def leave(self, guest: Guest, is_rude: bool) -> None:
-        self.listeners.pop(guest.connection, None)
-        self.books.pop(guest.connection, None)
+    @rule(client=consumes(clients), is_rude=st.booleans())
+    def leave(self, client: BusClient, is_rude: bool) -> None:
+        self.listeners.pop(client.connection, None)
+        self.books.pop(client.connection, None)
         if is_rude:
-            guest.send(b"no packet of the protocol")
+            client.send(b"no packet of the protocol")
         else:
-            guest.close()
+            client.close()
 
     @rule()
     def take_a_turn(self) -> None:
-        self.parlour.switch.turn(0)
+        self.bus.switch.turn(0)
 
-    @rule(guest=guests)
-    def listen(self, guest: Guest) -> None:
-        if guest.connection in self.books:
+    @rule(client=clients)
+    def listen(self, client: BusClient) -> None:
+        if client.connection in self.books:
             return
-        guest.receive_all()
-        guest.subscribe(b"!/event/")
-        book = Book(self.users[guest.connection])
-        book.present, book.members = self.lists(guest, book)
-        self.books[guest.connection], self.listeners[guest.connection] = book, guest
+        client.receive_all()
+        client.subscribe(b"!/event/")
+        state = ListenerState(self.users[client.connection])
+        state.present, state.members = self.lists(client, state)
+        self.books[client.connection], self.listeners[client.connection] = state, client
 
-    @rule(guest=guests)
-    def compare(self, guest: Guest) -> None:
-        if guest.connection in self.books:
-            self.check(guest)
+    @rule(client=clients)
+    def compare(self, client: BusClient) -> None:
+        if client.connection in self.books:
+            self.check(client)
 
-    def check(self, guest: Guest) -> None:
-        """Fail unless what a listener believes is what it is told."""
-        book = self.books[guest.connection]
-        present, members = self.lists(guest, book)
-        listed = {number for number, uid in self.users.items() if uid == book.uid or book.uid in {OWNER, SEEING}}
-        assert (present & listed, members) == (book.present & listed, book.members)
+    def check(self, client: BusClient) -> None:
+        """Fail unless the derived state of a listener equals the lists of the bus."""
+        state = self.books[client.connection]
+        present, members = self.lists(client, state)
+        listed = {number for number, uid in self.users.items() if uid == state.uid or state.uid in {OWNER, SEEING}}
+        assert (present & listed, members) == (state.present & listed, state.members)
 
-    def lists(self, guest: Guest, book: Book) -> tuple[set[int], dict[bytes, set[int]]]:
-        """Ask for all lists at once, so that events may come between the answers, and play back to each what comes behind it."""
-        asked = [key for key in GROUPS if book.asks(key)]
+    def lists(self, client: BusClient, state: ListenerState) -> tuple[set[int], dict[bytes, set[int]]]:
+        """Request all lists at once, so that events may arrive between the responses, and apply to each the events after it."""
+        asked = [key for key in GROUPS if state.asks(key)]
         for key in asked:
-            guest.control(controls.MEMBERS, key)
-        guest.control(controls.CONNECTIONS)
+            client.control(controls.MEMBERS, key)
+        client.control(controls.CONNECTIONS)
         present: set[int] = set()
         members: dict[bytes, set[int]] = {}
-        fresh = Book(book.uid)
-        for packet in guest.receive_all():
+        fresh = ListenerState(state.uid)
+        for packet in client.receive_all():
             head, _, payload = packet.partition(b"\0")
             if head.startswith(b"MSG !/event/"):
-                if book.members:
-                    book.hear(head[4:], payload)
+                if state.members:
+                    state.hear(head[4:], payload)
                 fresh.hear(head[4:], payload)
             elif head == b"CMSG !/bus/members":
                 key = asked[len(members)]
                 found = json.loads(payload)["members"]
-                members[key] = fresh.members[key] = {each["id"] for each in found if book.may_know(key, uid_of(each["cred"]))}
+                members[key] = fresh.members[key] = {each["id"] for each in found if state.may_know(key, uid_of(each["cred"]))}
             elif head == b"CMSG !/bus/connections":
                 present = fresh.present = {each["id"] for each in json.loads(payload)["connections"]}
         assert len(members) == len(asked)
         return present, members
 
     def teardown(self) -> None:
-        if not hasattr(self, "parlour"):
+        if not hasattr(self, "bus"):
             return
         try:
-            for guest in self.listeners.values():
-                self.check(guest)
+            for client in self.listeners.values():
+                self.check(client)
         finally:
-            self.parlour.close()
+            self.bus.close()
             self.patch.undo()
 
 
-Lives.TestCase.settings = settings(
+PresenceMachine.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-TestLives = Lives.TestCase
+TestPresence = PresenceMachine.TestCase

@@ -31,7 +31,7 @@ CASES = [("symbols", "plain", 6), ("heads", "plain", 6), ("heads", "prefix", 6),
 SECRETS = [
     *[b"1/1/1/a", b"1/1/1/", b"1/1/1/a/a", b"1///a", b"/1//a", b"//1/a", b"/1//", b"1/1//1", b"*/*/*/a", b"a/a/a/a", b"1/1/1/*"],
 ]
-"""Secret keys that are nobody's but user 1's, or not even his, behind ``!/cred/``."""
+"""Private keys after ``!/cred/`` that belong to user 1, or to no user."""
 
 SERVERS = [b"!/", b"!/a", b"!/a/", b"!/bus/x", b"!/1/a", b"!/conn/5/x", b"!/cred", b"!/*/a", b"!//", b"!/!/cred/1"]
 """Reserved keys of the bus itself, and an address that is not the client's."""
@@ -40,7 +40,7 @@ EVENTS = [b"!/event/connect/3", b"!/event/1/a", b"!/event/a", b"!/event/"]
 """Keys that anybody may subscribe to, by spelling out their head."""
 
 CUT = [b"!/cred/", b"!/cred/1", b"!/cred/1/1/1", b"!/cred/1/1/", b"!/cred//"]
-"""Secret keys that are cut short, so nobody can publish to them."""
+"""Truncated private keys, to which no user can publish."""
 
 OWNER = Credentials(pid=1, uid=1, gid=1)
 STRANGER = Credentials(pid=7, uid=2, gid=2, groups=frozenset({5, 6}))
@@ -54,7 +54,7 @@ def patterns_of(alphabet: str, most: int = 6) -> tuple[bytes, ...]:
 
 
 def secret_keys(bus: KeySpace) -> list[bytes]:
-    """Return the secret keys of *bus*, behind its prefix."""
+    """Return the private keys of *bus*, behind its prefix."""
     head = bus.prefix + b"/!/cred/" if bus.prefix else b"!/cred/"
     return [head + rest for rest in SECRETS]
 
@@ -107,7 +107,7 @@ def test_there_are_as_many_patterns_as_there_should_be() -> None:
 
 
 @pytest.mark.parametrize(("alphabet", "bus", "most"), CASES)
-def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(alphabet: str, bus: str, most: int) -> None:
+def test_accepted_patterns_of_others_match_no_private_and_no_server_key(alphabet: str, bus: str, most: int) -> None:
     keyspace = BUSES[bus]
     acceptance = AccessRules(keyspace, 4_096)
     patterns = in_front(patterns_of(alphabet, most), keyspace)
@@ -118,7 +118,7 @@ def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(al
             router.add(slot, pattern)
         for key in SERVERS + CUT:
             assert not router.lookup(key)[0], key
-        # On a bus behind a prefix, keys without it are nobody's.
+        # On a bus with a credential prefix, keys without it belong to no user.
         for key in [b"!/cred/" + rest for rest in SECRETS] if keyspace.prefix else []:
             assert not router.lookup(key)[0], key
         for key in secret_keys(keyspace) if credentials is STRANGER else []:
@@ -126,7 +126,7 @@ def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(al
 
 
 @pytest.mark.parametrize("bus", BUSES)
-def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
+def test_the_owner_of_a_private_key_receives_it(bus: str) -> None:
     """Without this, a bus that accepts nothing would pass all of the above."""
     keyspace = BUSES[bus]
     acceptance = AccessRules(keyspace, 4_096)
@@ -144,8 +144,8 @@ def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
         assert not router.lookup(key)[0], key
 
 
-def test_what_is_refused_is_refused_for_its_reason() -> None:
-    """EACCES ends a connection, EPERM does not: who asks for a server's key has made a mistake, who asks for another's secret not."""
+def test_each_refusal_has_its_reason() -> None:
+    """EACCES ends a connection, EPERM does not: a subscription to a key of the server is a mistake, one to a private key is an attack."""
     acceptance = AccessRules(KeySpace(), 4_096)
     for pattern in patterns_of("symbols"):
         code = acceptance.subscription(pattern, STRANGER).code
@@ -175,7 +175,7 @@ def test_a_longer_pattern_must_spell_out_the_guarded_segments_too(pattern: bytes
 
 
 @given(st.data(), SECRET_KEY, BUS, CREDENTIALS)
-def test_who_hears_a_secret_has_every_id_that_it_names(data: st.DataObject, key: bytes, keyspace: KeySpace, who: Credentials) -> None:
+def test_recipients_of_a_private_key_have_all_of_its_ids(data: st.DataObject, key: bytes, keyspace: KeySpace, who: Credentials) -> None:
     """The pattern is the key with some segments made wild, or cut: what an attacker would try."""
     segments = [data.draw(st.sampled_from([segment, segment, segment, segment[:1] + b"*"])) for segment in key.split(b"/")]
     pattern = b"/".join(segments[: data.draw(st.integers(0, len(segments)))]) + data.draw(st.sampled_from([b"", b"/"]))

@@ -27,13 +27,13 @@ def texts_of(tokens: list[bytes], most: int) -> list[bytes]:
 
 
 def expected_refusal(keyspace: KeySpace, key: bytes) -> Refusal | None:
-    """Return what a publisher to *key* must be told."""
+    """Return the expected refusal for a publisher to *key*."""
     return None if keyspace.is_publishable(key) else Refusal.RESERVED
 
 
 @pytest.mark.parametrize("keyspace", KEYSPACES, ids=["slash", "dot", "prefix"])
-def test_every_short_pattern_reaches_what_it_must_and_nothing_else(keyspace: KeySpace) -> None:
-    """1,400,000 pairs in all; each pattern has a slot of its own, so that one lookup tells of all patterns."""
+def test_every_short_pattern_matches_exactly_its_keys(keyspace: KeySpace) -> None:
+    """1,400,000 pairs in all; each pattern has its own slot, so that one lookup tests all patterns."""
     patterns = texts_of([b"a", b"*", b"!", keyspace.separator, b"ab"], 5)
     keys = texts_of([b"a", b"!", keyspace.separator], 4)
     router = Router(keyspace, 1 << 20)
@@ -52,8 +52,8 @@ def test_every_short_pattern_reaches_what_it_must_and_nothing_else(keyspace: Key
     assert router.is_bare
 
 
-class RouterLife(RuleBasedStateMachine):
-    """Patterns come and go while keys are looked up; the model is a counter of what is stored."""
+class RouterMachine(RuleBasedStateMachine):
+    """Patterns are added and removed while keys are looked up; the model counts the stored patterns."""
 
     @initialize(keyspace=st.sampled_from(KEYSPACES), cache_bytes=st.sampled_from([0, 16, 64, 256, 4096]))
     def open(self, keyspace: KeySpace, cache_bytes: int) -> None:
@@ -115,8 +115,8 @@ def can_match(pattern: bytes, separator: bytes) -> bool:
     return all(not segment.partition(b"*")[2].strip(b"*") for segment in pattern.split(separator))
 
 
-RouterLife.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
-TestRouterLife = RouterLife.TestCase
+RouterMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestRouter = RouterMachine.TestCase
 
 
 def test_the_cache_forgets_when_it_is_full_and_answers_all_the_same() -> None:
@@ -141,7 +141,7 @@ def test_a_change_of_patterns_is_seen_through_the_cache() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"/" * 65_536, b"a/" * 32_768, b"*/" * 32_768, b"*/" * 32_767 + b"a", b"x" * 65_535 + b"*"])
-def test_the_longest_pattern_that_can_be_configured_comes_and_goes(pattern: bytes) -> None:
+def test_the_longest_configurable_pattern_can_be_added_and_removed(pattern: bytes) -> None:
     """One node for each segment: a walk by recursion once overflowed the stack, and ended the bus."""
     router = Router(KeySpace(), 1 << 20)
     router.add(1, pattern)
@@ -166,7 +166,7 @@ def test_stems_as_deep_as_literals_are_long_come_and_go() -> None:
     assert router.is_bare
 
 
-def test_many_segments_beside_each_other_come_and_go_in_any_order() -> None:
+def test_many_sibling_segments_are_added_and_removed_in_any_order() -> None:
     """Each is found, and none that has gone, while the tree of a node is rebalanced around it."""
     router = Router(KeySpace(), 0)
     order = [number * 7_919 % 5_000 for number in range(5_000)]

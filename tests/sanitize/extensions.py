@@ -1,4 +1,4 @@
-"""Compiles extension modules with AddressSanitizer and UndefinedBehaviorSanitizer, beside their sources.
+"""Compiles extension modules with AddressSanitizer and UndefinedBehaviorSanitizer, next to their sources.
 
 By the compiler itself: setuptools would take the flags that pyproject.toml gives it.
 """

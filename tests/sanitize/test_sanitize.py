@@ -31,7 +31,7 @@ def test_deliberate_errors_are_found(build: Build) -> None:
     assert build.reports() == []
 
 
-def test_what_is_right_passes(build: Build) -> None:
+def test_correct_code_passes(build: Build) -> None:
     code = "import sys; from tests.sanitize import canary; print(canary.overflow(0), sys.executable)"
     done = build.run("-c", code, is_captured=True, timeout_seconds=60)
     assert done.stdout == f"{2**31 - 1} {build.python}\n"

@@ -1,4 +1,4 @@
-"""``make soak MINUTES=n``: random clients of all kinds on one daemon; every message is accounted for, and nothing is left behind.
+"""``make soak MINUTES=n``: random clients of all kinds on one daemon; every message is accounted for, and no resources leak.
 
 0: all accounts balance, descriptors and memory are back where they were; 1: not; 2: it could not be tried.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak.book import SoakError
+from tests.soak.accounts import SoakError
 from tests.soak.soak import CONFIG, Soak, descriptors_of, memory_of
 from tests.support.daemons import Daemon, start_daemon
 from tools.stage import Stage, open_folder
@@ -22,27 +22,27 @@ from tools.stage import Stage, open_folder
 FAILED = 1
 NOT_TRIED = 2
 WARM_PART = 0.1
-"""Of the time, to touch the memory that a busy bus needs; the rest must not need more."""
+"""The part of the time in which the bus allocates its memory; the rest must not need more."""
 GROWTH_BYTES = 12 << 20
 """What the memory may differ by: 8 MiB of freed memory that the data plane keeps (``KEPT_HEAP_BYTES``), and fragments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a soak found: its figures, and what the daemon holds when nobody is there, before and after; memory in bytes."""
+    """The result of a soak: its figures, and the resources of the daemon without clients, before and after; memory in bytes."""
 
     figures: dict[str, int]
     memory: tuple[int, int]
     descriptors: tuple[int, int]
 
     def lines(self) -> list[str]:
-        """Return the figures as they are printed."""
-        told = [f"{name}: {number:,}" for name, number in sorted(self.figures.items())]
+        """Return the figures as printed lines."""
+        reported = [f"{name}: {number:,}" for name, number in sorted(self.figures.items())]
         memory = f"memory of the bus, MiB: {self.memory[0] / (1 << 20):.1f} → {self.memory[1] / (1 << 20):.1f}"
-        return [*told, memory, f"descriptors: {self.descriptors[0]} → {self.descriptors[1]}"]
+        return [*reported, memory, f"descriptors: {self.descriptors[0]} → {self.descriptors[1]}"]
 
     def check(self) -> None:
-        """Raise SoakError if something has been left behind."""
+        """Raise SoakError if resources have leaked."""
         if self.descriptors[0] != self.descriptors[1]:
             raise SoakError(f"descriptors: {self.descriptors[0]} before, {self.descriptors[1]} after")
         if self.memory[1] > self.memory[0] + GROWTH_BYTES:
@@ -50,7 +50,7 @@ class Result:
 
 
 def soak(bus: Daemon, seconds: float, seed: int) -> Result:
-    """Soak *bus* for *seconds*. Raises SoakError if anything but what was told is lost, doubled, out of order, or left behind."""
+    """Soak *bus* for *seconds*. Raises SoakError if a message is lost without a report, duplicated or reordered, or resources leak."""
     life = Soak(bus, seed)
     life.rest()
     descriptors = descriptors_of(bus)
@@ -65,7 +65,7 @@ def soak(bus: Daemon, seconds: float, seed: int) -> Result:
 
 
 def started(folder: Path) -> Daemon:
-    """Return a daemon that keeps little for slow clients."""
+    """Return a daemon with small queues for slow clients."""
     config = folder / "sbusd.toml"
     config.write_text(CONFIG)
     stage = Stage(sys.executable, {})

@@ -1,4 +1,4 @@
-"""A soak: epochs of random life on one daemon, each closed by a balance of every account."""
+"""A soak: epochs of random actions on one daemon; all accounts must balance at the end of each."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sbusd.protocol import controls
-from tests.soak.book import Book, SoakError
-from tests.soak.people import Connect, Oddball, Person, Publisher, Subscriber
+from tests.soak.accounts import SentCounts, SoakError
+from tests.soak.clients import Connect, MisbehavingClient, Publisher, SoakClient, Subscriber
 from tests.support.daemons import Daemon
 from tests.support.users import FIRST, SECOND, User
 
 PUBLISHERS = 6
 SUBSCRIBERS = 16
-ODDBALLS = 6
+MISBEHAVING = 6
 READ_AT_ONCE = 1_000
 PAUSE_SECONDS = 0.001
-"""Between steps, so that a soak leaves the machine to others."""
+"""The pause between steps, so that a soak does not take all of the machine."""
 BALANCE_SECONDS = 60.0
-"""When what is still missing at the end of an epoch will not come."""
+"""The timeout for packets that are missing at the end of an epoch."""
 
 CONFIG = '[limits]\nqueue_packets = 400\nqueue_bytes = "1MiB"\n'
-"""Little may wait for a client, so that there are losses to be told of."""
+"""Small queues, so that messages are lost and losses reported."""
 
 
 class Soak:
-    """Random life on *bus*. Everything is drawn from *seed*; which packet meets which is the machine's choice."""
+    """Random actions on *bus*, drawn from *seed*; their interleaving depends on the machine."""
 
     def __init__(self, bus: Daemon, seed: int) -> None:
         self.figures: Counter[str] = Counter()
         self._bus = bus
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._owner = bus.client()
-        self._book = Book()
+        self._sent_counts = SentCounts()
         self._numbers = 0
         self._publishers: list[Publisher] = []
         self._subscribers: list[Subscriber] = []
-        self._oddballs: list[Oddball] = []
+        self._misbehaving: list[MisbehavingClient] = []
 
     def run(self, seconds: float) -> None:
-        """Live for about *seconds*, then let everybody leave. Raises SoakError when an account does not balance."""
+        """Run for about *seconds*, then close all clients. Raises SoakError if an account does not balance."""
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
-            self._epoch(min(self._dice.uniform(0.5, 2.0), end - now))
+            self._epoch(min(self._rng.uniform(0.5, 2.0), end - now))
             self.figures["epochs"] += 1
-        for person in (*self._publishers, *self._subscribers, *self._oddballs):
-            person.close()
-        self._publishers, self._subscribers, self._oddballs = [], [], []
+        for client in (*self._publishers, *self._subscribers, *self._misbehaving):
+            client.close()
+        self._publishers, self._subscribers, self._misbehaving = [], [], []
 
     def rest(self) -> dict[str, int]:
-        """Wait until the bus has nobody but its owner, and return its counters. Raises SoakError if something is left behind."""
+        """Wait until only the owner is connected, and return the counters. Raises SoakError if resources have leaked."""
         self._wait(lambda: self._counters()["connections"] == 1, "connections are left behind")
         found = self._counters()
         left = {name: found[name] for name in ("subscriptions", "queued_packets", "queued_bytes") if found[name]}
@@ -67,68 +67,68 @@ class Soak:
     # -- an epoch
 
     def _epoch(self, seconds: float) -> None:
-        """Fill the places, open the accounts, live, and balance."""
+        """Connect missing clients, open the accounts, run random steps, and balance."""
         self._fill()
         self._wait(self._is_confirmed, "SUB is not confirmed")
         for subscriber in self._subscribers:
-            subscriber.open_account(self._book, is_quiet=True)
+            subscriber.open_account(self._sent_counts, is_quiet=True)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._step((*self._publishers, *self._subscribers, *self._oddballs))
+            self._step((*self._publishers, *self._subscribers, *self._misbehaving))
             self._change()
             time.sleep(PAUSE_SECONDS)
         self._balance()
 
     def _fill(self) -> None:
-        """Take in as many of each kind as there are places."""
+        """Connect clients until there are enough of each kind."""
         while len(self._publishers) < PUBLISHERS:
             self._numbers += 1
-            self._publishers.append(Publisher(self._as(FIRST), self.figures, self._book, self._numbers, self._dice))
+            self._publishers.append(Publisher(self._as(FIRST), self.figures, self._sent_counts, self._numbers, self._rng))
         while len(self._subscribers) < SUBSCRIBERS:
             self._subscribers.append(self._new_subscriber())
-        while len(self._oddballs) < ODDBALLS:
-            self._oddballs.append(Oddball(self._as(SECOND), self.figures, self._dice))
+        while len(self._misbehaving) < MISBEHAVING:
+            self._misbehaving.append(MisbehavingClient(self._as(SECOND), self.figures, self._rng))
 
     def _as(self, user: User) -> Connect:
-        """Return how *user* connects."""
+        """Return a function that connects as *user*."""
         return lambda: user.connect(self._bus.path)
 
     def _new_subscriber(self) -> Subscriber:
-        """Return one more subscriber."""
+        """Return a new subscriber."""
         self._numbers += 1
-        return Subscriber(self._as(FIRST), self.figures, str(self._numbers), self._dice)
+        return Subscriber(self._as(FIRST), self.figures, str(self._numbers), self._rng)
 
-    def _step(self, people: Sequence[Person]) -> None:
-        """Let each do something, and open the accounts of those who came in the middle of it."""
-        for person in people:
-            if not person.is_gone:
-                person.act()
+    def _step(self, clients: Sequence[SoakClient]) -> None:
+        """Run a step of each client, and open the accounts of new subscribers."""
+        for client in clients:
+            if not client.is_gone:
+                client.act()
         for subscriber in self._subscribers:
             if subscriber.is_gone:
                 raise SoakError(f"{subscriber.account.name} was disconnected")
             if subscriber.is_confirmed and not subscriber.account.is_open:
-                subscriber.open_account(self._book, is_quiet=False)
+                subscriber.open_account(self._sent_counts, is_quiet=False)
 
     def _change(self) -> None:
-        """Now and then somebody leaves without a word and another comes, or shuts down one side."""
-        chance = self._dice.random()
+        """Occasionally close a client and connect another one, or shut down one side of a connection."""
+        chance = self._rng.random()
         if chance < 0.002:
-            self._dice.choice(self._publishers).close()
+            self._rng.choice(self._publishers).close()
             self._publishers = [each for each in self._publishers if not each.is_gone]
         elif chance < 0.006:
-            self._dice.choice(self._subscribers).close()
+            self._rng.choice(self._subscribers).close()
             self._subscribers = [each for each in self._subscribers if not each.is_gone]
             self._subscribers.append(self._new_subscriber())
         elif chance < 0.007:
-            subscriber = self._dice.choice(self._subscribers)
+            subscriber = self._rng.choice(self._subscribers)
             if subscriber.is_confirmed and not subscriber.is_half_closed:
                 subscriber.half_close()
-        self._oddballs = [each for each in self._oddballs if not each.is_gone]
-        if len(self._publishers) < PUBLISHERS // 2 or (len(self._oddballs) < ODDBALLS and chance > 0.98):
+        self._misbehaving = [each for each in self._misbehaving if not each.is_gone]
+        if len(self._publishers) < PUBLISHERS // 2 or (len(self._misbehaving) < MISBEHAVING and chance > 0.98):
             self._fill()
 
     def _balance(self) -> None:
-        """Let all that is under way arrive, then close the accounts."""
+        """Wait until all pending messages have arrived, then close the accounts."""
         for publisher in self._publishers:
             publisher.ask_again()
         self._wait(self._is_routed, "publishers get no answer")
@@ -137,11 +137,11 @@ class Soak:
             subscriber.ask()
         self._wait(self._has_come, "answers do not come")
         for subscriber in self._subscribers:
-            subscriber.account.close(self._book)
+            subscriber.account.close(self._sent_counts)
         self._wait(self._is_read_to_the_end, "the bus still has connections that were closed")
         alive = {publisher.number for publisher in self._publishers}
-        for stream in [each for each in self._book.sent if each.publisher not in alive]:
-            self._book.forget(stream)
+        for stream in [each for each in self._sent_counts.sent if each.publisher not in alive]:
+            self._sent_counts.forget(stream)
         self.figures["accounts balanced"] += len(self._subscribers)
 
     def _is_confirmed(self) -> bool:
@@ -151,26 +151,26 @@ class Soak:
         return all(each.is_confirmed for each in self._subscribers)
 
     def _is_routed(self) -> bool:
-        """Read, for a full queue may keep a publisher waiting, and return whether every publisher knows that its messages are routed."""
+        """Read, because a full queue may block a publisher, and return whether all messages of every publisher are routed."""
         for publisher in self._publishers:
-            publisher.hear()
+            publisher.read_replies()
             if publisher.must_ask:
                 publisher.ask_again()
         self._has_come()
         return all(each.is_routed for each in self._publishers)
 
     def _has_come(self) -> bool:
-        """Read, and return whether every subscriber has what it is owed."""
+        """Read, and return whether every subscriber has received all of its messages."""
         for subscriber in self._subscribers:
             subscriber.read(READ_AT_ONCE)
             if subscriber.is_confirmed and not subscriber.account.is_open:
-                subscriber.open_account(self._book, is_quiet=False)
+                subscriber.open_account(self._sent_counts, is_quiet=False)
             if subscriber.is_gone:
                 raise SoakError(f"{subscriber.account.name} was disconnected")
-        return all(each.account.is_open and each.account.missing(self._book) <= 0 for each in self._subscribers)
+        return all(each.account.is_open and each.account.missing(self._sent_counts) <= 0 for each in self._subscribers)
 
     def _is_read_to_the_end(self) -> bool:
-        """Return whether the bus has taken down those who have left, for until then it may still route what they sent."""
+        """Return whether the bus has removed all closed connections: until then it may still route their messages."""
         listed = json.loads(self._owner.ask(controls.CONNECTIONS))["connections"]
         present = [each for each in listed if each["uid"] == FIRST.uid]
         return len(present) == len(self._publishers) + len(self._subscribers)
@@ -187,7 +187,7 @@ class Soak:
         deadline = time.monotonic() + BALANCE_SECONDS
         while not is_done():
             if time.monotonic() > deadline:
-                owed = [f"{each.account.name}: {each.account.missing(self._book)}" for each in self._subscribers]
+                owed = [f"{each.account.name}: {each.account.missing(self._sent_counts)}" for each in self._subscribers]
                 raise SoakError(f"{problem}, after {BALANCE_SECONDS} s; missing: {', '.join(owed)}")
             time.sleep(PAUSE_SECONDS)
 
@@ -199,5 +199,5 @@ def memory_of(bus: Daemon) -> int:
 
 
 def descriptors_of(bus: Daemon) -> int:
-    """Return how many descriptors the daemon has open."""
+    """Return the number of open descriptors of the daemon."""
     return len(list(Path(f"/proc/{bus.pid}/fd").iterdir()))

@@ -12,7 +12,7 @@ SEED = 20261120
 
 
 @pytest.mark.usefixtures("needs_root")
-def test_every_message_is_accounted_for_and_nothing_is_left_behind(folder: Path) -> None:
+def test_every_message_is_accounted_for_and_no_resources_leak(folder: Path) -> None:
     bus = started(folder)
     try:
         figures = soak(bus, 20, SEED).figures

@@ -1,4 +1,4 @@
-"""A headless Chromium, asked by the DevTools protocol: what a page shows, what it complains of, what it asks the network for."""
+"""A headless Chromium, controlled by the DevTools protocol: the content, the errors and the network requests of a page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SECONDS = 120.0
 
 
 class Page:
-    """One page; ``complaints`` is what its console and its scripts have complained of, ``requests`` what it has asked for."""
+    """One page; ``complaints`` has the errors of its console and scripts, ``requests`` its network requests."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.complaints: list[str] = []

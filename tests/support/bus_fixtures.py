@@ -7,53 +7,55 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.protocol.keys import KeySpace
-from tests.support.parlour import MakeParlour, Parlour
-from tests.support.world import MakeWorld, World
+from tests.support.in_process_bus import InProcessBus, MakeBus
+from tests.support.switch_harness import MakeHarness, SwitchHarness
 
 
 @pytest.fixture
-def make_world() -> Iterator[MakeWorld]:
-    """Make worlds."""
+def make_harness() -> Iterator[MakeHarness]:
+    """Create switch harnesses."""
     open_before = set(os.listdir("/proc/self/fd"))
-    worlds: list[World] = []
+    harnesses: list[SwitchHarness] = []
 
-    def make(limits: LimitSettings | None = None, keyspace: KeySpace | None = None, of: type[World] = World) -> World:
-        worlds.append(of(limits or LimitSettings(), keyspace or KeySpace()))
-        return worlds[-1]
+    def make(
+        limits: LimitSettings | None = None, keyspace: KeySpace | None = None, of: type[SwitchHarness] = SwitchHarness
+    ) -> SwitchHarness:
+        harnesses.append(of(limits or LimitSettings(), keyspace or KeySpace()))
+        return harnesses[-1]
 
     yield make
-    for world in worlds:
-        world.check_balance()
-        world.close()
+    for harness in harnesses:
+        harness.check_balance()
+        harness.close()
     assert set(os.listdir("/proc/self/fd")) <= open_before
 
 
 @pytest.fixture
-def world(make_world: MakeWorld) -> World:
-    """One world with the default limits."""
-    return make_world()
+def harness(make_harness: MakeHarness) -> SwitchHarness:
+    """A switch with the default limits."""
+    return make_harness()
 
 
 @pytest.fixture
-def make_parlour(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParlour]:
-    """Make brokers."""
-    parlours: list[Parlour] = []
+def make_bus(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBus]:
+    """Create buses."""
+    buses: list[InProcessBus] = []
 
-    def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
-        made = Parlour(settings, ownership)
+    def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> InProcessBus:
+        made = InProcessBus(settings, ownership)
         monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", made.credentials_of)
-        parlours.append(made)
+        buses.append(made)
         return made
 
     yield make
-    for parlour in parlours:
-        parlour.close()
+    for bus in buses:
+        bus.close()
 
 
 @pytest.fixture
-def parlour(make_parlour: MakeParlour) -> Parlour:
-    """One broker with the default settings."""
-    return make_parlour()
+def bus(make_bus: MakeBus) -> InProcessBus:
+    """A bus with the default settings."""
+    return make_bus()

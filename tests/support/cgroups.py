@@ -1,4 +1,4 @@
-"""A control group of our own for each container: the only way to be sure that all of it has ended. Spec: cgroups(7)."""
+"""A control group for each container: the only way to be sure that all of its processes have ended. Spec: cgroups(7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import skips
 PREFIX = "sbus-container-"
 
 _REAP_SECONDS = 10.0
-"""Until when what was killed must be gone: the kernel frees a container's processes within a fraction of that."""
+"""The timeout for killed processes: the kernel frees those of a container within a fraction of it."""
 
 
 def own_folder() -> Path:
@@ -39,7 +39,7 @@ class ControlGroup:
         return ["/bin/sh", "-c", f'echo 0 >"{procs}" && exec "$@"', "sh"]
 
     def remove(self) -> None:
-        """Kill all that runs in it, and remove it."""
+        """Kill all processes in it, and remove it."""
         _remove(self.folder)
 
 
@@ -52,7 +52,7 @@ def _remove_orphans(base: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Kill what is in the group *folder*, and remove it with all below. Raises TimeoutError if the kernel does not let go of it."""
+    """Kill all processes in the group *folder*, and remove it recursively. Raises TimeoutError if the kernel keeps it."""
     end = time.monotonic() + _REAP_SECONDS
     while folder.is_dir():
         with suppress(OSError):

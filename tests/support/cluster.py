@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.spark import JAVA_OPTIONS
+
 _SECONDS = 300
 """When a master or a worker that has not started is a failure; it takes three seconds, and two minutes at a load of 28."""
 
@@ -68,6 +70,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             spark_class = str(home / "bin" / "spark-class")

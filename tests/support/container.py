@@ -24,10 +24,10 @@ from tests.support.cgroups import ControlGroup
 from tools.packages.roots import BOOT, root_of
 
 BOOT_SECONDS = 60.0
-"""When a container that is not up is a failure; it takes half a second on an idle machine."""
+"""The timeout of the boot; it takes half a second on an idle machine."""
 
 COMMAND_SECONDS = 120.0
-"""When a command in it that has not ended is a failure."""
+"""The timeout of a command in it."""
 
 _POWER_OFF = signal.SIGRTMIN + 4
 """Asks a systemd to shut down, systemd(1)."""
@@ -35,7 +35,7 @@ _POWER_OFF = signal.SIGRTMIN + 4
 _LEADER = "X_NSPAWN_LEADER_PID="
 
 _CONSOLE_CHARACTERS = 2_000
-"""How much of the console is shown when the boot fails."""
+"""The number of characters of the console shown after a failed boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class Container:
 
     def _boot(self, root: Path, binds: dict[Path, str]) -> None:
         """Start systemd-nspawn, and wait until the system in it is up."""
-        told = self._folder / "notify"
+        reported = self._folder / "notify"
         command = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--console=read-only"]
         # With a network of its own it keeps the capability that PrivateNetwork= needs. The overlay keeps the root as it is.
         command += ["--volatile=overlay", "--private-network", "--notify-ready=yes", "--link-journal=no"]
         command += [f"--bind-ro={here}:{there}" for here, there in binds.items()]
-        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": str(told)}
+        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": str(reported)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self._console.open("wb") as console:
-            manager.bind(str(told))
+            manager.bind(str(reported))
             manager.settimeout(0.2)
             self._nspawn = subprocess.Popen(
                 [*self._group.entering(), *command, "--boot"],
@@ -124,7 +124,7 @@ class Container:
                 start_new_session=True,
             )
             self.leader = self._await_boot(manager)
-        # The socket is closed from here on: open and unread it would in time make the container's systemd wait for ever.
+        # Close the socket now: if it stayed open and unread, it would eventually block the container's systemd.
 
     def _await_boot(self, manager: socket.socket) -> int:
         """Return the process id of the container's systemd when all has started."""

@@ -1,4 +1,4 @@
-"""A service manager in small: it starts a daemon on its socket, keeps the descriptors that it is sent, and passes them to the next one.
+"""A minimal service manager: it starts a daemon on its socket, stores the descriptors that it sends, and passes them to the next one.
 
 What it does is what systemd does, as far as a bus can tell: sd_notify(3), sd_listen_fds(3), systemd.service(5).
 """
@@ -24,13 +24,13 @@ _RUN = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sy
 
 
 class Manager:
-    """One service with one socket at ``path``. Enter it; it ends with its daemon dead and nothing open."""
+    """One service with one socket at ``path``. A context manager, which kills the daemon and closes everything at its end."""
 
     def __init__(self, folder: Path, *, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> None:
         self.path = str(folder / "bus")
         self.store: dict[str, list[int]] = {}
         self.said: list[str] = []
-        """Every state that the daemon has told, but for descriptors."""
+        """All states that the daemon has notified, without the descriptors."""
         self.errors = folder / "stderr"
         self._options = options
         self._env = {"FDSTORE": "16"} | (env or {})
@@ -66,11 +66,11 @@ class Manager:
 
     @property
     def stderr(self) -> str:
-        """All that the daemons have written to standard error."""
+        """The standard error of all daemons."""
         return self.errors.read_text(errors="replace")
 
     def start(self) -> None:
-        """Start the daemon with all that is stored, and wait until it is ready."""
+        """Start the daemon with all stored descriptors, and wait until it is ready."""
         stored = [(name, fd) for name, fds in self.store.items() for fd in fds]
         passed = [self._listener.fileno(), *(fd for _, fd in stored)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(("LISTEN_", "SBUS"))} | {
@@ -93,7 +93,7 @@ class Manager:
         self.wait_for("READY=1")
 
     def wait_for(self, state: str) -> None:
-        """Take in what the daemon tells until it says *state*."""
+        """Receive the daemon's notifications up to *state*."""
         end = time.monotonic() + READY_SECONDS
         seen = len(self.said)
         while not any(state in said for said in self.said[seen:]):
@@ -113,12 +113,12 @@ class Manager:
         return said
 
     def drain(self) -> None:
-        """Take in all that was told."""
+        """Receive all pending notifications."""
         while select.select([self._notify], [], [], 0)[0]:
             self._take_in()
 
     def _take_in(self) -> None:
-        """Take in one packet: store, or forget, descriptors."""
+        """Receive one packet: store or remove descriptors."""
         data, fds, _, _ = socket.recv_fds(self._notify, 4096, 16)
         fields = dict(line.partition("=")[::2] for line in data.decode().splitlines())
         name = fields.get("FDNAME", "stored")
@@ -131,12 +131,12 @@ class Manager:
             self.said.append(data.decode())
 
     def restart(self) -> None:
-        """Do as `systemctl restart` does."""
+        """Restart the daemon, like `systemctl restart`."""
         self.end(signal.SIGTERM)
         self.start()
 
     def end(self, number: signal.Signals) -> int:
-        """End the daemon by a signal, and return its status."""
+        """Stop the daemon by a signal, and return its status."""
         assert self.process is not None
         self.process.send_signal(number)
         status = self.process.wait(READY_SECONDS)
@@ -144,13 +144,13 @@ class Manager:
         return status
 
     def reload(self) -> None:
-        """Start it anew in place, and wait until it says that it is ready."""
+        """Restart it in its process, and wait until it is ready."""
         os.kill(self.pid, signal.SIGUSR2)
         self.wait_for("RELOADING=1")
         self.wait_for("READY=1")
 
     def empty_store(self) -> None:
-        """Forget all descriptors, as systemd does when a service is stopped."""
+        """Close all stored descriptors, as systemd does when a service is stopped."""
         for fds in self.store.values():
             self._close(fds)
         self.store.clear()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tests.support.wire import TIMEOUT_SECONDS
 
 LINGER_SECONDS = 3_000
-"""Longer than any test takes: whoever does the last close is as good as gone."""
+"""Longer than any test takes: the process that closes it last does not continue."""
 
 
 def pass_on(sock: socket.socket, packet: bytes, fd: int, count: int = 1) -> None:

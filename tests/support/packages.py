@@ -9,7 +9,7 @@
     newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
 
 The root has what the packages depend on, so that apt needs no network; and dbus, libpam-systemd, procps, socat and redis-server.
-Nobody changes it: it is shared by all tests, and all trees, of this machine. The first call makes it in half a minute; building
+Do not change it: all tests and all trees of this machine share it. The first call makes it in half a minute; building
 the packages takes a minute and a half the first time, twenty seconds after a change of the sources, and nothing otherwise.
 """
 
@@ -41,7 +41,7 @@ class Packages:
     relay: Path
     """sbus-relay: calls between hosts."""
     recorder: Path
-    """sbus-recorder: the record, its tables and its report; pyarrow is no package of Debian's."""
+    """sbus-recorder: the record, its tables and its report; Debian has no package of pyarrow."""
     version: str
     """As dpkg has it, such as ``0.1.0-1``; with a plus sign and something more it is higher."""
 

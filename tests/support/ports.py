@@ -1,4 +1,4 @@
-"""What a process listens on, and what it says to a stranger there."""
+"""The listening sockets of a process, and its replies to an unauthenticated client."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Program:
         self._pids.remove(pid)
 
     def close(self) -> None:
-        """End what is left: in the background, or where a test has failed."""
+        """Stop the remaining processes: in the background, or after a failed test."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Role, Row
 
 NOON = 1_795_176_000 * 10**9
 """2026-11-20 12:00 UTC, in nanoseconds."""

@@ -60,7 +60,7 @@ class Shell:
 
     @contextmanager
     def subscriber(self, key: bytes, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-        """Start ``sub`` with *arguments*, wait until it would get a message with *key*, and end it with the block."""
+        """Start ``sub`` with *arguments*, wait until it is subscribed to *key*, and stop it at the end of the context."""
         process = subprocess.Popen(
             self.stage.program("sbusctl", "sub", *arguments),
             stdin=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ class Shell:
             process.communicate()
 
     def _await_recipient(self, key: bytes, process: subprocess.Popen[bytes]) -> None:
-        """Ask the bus until somebody would get *key*."""
+        """Wait until the bus reports a recipient of *key*."""
         observer = self.daemon.client()
         end = time.monotonic() + TIMEOUT_SECONDS
         while not json.loads(observer.ask(controls.TRACE, key))["recipients"]:
@@ -87,7 +87,7 @@ class Shell:
 
 @contextmanager
 def running(shell: Shell, *arguments: str, user: User | None = None, until: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command, wait until somebody would get a message with the key *until*, and end the command with the block."""
+    """Start a command, wait until the key *until* has a subscriber, and stop the command at the end of the context."""
     process = subprocess.Popen(
         shell.stage.program("sbusctl", *arguments),
         stdin=subprocess.DEVNULL,
@@ -104,7 +104,7 @@ def running(shell: Shell, *arguments: str, user: User | None = None, until: str 
         with Bus.connect(shell.daemon.path) as observer:
             while until and not observer.members(until):
                 assert process.poll() is None, process.communicate()
-                assert time.monotonic() < end, f"nobody has subscribed to {until}"
+                assert time.monotonic() < end, f"no client has subscribed to {until}"
         yield process
     finally:
         process.kill()

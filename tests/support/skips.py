@@ -1,4 +1,4 @@
-"""The one door to a skipped test: says whether the test could have run on this machine.
+"""The only way to skip a test: it states whether the test could have run on this machine.
 
 A skip that comes through :func:`require` with ``could_run=False`` is honest anywhere. Any other one is a hole in the run: with
 ``CI=true`` in the environment, or ``--strict-skips``, tests/conftest.py turns it into a failure.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sbusd.archive.tables.reader import read_tables
 from sbusd.archive.tables.schema import TABLES
+from sbusd.archive.tables.storage import read_tables
 from tests.support.skips import require
 from tests.support.tallies import Lines, in_order
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # One compiler instead of two, and no threads for garbage: a test ends before either would pay.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+WITHOUT_CODE_GENERATION = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of a session whose queries see a few hundred rows: Spark interprets them, which gives the same rows without compiling each."""
 
 
 def require_spark() -> None:

@@ -1,4 +1,4 @@
-"""The pipeline's tables once more, computed in the plainest Python there is: what Spark's are compared with.
+"""The tables of the pipeline computed in plain Python, as the reference for those of Spark.
 
 Nothing is shared with the pipeline but the names of columns and the numbers of the manual. A table is a list of tuples: date, hour, and
 the table's columns, sorted.

@@ -1,4 +1,4 @@
-"""Records of busy hosts, made up at random: everything that the pipeline's tables tell apart, and what strangers might send.
+"""Random records of busy hosts: every case that the tables of the pipeline distinguish, and hostile input.
 
 Unlike the strategies of ``records`` the rows hang together: a connection has one user, requests have replies, some late, some across the
 end of an hour, some twice; subscriptions come and go.
@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.schema import Kind, Role, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from tests.support.records import NOON
 
@@ -28,7 +27,7 @@ _UNITS = ("web.service", "db.service", "<b>.scope", None)
 
 
 @dataclass(slots=True)
-class Busy:
+class GrowingRecord:
     """A host's record as it grows: ``rows`` in the order of ``seq``."""
 
     seed: int

@@ -17,16 +17,16 @@ from typing import IO, TypeVar
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 30.0
-"""When a child that does not answer is a bug; no test waits that long when it passes."""
+"""The timeout of a child process; a test that passes takes far less."""
 
 
 class ChildError(AssertionError):
-    """What was run as a user raised something that does not travel between processes, or ended early; holds its traceback."""
+    """A function run as a user exited early, or raised an exception that cannot be pickled; holds its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody to act as; the caller must be root."""
+    """A user whose identity the test, running as root, can assume."""
 
     uid: int
     gid: int

@@ -1,4 +1,4 @@
-"""A client that is nothing but a socket: what a C program or socat would be."""
+"""A client that is only a socket, like a C program or socat."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import itertools
 import socket
 
 from sbusd.protocol import controls
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 TIMEOUT_SECONDS = 10.0
-"""When a packet that has not come is a failure; no test waits that long when it passes."""
+"""The timeout of every receive; a test that passes takes far less."""
 
 _tokens = itertools.count(1)
 
@@ -62,7 +62,7 @@ class RawClient:
         return answer.removeprefix(head)
 
     def barrier(self) -> list[bytes]:
-        """Wait until the bus has handled all that was sent here, and return the packets that came before its word on that.
+        """Wait until the bus has handled all sent packets, and return the packets that arrived before its confirmation.
 
         An empty list proves that nothing was delivered; no test waits for a time to pass.
         """
@@ -86,7 +86,7 @@ def message(key: bytes, payload: bytes = b"") -> bytes:
 
 
 def error_code(packet: bytes) -> str:
-    """Return the name of the error that the packet *packet* tells, such as ``EACCES``."""
+    """Return the name of the error in *packet*, such as ``EACCES``."""
     head = b"CMSG " + controls.ERROR + b"\0"
     assert packet.startswith(head), f"not an error: {packet!r}"
     return packet.removeprefix(head).split(b" ")[0].decode()

@@ -1,4 +1,4 @@
-"""The machines of the system tests: what is run in them is told truly, they do not meet, and nothing of them stays."""
+"""The containers of the system tests: results of commands are exact, containers are isolated, and nothing remains of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_command_is_told_truly_and_runs_as_who_is_said(machine: Container) -> None:
+def test_a_command_returns_its_exact_outcome_and_runs_as_the_given_user(machine: Container) -> None:
     done = machine.run("cat; echo error >&2; exit 7", stdin="words", check=False)
     assert (done.status, done.stdout, done.stderr) == (7, "words", "error\n")
     assert machine.output("id -un; pwd; echo $XDG_RUNTIME_DIR; x=1; echo ${x}", user="alice").split() == [
@@ -58,8 +58,8 @@ def test_two_machines_do_not_meet_and_leave_nothing() -> None:
     first.stop()
 
 
-def test_what_a_killed_run_has_left_goes_with_the_next() -> None:
-    """A kill of the tests leaves the machine running; whoever comes next ends it, which may be another worker of these tests."""
+def test_the_next_run_removes_containers_of_a_killed_one() -> None:
+    """A killed test run leaves the container running; the next run stops it, which may be another worker of these tests."""
     boot_root()
     done = subprocess.run([sys.executable, "-c", ABANDON], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == -9, done.stderr

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.ctl.formats import DEFAULT_FORMAT
+from sbusd.ctl.commands.sub import DEFAULT_FORMAT
 from sbusd.ctl.group import COMMANDS
 from tests.support.container import Container
 from tests.support.packages import Packages
@@ -62,5 +62,5 @@ def test_no_help_text_shows_how_something_was_escaped(complete: Container) -> No
 
 
 @pytest.mark.parametrize("command", USAGES)
-def test_a_usage_line_says_what_can_be_left_out_and_given_more_than_once(complete: Container, command: str) -> None:
+def test_a_usage_line_marks_optional_and_repeatable_arguments(complete: Container, command: str) -> None:
     assert complete.output(f"sbusctl {command} --help").splitlines()[0] == f"Usage: sbusctl {command} {USAGES[command]}"

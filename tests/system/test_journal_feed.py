@@ -1,4 +1,4 @@
-"""The journal feed as a service, on a machine with a journald of its own: what it needs, who reads it, and that it misses nothing."""
+"""The journal feed as a service, on a machine with a journald of its own: its requirements, its readers, and that it misses no entry."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def test_entries_of_a_real_journal(ruled: Container) -> None:
     ruled.run(f"systemctl start {FEED}")
     say(ruled, "afterwards", "fourth.service")
 
-    told = heard(ruled)
-    keys = [key for key, _ in told]
+    reported = heard(ruled)
+    keys = [key for key, _ in reported]
     assert "journal/-/lost" not in keys
-    words = [payload["MESSAGE"] for _, payload in told]
+    words = [payload["MESSAGE"] for _, payload in reported]
     expected = ["before rotation", "word of bob", "behind rotation", "while it was stopped", "afterwards"]
     assert [each for each in words if each in expected] == expected
     by_word = dict(zip(words, keys, strict=True))
     assert by_word["before rotation"] == "journal/first.service/info"
     assert by_word["word of bob"].split("/")[1] not in {"first.service", "kernel"}
     # What the service manager says of a unit has the key of the unit.
-    assert any(key == "journal/third.service/info" and payload["_PID"] == "1" for key, payload in told)
+    assert any(key == "journal/third.service/info" and payload["_PID"] == "1" for key, payload in reported)
 
 
 def test_a_slow_reader_s_losses_do_not_come_back_as_entries(ruled: Container) -> None:
@@ -95,7 +95,7 @@ def test_a_slow_reader_s_losses_do_not_come_back_as_entries(ruled: Container) ->
     # As many as fill the socket of who does not read, and the queue behind it.
     ruled.run("seq --format=%0900.0f 2000 | logger --priority=user.debug")
     ruled.wait_for("test $(sbusctl stats --json=short | grep -o '\"lost_packets\":[0-9]*' | cut -d: -f2) -gt 0")
-    # The bus records the loss when it has told the reader, who must read for that.
+    # The bus logs the loss when it has reported it to the reader, which must read for that.
     ruled.run("systemctl kill --signal=CONT slow.service")
     ruled.wait_for("journalctl --quiet --unit=sbus.service SBUS_EVENT=packets-lost | grep --quiet discarded")
     ruled.run("logger --priority=user.warning 'a warning of another'")

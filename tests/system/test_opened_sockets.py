@@ -30,7 +30,7 @@ print("|".join(answers))
 """
 
 
-def said(machine: Container, unit: str) -> list[str]:
+def failure_text(machine: Container, unit: str) -> list[str]:
     """Return what the service *unit*, run to its end as alice, says of itself and of the bus."""
     machine.run("cat > /run/systemd/system/example.service", stdin=unit)
     machine.run("cat > /opt/ask.py && chmod 644 /opt/ask.py", stdin=ASK)
@@ -45,14 +45,14 @@ def test_a_connection_of_the_service_manager_is_root_s(machine: Container) -> No
     unit = re.sub(r"^ExecStart=.*\n", start, UNIT[1], flags=re.MULTILINE)
     assert "User=alice\nOpenFile=/run/sbus.socket:bus\n" in unit
     uid, gid = machine.output("id -u; id -g", user="alice").split()
-    name, own, pid, is_packets, cred, stats, last = said(machine, unit)
+    name, own, pid, is_packets, cred, stats, last = failure_text(machine, unit)
     # The program is alice's; what it holds is the connection of the process that became it, when that was still root's.
     assert (name, own, is_packets) == ("bus", uid, "True")
     assert cred == f"!/cred/0/0/{pid}"
     # So it is an owner, and may have what is root's alone.
     assert stats.startswith('{"scope":"bus"')
     assert last == "!/bus/ping"
-    name, own, pid, is_packets, cred, stats, last = said(machine, unit.replace("OpenFile=/run/sbus.socket:bus\n", ""))
+    name, own, pid, is_packets, cred, stats, last = failure_text(machine, unit.replace("OpenFile=/run/sbus.socket:bus\n", ""))
     assert (name, own, is_packets, cred) == ("none", uid, "True", f"!/cred/{gid}/{uid}/{pid}")
     assert stats.startswith('{"scope":"connection"')
     assert last == "!/bus/error"

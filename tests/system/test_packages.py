@@ -13,8 +13,8 @@ from tests.support.container import Container, boot_root
 from tests.support.packages import Packages, with_version
 from tests.system.conftest import install
 from tools.packages import debian, rpm
-from tools.packages.room import run_in
 from tools.packages.roots import BUILD, root_of
+from tools.packages.sandbox import run_in
 from tools.stage import ROOT
 
 
@@ -38,7 +38,7 @@ def test_lintian_finds_nothing_to_change(built: Packages, tmp_path: Path) -> Non
 
 
 def test_lintian_would_find_a_mistake(built: Packages, tmp_path: Path) -> None:
-    """Without the reasons that are given in overrides it finds what they are for."""
+    """Without the overrides it reports the tags that they cover."""
     log = tmp_path / "log"
     changes = next(built.folder.glob("*.changes"))
     copies = tmp_path / "copies"
@@ -107,7 +107,7 @@ def test_autopkgtest_passes(bare: Container, built: Packages) -> None:
 
 
 def test_an_upgrade_restarts_every_bus_that_runs_and_no_other(bare: Container, built: Packages) -> None:
-    """The system's, one with a name, and a user's; not another user's, whose bus nobody has called."""
+    """The system's bus, a named one, and a user's; not another user's, which no client has started."""
     newer = "/tmp/newer"
     bare.run(f"mkdir {newer}")
     install(bare, built)
@@ -139,7 +139,7 @@ def _upgrade(machine: Container, built: Packages, folder: str) -> None:
 
 
 def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:
-    """On a Debian, which has what they need under other names, and Python packages elsewhere."""
+    """On Debian, whose dependencies have other names, and Python packages other paths."""
     rpm_machine.run("mkdir --parents /etc/systemd/system/sbus.service.d")
     site = rpm_machine.output("""python3 -c 'import sysconfig; print(sysconfig.get_path("platlib", "posix_prefix"))'""")
     rpm_machine.run("cat >/etc/systemd/system/sbus.service.d/python.conf", stdin=f"[Service]\nEnvironment=PYTHONPATH={site}\n")

@@ -18,6 +18,7 @@ from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container, boot_root
 from tests.support.packages import Packages
 from tests.support.skips import require
+from tests.support.spark import JAVA_OPTIONS
 from tests.support.wheels import pyarrow_for
 from tests.system.conftest import APT_INSTALL, boot, install
 
@@ -67,7 +68,7 @@ print(sum(row["messages"] for file in files for row in pq.ParquetFile(file).read
 
 @pytest.fixture(scope="module")
 def machine(built: Packages) -> Iterator[Container]:
-    """A machine with the bus and the recorder's package; of what Debian lacks it has pyarrow, in a place where nobody looks."""
+    """A machine with the bus and the recorder's package; pyarrow, which Debian lacks, is in a folder outside of Python's path."""
     made = boot(built, {pyarrow_for(boot_root()): "/opt/pyarrow", **spark_folders()})
     try:
         install(made, built)
@@ -78,7 +79,7 @@ def machine(built: Packages) -> Iterator[Container]:
 
 
 def spark_folders() -> dict[Path, str]:
-    """Return the folders of this machine's Java and PySpark, and where they are in the other: none where there is no Java here."""
+    """Return the folders of this machine's Java and PySpark, and their paths in the container; empty if this machine has no Java."""
     java = shutil.which("java")
     spec = importlib.util.find_spec("pyspark"), importlib.util.find_spec("py4j")
     if java is None or spec[0] is None or spec[1] is None:
@@ -109,7 +110,7 @@ def rows(machine: Container) -> list[tuple[str, str | None, str, int | None]]:
     return [tuple(row) for row in json.loads(machine.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_ROWS).stdout)]
 
 
-def test_nothing_is_recorded_until_somebody_says_so(machine: Container) -> None:
+def test_nothing_is_recorded_before_the_recorder_is_enabled(machine: Container) -> None:
     for unit in (UNIT, "sbus-pipeline.timer"):
         assert machine.run(f"systemctl is-enabled {unit}", check=False).stdout == "disabled\n"
         assert machine.run(f"systemctl is-active {unit}", check=False).stdout == "inactive\n"
@@ -155,7 +156,7 @@ def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container
     assert "restart" in {kind for kind, *_ in found}
 
 
-def test_no_other_python_sees_what_the_administrator_fetched_for_the_recorder(recording: Container) -> None:
+def test_packages_of_the_recorder_are_invisible_to_other_programs(recording: Container) -> None:
     """One that a .pth file changed would run its modules as whatever user it is, for whatever purpose."""
     assert LOCAL not in recording.output("python3 -c 'import sys; print(sys.path)'")
     assert recording.run("python3 -c 'import pyarrow'", check=False).status == 1
@@ -165,14 +166,14 @@ def test_no_other_python_sees_what_the_administrator_fetched_for_the_recorder(re
 def test_its_records_explain_themselves(recording: Container) -> None:
     shown = recording.output(f"journalctl --unit={UNIT} --catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-recorder.catalog"))}
-    told = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
-    assert len(told) >= 2, shown
+    reported = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
+    assert len(reported) >= 2, shown
     assert "Documentation: man:sbus-recorder(8)" in shown
     assert "@SBUS" not in shown
     assert "Traceback" not in shown
 
 
-def test_the_pipeline_may_read_what_was_recorded_and_others_may_not(recording: Container) -> None:
+def test_only_the_pipeline_may_read_the_record(recording: Container) -> None:
     recording.run(f"runuser --user sbus-pipeline -- ls {ARCHIVE}/index")
     assert "Permission denied" in recording.run(f"ls {ARCHIVE}", user="alice", check=False).stderr
     assert recording.run(f"runuser --user sbus-pipeline -- touch {ARCHIVE}/index/mine", check=False).status != 0
@@ -187,6 +188,8 @@ def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> N
     require(bool(spark_folders()), "needs Java and PySpark on this machine", could_run=True)
     recording.run(f"ln --symbolic --target-directory={LOCAL} /opt/pyspark/*; ln --symbolic /opt/java/bin/java /usr/bin/java")
     published = sum(row[:2] == ("message", "test/numbers") for row in rows(recording))
+    # Of the manager's environment, for the unit stays as it is.
+    recording.run(f"systemctl set-environment SBUS_PIPELINE_JAVA_OPTIONS='{JAVA_OPTIONS}'")
     recording.run(f"systemctl start {PIPELINE}", timeout_seconds=SPARK_SECONDS)
     assert int(recording.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_TRAFFIC).stdout) == published > 0
     run = recording.output(f"systemctl show --property=InvocationID --value {PIPELINE}")
@@ -194,7 +197,7 @@ def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> N
 
 
 @pytest.mark.parametrize(("unit", "may"), [(UNIT, OF_THE_RECORDER), (PIPELINE, OF_THE_PIPELINE)])
-def test_systemd_finds_as_little_as_in_the_bus_but_for_what_it_needs(machine: Container, unit: str, may: set[str]) -> None:
+def test_the_service_is_hardened_like_the_bus_except_for_its_needs(machine: Container, unit: str, may: set[str]) -> None:
     analyse = "systemd-analyze security --offline=true --no-pager --json=short /usr/lib/systemd/system/"
 
     def exposed(unit: str) -> set[str]:
@@ -205,11 +208,11 @@ def test_systemd_finds_as_little_as_in_the_bus_but_for_what_it_needs(machine: Co
     machine.run(f"systemd-analyze verify --man=no --recursive-errors=no {unit} sbus-pipeline.timer")
 
 
-def test_purge_leaves_nothing_but_what_the_administrator_fetched(recording: Container) -> None:
+def test_purge_leaves_only_packages_of_the_administrator(recording: Container) -> None:
     recording.run(f"systemctl start {UNIT}")
     recording.run("apt-get purge --yes --quiet=2 sbus-recorder && systemctl daemon-reload")
     assert recording.run("pgrep --full sbus-recorder$", check=False).stdout == ""
-    # The users stay, locked, lest another gets their number and what they own elsewhere.
+    # The users stay, locked, so that their numbers and files cannot pass to other users.
     assert [line.split(":")[1][0] for line in recording.output("getent shadow sbus-recorder sbus-pipeline").splitlines()] == ["!", "!"]
     kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/log"
     names = "-name '*sbus-recorder*' -o -name '*sbus-pipeline*' -o -name '50-recorder*'"

@@ -34,7 +34,7 @@ OF_THE_NETWORK = {
 
 @pytest.fixture(scope="module")
 def relayed(built: Packages) -> Iterator[Container]:
-    """A machine with the bus and the relay's package, which nobody has configured."""
+    """A machine with the bus and the relay's package without a configuration."""
     machine = boot(built)
     try:
         install(machine, built)
@@ -50,7 +50,7 @@ def twin(relayed: Container) -> Container:
     relayed.run("systemctl try-restart sbus.service; mkdir --parents /etc/sbus/relay.toml.d")
     relayed.run("printf 'twin = 1001\\nlease = \"1s\"\\n' >/etc/sbus/relay.toml.d/10-this.toml")
     relayed.run(f"systemctl reset-failed {UNIT}; systemctl enable --quiet --now {UNIT}")
-    relayed.run(f"systemd-run --quiet --collect --uid=sbus-relay --unit=answerer.service python3 /opt/programs/answerer.py echo {REDIS}")
+    relayed.run(f"systemd-run --quiet --collect --uid=sbus-relay --unit=answerer.service python3 /opt/programs/responder.py echo {REDIS}")
     return relayed
 
 
@@ -90,20 +90,20 @@ def test_a_shell_calls_its_own_twin(twin: Container) -> None:
     assert (status["relays"], status["counters"]["requests-answered"]) == (1, 1)
 
 
-def test_attempts_are_told_on_the_bus_and_by_nobody_else(twin: Container) -> None:
+def test_only_the_relay_can_publish_attempts_on_the_bus(twin: Container) -> None:
     listener = twin.start("sbusctl sub -n 1 --timeout 60 relay/attempt")
     twin.wait_for("sbusctl trace --json=short relay/attempt | grep --quiet '\"recipients\":\\[{'")
     refused = twin.run("sbusctl pub relay/attempt forged", user="alice", check=False)
     assert "EPERM" in refused.stderr
     push(twin, {"cmd": "echo", "dst": [1002], "ret": "nowhere"})
     assert "destination not found" in answer(twin, "nowhere")["err"]
-    told, errors = listener.communicate(timeout=60)
+    reported, errors = listener.communicate(timeout=60)
     assert listener.returncode == 0, errors
-    told_of = json.loads(told.partition("\t")[2])
+    told_of = json.loads(reported.partition("\t")[2])
     assert (told_of["twin"], told_of["code"]) == (1002, "unknown"), told_of
 
 
-def test_its_group_calls_from_the_bus_and_nobody_else(twin: Container) -> None:
+def test_only_members_of_its_group_can_call_from_the_bus(twin: Container) -> None:
     twin.wait_for("sbusctl trace --json=short relay/1001/echo | grep --quiet '\"recipients\":\\[{'")
     refused = twin.run("sbusctl call --twin 1001 echo hello", user="alice", check=False)
     assert refused.status != 0
@@ -151,7 +151,7 @@ def test_the_drop_in_of_the_manual_lets_a_group_use_it(twin: Container) -> None:
     assert twin.run(f"{CLIENT} PING", user="alice", check=False).stdout == ""
 
 
-def test_other_users_of_the_host_are_not_heard(twin: Container) -> None:
+def test_other_users_of_the_host_are_rejected(twin: Container) -> None:
     """The hardened service still sees whose connection it is."""
     post = (
         "python3 -c 'import urllib.error, urllib.request\n"
@@ -189,8 +189,8 @@ def test_its_records_explain_themselves(twin: Container) -> None:
     """What the tests before have made it tell, as an administrator reads it."""
     shown = log(twin, "--catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-relay.catalog"))}
-    told = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
-    assert {"The relay has started", "The relay serves this host only", "The relay cannot use Redis"} < told
+    reported = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
+    assert {"The relay has started", "The relay serves this host only", "The relay cannot use Redis"} < reported
     assert "Documentation: man:sbus-relay(8)" in shown
     assert "@SBUS" not in shown
     assert "Traceback" not in shown

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.container import Container
 from tests.support.packages import Packages, with_version
-from tests.system.choir import singing
 from tests.system.conftest import FILL, boot, install
+from tests.system.numbered_clients import numbered_clients
 
 TIMES = 20
 
@@ -46,36 +46,36 @@ def wait_for_another(machine: Container, pid: int) -> int:
 
 
 def test_restarts_lose_nothing(machine: Container) -> None:
-    with singing(machine) as choir:
+    with numbered_clients(machine) as clients:
         pids = {pid_of(machine)}
         for _ in range(TIMES):
             machine.run("systemctl restart sbus.service")
             pids.add(pid_of(machine))
-            choir.sings()
-        choir.end().assert_nothing_happened()
+            clients.wait_for_messages()
+        clients.end().assert_nothing_happened()
     assert len(pids) == TIMES + 1
 
 
 def test_reloads_lose_nothing_and_the_process_stays(machine: Container) -> None:
-    with singing(machine) as choir:
+    with numbered_clients(machine) as clients:
         pid = pid_of(machine)
         before = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
         for _ in range(TIMES):
             machine.run("systemctl reload sbus.service")
-            choir.sings()
-        choir.end().assert_nothing_happened()
+            clients.wait_for_messages()
+        clients.end().assert_nothing_happened()
     assert pid_of(machine) == pid
     after = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
     assert int(after) - int(before) == TIMES
 
 
 def test_an_upgrade_loses_nothing(fresh_newer: Container, newer: Packages) -> None:
-    with singing(fresh_newer) as choir, singing(fresh_newer, user="bob") as other:
+    with numbered_clients(fresh_newer) as clients, numbered_clients(fresh_newer, user="bob") as other:
         pid = pid_of(fresh_newer)
         install(fresh_newer, newer, "/opt/newer")
         assert pid_of(fresh_newer) not in {0, pid}
-        choir.sings()
-        choir.end().assert_nothing_happened()
+        clients.wait_for_messages()
+        clients.end().assert_nothing_happened()
         other.end().assert_nothing_happened()
     assert fresh_newer.output("dpkg-query --show --showformat='${Version}' sbusd") == NEWER
 
@@ -91,15 +91,15 @@ def fresh_newer(built: Packages, newer: Packages) -> Iterator[Container]:
         made.stop()
 
 
-def test_kills_end_no_connection_and_each_loss_is_told(machine: Container) -> None:
-    with singing(machine) as choir:
+def test_kills_end_no_connection_and_each_loss_is_reported(machine: Container) -> None:
+    with numbered_clients(machine) as clients:
         pid = pid_of(machine)
         for _ in range(TIMES):
             machine.run("systemctl kill --signal=KILL --kill-whom=main sbus.service")
             pid = wait_for_another(machine, pid)
-            choir.sings()
-        found = choir.end()
-    found.assert_losses_are_told()
+            clients.wait_for_messages()
+        found = clients.end()
+    found.assert_losses_reported()
     assert found.least_announced == TIMES
 
 
@@ -107,16 +107,16 @@ def test_a_bus_that_hangs_is_replaced_and_its_clients_stay(machine: Container) -
     folder = "/etc/systemd/system/sbus.service.d"
     machine.run(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=1s\\n' >{folder}/watchdog.conf && systemctl daemon-reload")
     try:
-        with singing(machine) as choir:
+        with numbered_clients(machine) as clients:
             machine.run("systemctl restart sbus.service")
             pid = pid_of(machine)
             machine.run("systemctl kill --signal=STOP --kill-whom=main sbus.service")
             wait_for_another(machine, pid)
-            choir.sings()
-            found = choir.end()
+            clients.wait_for_messages()
+            found = clients.end()
     finally:
         machine.run(f"rm -r {folder}; systemctl daemon-reload")
-    found.assert_losses_are_told()
+    found.assert_losses_reported()
     assert found.least_announced == 1
     assert "Watchdog timeout" in machine.output("journalctl --unit=sbus.service")
 
@@ -125,11 +125,11 @@ def test_a_users_bus_survives_too(machine: Container) -> None:
     machine.run("loginctl enable-linger alice")
     machine.wait_for("systemctl is-active user@$(id -u alice).service")
     machine.run("systemctl --user start sbus.socket", user="alice")
-    with singing(machine, "$XDG_RUNTIME_DIR/sbus.socket") as choir:
+    with numbered_clients(machine, "$XDG_RUNTIME_DIR/sbus.socket") as clients:
         for _ in range(3):
             machine.run("systemctl --user restart sbus.service && systemctl --user reload sbus.service", user="alice")
-            choir.sings()
-        choir.end().assert_nothing_happened()
+            clients.wait_for_messages()
+        clients.end().assert_nothing_happened()
 
 
 def test_a_restart_with_a_full_run_loses_nothing(machine: Container) -> None:
@@ -141,32 +141,32 @@ def test_a_restart_with_a_full_run_loses_nothing(machine: Container) -> None:
         rm /run/fill; mount -o remount,size=50% /run
         exit $status
     """
-    with singing(machine) as choir:
+    with numbered_clients(machine) as clients:
         machine.run(script)
-        choir.sings()
-        choir.end().assert_nothing_happened()
+        clients.wait_for_messages()
+        clients.end().assert_nothing_happened()
 
 
 def test_a_stop_ends_the_connections(machine: Container) -> None:
-    """What is stopped is over: nobody hangs on a bus that does not come back."""
-    with singing(machine, options="--interval 3600") as choir:
+    """A stop closes all connections: no client hangs on a stopped bus."""
+    with numbered_clients(machine, options="--interval 3600") as clients:
         machine.run("systemctl stop sbus.service")
-        found = choir.ask("report")
+        found = clients.ask("report")
         while found.ended < 10:
-            found = choir.ask("report")
+            found = clients.ask("report")
     assert machine.output("systemctl show --property=NFileDescriptorStore --value sbus.service") == "0"
 
 
 @pytest.mark.parametrize("connections", [10, 1_000])
 def test_the_pause_of_a_restart_is_measured(machine: Container, connections: int, capsys: pytest.CaptureFixture[str]) -> None:
     pauses = []
-    with singing(machine, user=None, options=f"--listeners {connections - 10}") as choir:
+    with numbered_clients(machine, user=None, options=f"--listeners {connections - 10}") as clients:
         for _ in range(5):
-            choir.sings()
-            choir.ask("mark")
+            clients.wait_for_messages()
+            clients.ask("mark")
             machine.run("systemctl restart sbus.service")
-            pauses.append(choir.sings().longest_silence)
-        choir.end().assert_nothing_happened()
+            pauses.append(clients.wait_for_messages().longest_silence)
+        clients.end().assert_nothing_happened()
     with capsys.disabled():
         print(f"\npause of a restart with {connections} connections: {', '.join(f'{pause * 1000:.0f}' for pause in sorted(pauses))} ms")
 
@@ -178,7 +178,7 @@ def test_the_start_by_a_connection_is_measured(machine: Container, capsys: pytes
         print(f"\nfrom the connect that starts the bus to its first answer: {said} s")
 
 
-def test_what_the_store_costs_a_connection_is_measured(machine: Container, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_of_the_descriptor_store_is_measured(machine: Container, capsys: pytest.CaptureFixture[str]) -> None:
     folder = "/etc/systemd/system/sbus.service.d"
     kept = [cost_of_connections(machine) for _ in range(3)]
     machine.run(f"mkdir {folder} && printf '[Service]\\nFileDescriptorStoreMax=0\\n' >{folder}/store.conf && systemctl daemon-reload")

@@ -36,13 +36,13 @@ def test_the_first_connection_starts_the_service(fresh: Container) -> None:
     assert fresh.output(f"stat --format=%U /proc/{pid}; cat /proc/{pid}/status | grep CapEff").split() == ["sbus", "CapEff:", "0" * 16]
 
 
-def test_two_users_are_who_the_kernel_says(machine: Container) -> None:
+def test_two_users_have_their_peer_credentials(machine: Container) -> None:
     for user in ("alice", "bob"):
         uid, gid = machine.output("id -u; id -g", user=user).split()
         assert re.fullmatch(rf"!/cred/{gid}/{uid}/\d+", machine.output("sbusctl whoami", user=user))
 
 
-def test_one_user_hears_what_another_says(machine: Container) -> None:
+def test_one_user_receives_messages_of_another(machine: Container) -> None:
     with listening(machine, "talk/", "bob") as heard:
         machine.run("sbusctl pub talk/here hello", user="alice")
     assert heard == ["talk/here\thello"]
@@ -56,7 +56,7 @@ def test_a_secret_reaches_its_user_alone(machine: Container) -> None:
         assert "EACCES" in refused.stderr
         machine.run(f"sbusctl pub '!/cred//{uid}//letter' dear", user="alice")
     assert heard == [f"!/cred//{uid}//letter\tdear"]
-    assert "The bus rejected a subscription to a secret key of another user" in machine.output("journalctl --catalog --unit=sbus.service")
+    assert "The bus rejected a subscription to a private key of another user" in machine.output("journalctl --catalog --unit=sbus.service")
 
 
 def test_the_groups_of_a_user_are_known_to_the_hardened_service(machine: Container) -> None:
@@ -101,7 +101,7 @@ def test_an_administrator_is_one_by_configuration(machine: Container) -> None:
         machine.run("rm /etc/sbus/sbusd.toml.d/admins.toml; systemctl kill --signal=HUP --kill-whom=main sbus.service")
 
 
-def test_a_wrong_configuration_is_told_and_changes_nothing(machine: Container) -> None:
+def test_an_invalid_configuration_is_reported_and_changes_nothing(machine: Container) -> None:
     machine.run("sbusctl whoami; cp /etc/sbus/sbusd.toml /root/sbusd.toml && echo 'admin = 1' >/etc/sbus/sbusd.toml")
     try:
         machine.run("systemctl kill --signal=HUP --kill-whom=main sbus.service")
@@ -169,7 +169,7 @@ def test_systemd_finds_nothing_wrong_with_the_installed_units(machine: Container
     assert machine.run(broken + "systemd-analyze verify --man=no --recursive-errors=no /tmp/broken.service", check=False).status != 0
 
 
-def test_another_bus_is_beside_it(machine: Container) -> None:
+def test_a_second_bus_runs_independently(machine: Container) -> None:
     machine.run("mkdir --parents /etc/sbus && touch /etc/sbus/lab.toml && systemctl start sbus@lab.socket")
     try:
         lab = "--address /run/sbus/lab.socket"

@@ -50,7 +50,7 @@ def test_neither_user_reaches_the_others_bus(lingering: Container) -> None:
         assert lingering.output(f"stat --format=%a {path}") == "600"
 
 
-def test_who_a_peer_is_stays_visible_to_a_users_bus(lingering: Container) -> None:
+def test_a_users_bus_sees_peer_credentials(lingering: Container) -> None:
     """A user's service in a user namespace would take everybody else for user 65534."""
     path = path_of(lingering, "alice")
     assert lingering.output(f"sbusctl whoami --address {path}").startswith("!/cred/0/0/")
@@ -63,7 +63,7 @@ def test_a_users_bus_has_the_users_configuration(lingering: Container) -> None:
     lingering.wait_for("journalctl SBUS_EVENT=reloaded --output=verbose | grep SBUS_FILES=/home/alice/.config/sbus/sbusd.toml")
 
 
-def test_another_bus_of_a_user_is_beside_it(lingering: Container) -> None:
+def test_a_second_bus_of_a_user_runs_independently(lingering: Container) -> None:
     lingering.run("mkdir --parents .config/sbus && touch .config/sbus/lab.toml && systemctl --user start sbus@lab.socket", user="bob")
     uid = lingering.output("id -u bob")
     assert lingering.output(f"sbusctl whoami --address /run/user/{uid}/sbus/lab.socket", user="bob").split("/")[3] == uid

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.bus_fixtures import make_parlour, make_world, parlour, world
+from tests.support.bus_fixtures import bus, harness, make_bus, make_harness
 
-__all__ = ["make_parlour", "make_world", "parlour", "world"]
+__all__ = ["bus", "harness", "make_bus", "make_harness"]

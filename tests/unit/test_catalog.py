@@ -10,7 +10,7 @@ import pytest
 from sbusd.broker.log_messages import MESSAGES as BUS
 from sbusd.recorder.log_messages import MESSAGES as RECORDER
 from sbusd.relay.log_messages import MESSAGES as RELAY
-from sbusd.systemd.log_record import LogMessage
+from sbusd.systemd.log_records import LogMessage
 from tests.support.catalog import CATALOG, Entry, entries
 from tools.stage import ROOT
 
@@ -47,7 +47,7 @@ def test_ids_are_unique_in_all_programs_and_names_in_each(attribute: str) -> Non
 
 
 @pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.id[:8])
-def test_an_entry_says_what_happened_and_where_to_read_on(entry: Entry) -> None:
+def test_an_entry_describes_the_event_and_refers_to_the_manual(entry: Entry) -> None:
     assert set(entry.headers) == {"Subject", "Defined-By", "Documentation"}
     assert entry.headers["Defined-By"] == "sbusd"
     assert 10 < len(entry.headers["Subject"]) < 100

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from sbusd.ctl.main import application
-from sbusd.helptext import PlainCommand, PlainGroup
+from sbusd.helptext import PlainCommand, PlainGroup, show_usage_error
 
 USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "COMMAND [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]
 
@@ -20,7 +20,7 @@ def test_a_usage_line_is_the_manuals(command: str, usage: str) -> None:
     assert shown.splitlines()[0] == f"Usage: sbusctl {command} [OPTIONS] {usage}"
 
 
-def test_what_typer_escapes_for_rich_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_escaped_by_typer_is_shown_unescaped(monkeypatch: pytest.MonkeyPatch) -> None:
     app = typer.Typer(cls=PlainGroup, rich_markup_mode=None)
 
     @app.command(cls=PlainCommand, help="One \\[required] of two.")
@@ -45,6 +45,21 @@ def test_ranges_are_in_words_and_global_options_apart() -> None:
     assert "--retries" in options[0]
     assert "--address" not in options[0]
     assert "--address" in options[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("'x' is not a valid integer.", "'x' is not a whole number"),
+        ("'x' is not a valid float.", "'x' is not a number"),
+        ("0 is not in the range x>=1.", "must be at least 1, not 0"),
+        ("0.05 is not in the range 0.1<=x<=86400.", "must be at least 0.1, not 0.05"),
+        ("129 is not in the range 1<=x<=128.", "must be at most 128, not 129"),
+    ],
+)
+def test_older_versions_report_invalid_numbers_in_the_same_words(words: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_usage_error(typer.BadParameter(words, param_hint="--count"))
+    assert capsys.readouterr().err == f"invalid value for --count: {shown}\n"
 
 
 @pytest.mark.parametrize(

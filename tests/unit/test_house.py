@@ -38,7 +38,6 @@ TOPICS = {
     "daemon/test_manual.py",
     "recorder/test_manual.py",
     "relay/test_manual.py",
-    "restart/test_state_steps.py",
     "support/test_workers.py",
     "test_catalog.py",
     "test_house.py",
@@ -62,10 +61,10 @@ _NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tool
 _CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 _BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.so$|^sbusd/.*\.(c|cpp)$")
-"""What is ignored where there is no git to say so."""
+"""Files that are ignored in a tree without git."""
 
 MANUAL = {"sbus.7", "sbus-python.3", "sbus-protocol.7", "sbus-rpc.7", "sbus-spark.7", "sbus-performance.7", "sbus-record.5", "sbusd.toml.5"}
-"""The pages of what is no program; each program of pyproject.toml has its own."""
+"""The manual pages that do not describe a program; each program of pyproject.toml has a page."""
 
 
 def committed_files() -> list[Path]:

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "feeds": _CLIENTS_USE | {"helptext"},
     "relay": _CLIENTS_USE | {"systemd", "helptext"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
-    "pipeline": _CLIENTS_USE | {"helptext", "archive"},
+    "pipeline": {"protocol", "client", "helptext", "archive"},
     "report": {"protocol", "archive"},
     "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "report"},  # record, replay and report are commands
 }
@@ -60,6 +60,11 @@ def _violations(root: Path) -> list[str]:
 
 def test_imports_point_downwards() -> None:
     assert not _violations(ROOT)
+
+
+def test_each_permission_is_used() -> None:
+    used = {(part_of(module_of(each.path)), part_of(each.target)) for each in imports_of_tree(ROOT)}
+    assert [(part, other) for part, others in MAY_IMPORT.items() for other in sorted(others) if (part, other) not in used] == []
 
 
 def test_the_architecture_shows_the_layers() -> None:
@@ -143,7 +148,7 @@ def test_an_import_that_points_downwards_is_not_found(tmp_path: Path, path: str,
     assert not _violations(tmp_path)
 
 
-def test_the_daemon_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+def test_the_daemon_starts_without_unneeded_modules(tmp_path: Path) -> None:
     require(importlib.util.find_spec("sbusd.daemon.main") is not None, "needs the daemon", could_run=True)
     command = [sys.executable, "-X", "importtime", "-m", "sbusd.daemon.main", "-f", "-a", str(tmp_path / "s")]
     env = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}

@@ -28,7 +28,7 @@ FIGURES = SOURCE.partition("\n.Sh RESULTS\n")[2].partition("\n.Sh ")[0]
         f"{PUMPS['64KiB'].window} of 64 KiB)",
     ],
 )
-def test_what_is_measured_is_what_the_bench_does(words: str) -> None:
+def test_the_documented_figures_are_those_of_the_bench(words: str) -> None:
     assert words in TEXT
 
 

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker import blocking_report, connection_settings, control_messages, recipients, subscription_list, tap_events
+from sbusd.broker import connection_settings, control_messages, events, recipients, taps
 from sbusd.broker.log import LogCounters
-from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
+from sbusd.client.bus_socket import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
-from sbusd.config.quotas import QuotaSettings
-from sbusd.config.settings import LimitSettings
-from sbusd.dataplane import contract, modes
-from sbusd.dataplane.contract import ConnectionCounters, SwitchCounters
+from sbusd.config.settings import LimitSettings, QuotaSettings
+from sbusd.dataplane import contract
+from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import KeySpace, pattern_matches
-from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_PACKET_BYTES
-from sbusd.protocol.packets import control_packet, publish_packet, subscribe_packet, unsubscribe_packet
+from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, pattern_matches
+from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, control_packet, publish_packet, subscribe_packet, unsubscribe_packet
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -92,7 +90,7 @@ def test_the_largest_sizes_are_the_codes() -> None:
     assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes." in _words(6)
 
 
-def test_the_example_bytes_are_what_the_code_sends() -> None:
+def test_the_example_bytes_equal_those_of_the_code() -> None:
     lines = re.findall(r"^((?:[0-9a-f]{2} )+) +(\S.*)$", _section(2), re.MULTILINE)
     shown = [bytes.fromhex(digits) for digits, _ in lines]
     assert shown == [subscribe_packet(b"a/*"), publish_packet(b"a/b", b"hi"), unsubscribe_packet(b"a/*"), control_packet(b"echo/off")]
@@ -113,7 +111,7 @@ def test_the_reserved_namespaces_are_the_codes() -> None:
 
 
 def test_the_control_messages_are_the_codes() -> None:
-    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | modes.MODES.keys()
+    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | contract.MODES.keys()
     documented = re.findall(r"^\.It Li (\S+)", _section(6), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert {name.encode() for name in documented} == constants
@@ -128,9 +126,9 @@ def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
     assert _words(6).count(f"A page has at most {control_messages.PAGE_CLIENTS} connections") == 2
     assert f"A page has at most {recipients.PAGE_MEMBERS} connections" in _words(6)
     assert f"A page has at most {control_messages.PAGE_USERS} users" in _words(6)
-    assert f"A page has at most {subscription_list.PAGE_PATTERNS} subscriptions" in _words(6)
+    assert f"A page has at most {taps.PAGE_PATTERNS} subscriptions" in _words(6)
     assert f"if the connection has more than {recipients.MAX_TRACED_PATTERNS} patterns," in _words(6)
-    assert f"blocked now by at most {blocking_report.LISTED_BLOCKERS} recipients" in _words(6)
+    assert f"blocked now by at most {recipients.LISTED_BLOCKERS} recipients" in _words(6)
 
 
 def test_the_counters_are_the_codes() -> None:
@@ -165,7 +163,7 @@ def test_the_limits_are_the_codes() -> None:
         f"{MAX_PACKET_BYTES} bytes",
         f"{MAX_BATCH_BYTES} bytes",
         f"{connection_settings.MAX_TOKEN_BYTES} bytes",
-        f"{tap_events.MAX_DENIED_KEY_BYTES} bytes",
+        f"{events.MAX_DENIED_KEY_BYTES} bytes",
         str(contract.MISSED),
         str(contract.RANDOM_PACKETS),
         f"{contract.UNREAD_BYTES >> 20} MiB",
@@ -197,7 +195,7 @@ def test_the_limits_of_the_overview_are_the_defaults_of_the_code() -> None:
         *(MAX_PACKET_BYTES, limits.key_bytes, limits.queue_bytes, quotas.queued_bytes, limits.queued_memory),
         *(quotas.connections, quotas.subscriptions, quotas.control_rate),
     ]
-    assert f"An owner has {quotas.owner_factor} times each limit of one user." in section
+    assert f"For an owner, each limit of one user is {quotas.owner_factor} times as large." in section
 
 
 def test_the_overview_names_the_addresses_that_clients_use() -> None:
@@ -210,7 +208,7 @@ def test_the_overview_names_the_addresses_that_clients_use() -> None:
 def test_the_page_is_clean(page: Path) -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages need not be installed on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

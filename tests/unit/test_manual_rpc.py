@@ -85,5 +85,5 @@ def test_the_examples_are_python() -> None:
 def test_the_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages need not be installed on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []

@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 
-from sbusd.pipeline.source.arrivals import DAYS_BY_NAME
-from sbusd.pipeline.source.background_tap import MOST_BYTES, MOST_ROWS
-from sbusd.pipeline.source.live_stream import LIVE_ROWS
+from sbusd.pipeline.source.archive_offset import DAYS_BY_NAME
+from sbusd.pipeline.source.live_stream import LIVE_ROWS, MOST_BYTES, MOST_ROWS
 from sbusd.pipeline.source.options import _NAMES, CHUNK_ROWS, Options
 from sbusd.pipeline.source.publisher import MOST_TASK_BYTES
 from tests.support import skips

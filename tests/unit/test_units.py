@@ -43,7 +43,7 @@ def known(text: str) -> str:
 
 
 def verify(folder: Path, *units: Path, manager: str) -> subprocess.CompletedProcess[str]:
-    """Run systemd-analyze verify over *units*, whose programs are not installed: /bin/true stands for them."""
+    """Run systemd-analyze verify over *units*, whose programs are not installed: /bin/true replaces them."""
     made = []
     for unit in units:
         # An instance of a template, so that its specifiers are expanded.
@@ -126,7 +126,7 @@ def test_a_bus_with_a_name_is_as_hardened_as_the_one_without(manager: str) -> No
     assert plain == named
 
 
-def test_no_service_hides_who_its_peers_are() -> None:
+def test_no_service_hides_its_peer_credentials() -> None:
     """PrivateUsers= turns the uid of a stranger into 65534, and for a user's service most Private and Protect settings imply it."""
     for unit in UNITS:
         lines = hardening(unit)
@@ -150,19 +150,19 @@ def test_presets_decide_about_each_unit_that_can_be_enabled(manager: str) -> Non
     assert re.findall(r"^enable (\S+)$", preset, re.MULTILINE) == (["sbus.socket"] if manager == "system" else [])
 
 
-def test_the_pipeline_reads_what_the_recorder_writes_and_no_more() -> None:
+def test_the_pipeline_can_read_only_files_of_the_recorder() -> None:
     service = read(ROOT / "units/system/sbus-pipeline.service")["Service"]
     recorder = read(ROOT / "units/system/sbus-recorder.service")["Service"]
     assert service["SupplementaryGroups"] == recorder["Group"]
     assert service["StateDirectory"] not in recorder["StateDirectory"].split()
-    # What is left is for Java itself, and the processes that match keys.
+    # The rest is for Java itself, and the processes that match keys.
     taken = int(DRIVER_MEMORY.removesuffix("g")) * 1024 + int(DIRECT_MEMORY.removesuffix("m"))
     assert int(service["MemoryMax"].removesuffix("G")) * 1024 - taken >= 1024
     timer = read(ROOT / "units/system/sbus-pipeline.timer")["Timer"]
     assert timer["OnCalendar"] == "*:0/15"  # as the manual says: every quarter of an hour
 
 
-def test_the_relays_redis_is_its_users_alone_and_keeps_what_it_confirms() -> None:
+def test_the_relays_redis_is_private_and_durable() -> None:
     redis = read(ROOT / "units/system/redis-server@sbus-relay.service")["Service"]
     relay = read(ROOT / "units/system/sbus-relay.service")
     assert (redis["User"], redis["UMask"], redis["RuntimeDirectoryMode"], redis["StateDirectoryMode"]) == (

@@ -24,7 +24,8 @@ class Programs:
     def __init__(self, stage: Stage, address: str, narrator: Narrator) -> None:
         self._stage = stage
         self._narrator = narrator
-        self.env = stage.env | {"SBUS_ADDRESS": address}
+        # Java that compiles less: the demonstration has a few thousand records.
+        self.env = stage.env | {"SBUS_ADDRESS": address, "SBUS_PIPELINE_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
     def run(self, user: DemoUser | None, *words: str, status: int = 0, seconds: float = TIMEOUT_SECONDS) -> str:
         """Run the program ``words[0]`` with its arguments, as *user* or as root, and return its output.

@@ -25,7 +25,7 @@ PEER_DISCONNECTED = 5
 """Exit status of ``sbusctl call`` if the service has disconnected, sbusctl(1)."""
 
 _SLOWLY = "while sleep 1; do echo still at work; done"
-"""A program that runs for ever, and ends soon after the reader of its output."""
+"""A program that runs indefinitely, and exits soon after the reader of its output."""
 
 CALL_SECONDS = 120.0
 """Far less than the timeout of the call, and far more than any machine needs to start the programs."""

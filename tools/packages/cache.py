@@ -17,7 +17,7 @@ KEPT_SMALL = 16
 
 
 def cache_folder() -> Path:
-    """Return the folder that everything is kept in; it can be removed at any time when nothing uses it."""
+    """Return the folder of the cache; it can be removed at any time when it is not in use."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification: a relative path is invalid and ignored.
     return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "sbusd"

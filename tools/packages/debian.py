@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 
 from tools.packages import cache, sources
-from tools.packages.room import run_in
 from tools.packages.roots import BUILD, require_root, root_of
+from tools.packages.sandbox import run_in
 from tools.packages.version import changelog_version, require_same
 
 LOG = "build.log"
-"""What dpkg-buildpackage(1) said, beside the packages."""
+"""The output of dpkg-buildpackage(1), next to the packages."""
 
 LINT_OPTIONS = ("--allow-root", "--fail-on", "error,warning", "--pedantic", "--display-info", "--tag-display-limit", "0")
 
@@ -35,7 +35,7 @@ def debian_packages() -> Path:
 
 
 def lint(packages: Path, log: Path) -> int:
-    """Run lintian(1) on the *packages* of a folder, append what it says to *log*, and return its status: 0 without errors and warnings."""
+    """Run lintian(1) on the *packages* of a folder, append its output to *log*, and return its status: 0 without errors and warnings."""
     with tempfile.TemporaryDirectory(prefix="sbus-lint-") as work:
         for path in packages.iterdir():
             shutil.copy(path, work)

@@ -1,7 +1,7 @@
-"""What can go wrong while packages are built, as one line of words."""
+"""The error of a failed package build."""
 
 from __future__ import annotations
 
 
 class PackagingError(Exception):
-    """A package, or the root it is built in, cannot be made. One line that names what, where, and what to do."""
+    """A package, or the root in which it is built, cannot be created. The text is one line: what failed, where, and what to do."""

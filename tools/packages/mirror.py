@@ -43,7 +43,7 @@ def find_mirror() -> Mirror:
     """Return the mirror that this machine's apt-get uses, or the one that DEBIAN_MIRROR names.
 
     Raises:
-        PackagingError: there is no apt-get, it uses no mirror of Debian, or the archive's keys are missing.
+        PackagingError: apt-get is missing or uses no mirror of Debian, or the archive's keys are missing.
     """
     if not KEYRING.exists():
         raise PackagingError(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
@@ -61,7 +61,7 @@ def _first_of_debian(printed: str, codename: str) -> str | None:
 
 
 def _codename() -> str:
-    """Return the codename of this machine's Debian, or an empty string where it is no Debian."""
+    """Return the codename of this machine's Debian, or an empty string if it is not Debian."""
     try:
         lines = Path("/etc/os-release").read_text().splitlines()
     except OSError:
@@ -71,7 +71,7 @@ def _codename() -> str:
 
 
 def _ask_apt(*command: str) -> str:
-    """Return what one of apt's programs says."""
+    """Return the output of a program of apt."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except FileNotFoundError:

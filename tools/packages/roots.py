@@ -19,12 +19,12 @@ SUITE = "trixie"
 _VARIANT = "minbase"
 
 _LAST_LINES = 3
-"""How much of a program's complaint is shown; the cause stands at the end."""
+"""The number of lines shown of an error output; the cause is in the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a root is made of."""
+    """The content of a root."""
 
     name: str
     packages: tuple[str, ...]
@@ -32,7 +32,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Changes with anything that goes in, apart from the state of the archive."""
+        """Changes with every input except the state of the archive."""
         return hashlib.sha256("\0".join([SUITE, _VARIANT, *self.packages]).encode()).hexdigest()[:16]
 
 
@@ -61,14 +61,14 @@ BOOT = Recipe(
         *("procps", "socat"),
         *RELAY,
         *("autopkgtest", "dpkg-dev"),  # what a Debian package brings to be tested with
-        "rpm",  # installs the RPMs, on a machine that has what they need by Debian's names
+        "rpm",  # installs the RPMs, whose dependencies are installed under their Debian names
     ),
 )
 """Boots under systemd-nspawn(1), has user managers, and everything but our own packages."""
 
 
 def root_of(recipe: Recipe) -> Path:
-    """Return the root made by *recipe*; the first time takes a minute. Whoever uses it leaves it as it is.
+    """Return the root made by *recipe*; the first time takes a minute. Callers must not change it.
 
     Raises:
         PackagingError: this process is not root's, mmdebstrap is missing, or it fails.
@@ -90,7 +90,7 @@ def require_root() -> None:
 def _make(recipe: Recipe, folder: Path) -> None:
     """Make the root *folder*."""
     if shutil.which("mmdebstrap") is None:
-        raise PackagingError("there is no mmdebstrap, which makes the root that packages are built in: apt-get install mmdebstrap")
+        raise PackagingError("mmdebstrap, which makes the root that packages are built in, is missing: apt-get install mmdebstrap")
     mirror = find_mirror()
     options = [f"--aptopt={line}" for line in mirror.options]
     command = ["mmdebstrap", "--mode=root", "--format=directory", f"--variant={_VARIANT}", f"--include={','.join(recipe.packages)}"]

@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 
 from tools.packages import cache, sources
-from tools.packages.room import WORK, run_in
 from tools.packages.roots import BUILD, require_root, root_of
+from tools.packages.sandbox import WORK, run_in
 from tools.packages.version import require_same, spec_version
 from tools.stage import ROOT
 
 LOG = "rpmbuild.log"
-"""What rpmbuild(8) said, beside the packages."""
+"""The output of rpmbuild(8), next to the packages."""
 
 _SPEC = Path("packaging/rpm/sbusd.spec")
 _FALLBACK = Path("packaging/rpm/macros.fallback")
@@ -38,7 +38,7 @@ def rpm_packages() -> Path:
 
 
 def lint(packages: Path, log: Path) -> int:
-    """Run rpmlint(1) on the *packages* of a folder, append what it says to *log*, and return its status: 0 without errors and warnings."""
+    """Run rpmlint(1) on the *packages* of a folder, append its output to *log*, and return its status: 0 without errors and warnings."""
     with tempfile.TemporaryDirectory(prefix="sbus-lint-") as name:
         work = Path(name)
         shutil.copy(ROOT / _FILTERS, work)

@@ -14,10 +14,10 @@ PARTS = ("LICENSE", "README.md", "etc", "man", "packaging", "pyproject.toml", "p
 """What of the tree goes into packages, or says how they are built."""
 
 _BUILT = {".so", ".pyc"}
-"""What is built beside the sources and ignored, where there is no git to say so."""
+"""Files built next to the sources, which are ignored in a tree without git."""
 
 _BUILT_BY_CYTHON = {".c", ".cpp", ".html"}
-"""The same, of what is beside a ``.pyx`` of that name; the report's page is a source."""
+"""The same, if there is a ``.pyx`` of that name; the report's page is a source."""
 
 
 def source_files(root: Path = ROOT) -> list[Path]:
@@ -61,5 +61,5 @@ def _files_below(path: Path) -> Iterable[Path]:
 
 
 def _is_built(path: Path) -> bool:
-    """Return whether *path* has been built from sources beside it."""
+    """Return whether *path* has been built from sources in its folder."""
     return path.suffix in _BUILT or (path.suffix in _BUILT_BY_CYTHON and path.with_suffix(".pyx").exists())

@@ -1,4 +1,4 @@
-"""The one version, of pyproject.toml, and what the packages' own files say it is."""
+"""The version in pyproject.toml, and its copies in the files of the packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def changelog_version(root: Path = ROOT) -> tuple[str, str]:
     path = root / "packaging/debian/changelog"
     found = _CHANGELOG.match(path.read_text())
     if found is None:
-        raise PackagingError(f"{path}: the first line is no entry for a version of sbusd, as in: sbusd (1.0-1) unstable; urgency=medium")
+        raise PackagingError(f"{path}: the first line is not an entry of sbusd, such as: sbusd (1.0-1) unstable; urgency=medium")
     return found[1], found[2]
 
 

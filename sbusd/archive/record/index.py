@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
-from sbusd.archive.errors import RecordError
-from sbusd.archive.private_files import create_private, make_folder
-from sbusd.archive.record.layout import INDEX, SegmentName, temporary
+from sbusd.archive.files import RecordError, make_folder, publish_file
+from sbusd.archive.record.layout import INDEX, SegmentName
 
 INDEX_VERSION = 1
 """Readers reject later versions, because they do not know what they would miss."""
@@ -259,28 +258,3 @@ def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
         return []
     except OSError as error:
         raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
-
-
-def publish_file(target: Path, content: bytes) -> None:
-    """Write *content* to *target* atomically: a reader sees all of it or nothing, also after a power failure. Raises OSError."""
-    draft = temporary(target)
-    with create_private(draft) as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    publish_draft(draft, target)
-
-
-def publish_draft(draft: Path, target: Path) -> None:
-    """Rename *draft*, which is complete and synced, to *target*; the name is durable on return. Raises OSError."""
-    draft.replace(target)
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in *folder* durable. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Self
 
 HOUR_NS = 3_600 * 10**9
@@ -82,8 +82,3 @@ class SegmentName:
     def index_path(self) -> str:
         """The path of its index entry, relative to the archive."""
         return f"{INDEX}/{self.date}T{self.hour:02}.{self.host}.{self.first_seq:020}.json"
-
-
-def temporary(path: Path) -> Path:
-    """Return the name of *path* while it is incomplete: in the same directory, ignored by readers."""
-    return path.with_name(f".{path.name}.tmp")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from sbusd.archive.errors import TablesError
+from sbusd.archive.files import TablesError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.schema import VERSION

@@ -1,12 +1,9 @@
-"""The columns of the tables: names, types and meaning. Spec: sbus-pipeline(8).
-
-A table has one row for each combination of its key columns in an hour. The other columns are sums over the rows of the record with that
-combination, unless their meaning says otherwise. ``date`` and ``hour`` are directories.
-"""
+"""The columns of the tables: names, types and meaning; and the latency buckets of their histograms. Spec: sbus-pipeline(8)."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,6 +21,11 @@ PREFIX_SEGMENTS = 2
 CALL_SECONDS = 600
 """Maximum time between request and reply, also across the end of the hour. Callers wait for seconds; with a longer time, each hour would
 need more of the record of the next hour."""
+
+LATENCY_STEPS = 32
+"""Equal latency buckets per power of two, as in HdrHistogram by Gil Tene: a percentile is at most 3.2 % too high."""
+
+_STEP_BITS = LATENCY_STEPS.bit_length() - 1
 
 
 class Type(enum.Enum):
@@ -224,3 +226,30 @@ RELAY = Table(
 
 TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, RELAY)
 """All tables, in the order of the manual."""
+
+
+def bucket_of(latency: int) -> int:
+    """Return the bucket of *latency*, at least 0; each value below 64 has its own."""
+    shift = max(0, latency.bit_length() - 1 - _STEP_BITS)
+    return (shift << _STEP_BITS) + (latency >> shift)
+
+
+def upper_bound(bucket: int) -> int:
+    """Return the largest latency in *bucket*."""
+    shift = max(0, (bucket >> _STEP_BITS) - 1)
+    return ((bucket - (shift << _STEP_BITS) + 1) << shift) - 1
+
+
+def percentile(histogram: Iterable[tuple[int, int]], percent: int, longest: int) -> int | None:
+    """Return the upper bound of the bucket of a percentile (nearest rank), at most *longest*, the longest latency; None without values.
+
+    *histogram* has pairs of bucket and count, in any order; a bucket may occur several times. *percent* is 1 to 100.
+    """
+    pairs = sorted(histogram)
+    rank = -(-sum(count for _, count in pairs) * percent // 100)
+    seen = 0
+    for bucket, count in pairs:
+        seen += count
+        if count and seen >= rank:
+            return min(upper_bound(bucket), longest)
+    return None

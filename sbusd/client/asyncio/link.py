@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sbusd.client.asyncio.timeouts import resolver, wait_for
-from sbusd.client.asyncio.writer import AsyncWriter
-from sbusd.client.backoff import Backoff
-from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit
+from sbusd.client.asyncio.writer import AsyncWriter, resolver, wait_for
+from sbusd.client.bus_calls import Call
+from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -31,13 +30,12 @@ from sbusd.client.errors import (
     rejection,
 )
 from sbusd.client.inbox import Inbox
-from sbusd.client.messages import Item
+from sbusd.client.items import Item
+from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
 from sbusd.client.outgoing import CLOSING_SECONDS
-from sbusd.client.pending_replies import Call
-from sbusd.client.reconnection import resubscribe
+from sbusd.client.reconnection import Backoff, resubscribe
 from sbusd.client.session import Session
-from sbusd.client.steps import Begin, Deadline, Operation, Send, Step
-from sbusd.protocol.limits import MAX_BATCH_BYTES
+from sbusd.protocol.packets import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 

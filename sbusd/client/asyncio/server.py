@@ -11,9 +11,8 @@ from collections.abc import Callable, Coroutine
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.rpc.service import LOG, Dispatcher, Task
-from sbusd.client.rpc.serving import MAX_CONCURRENT_HANDLERS, begin_serving
-from sbusd.client.steps import Deadline
+from sbusd.client.operations import Deadline, begin_serving
+from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher, Task
 
 
 class AsyncServer:

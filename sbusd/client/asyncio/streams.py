@@ -12,15 +12,14 @@ from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox
-from sbusd.client.messages import Item, Message
-from sbusd.client.presence import PresenceItem, presence_item
+from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
+from sbusd.client.operations import end_tap
 from sbusd.client.sync.streams import Presence, Subscription, Tap
-from sbusd.client.tap import TapItem, end_tap, tap_item
 
 make_taker: Callable[[deque[Message], Sized, Callable[[], Awaitable[Item]]], AsyncIterator[Item]] | None
 """Makes an iterator that yields the same as ``AsyncSubscription.__anext__`` and is faster; None in a tree that is not built."""
 try:
-    from sbusd.client._speedups.taker import Taker
+    from sbusd.client.speedups import Taker
 
     make_taker = Taker
 except ImportError:

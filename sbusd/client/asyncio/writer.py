@@ -20,13 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from sbusd.client.asyncio.timeouts import wait_for
-from sbusd.client.connection import is_gone, send_failure
+from sbusd.client.bus_socket import is_gone, send_failure
 from sbusd.client.errors import PayloadTooLarge, SbusError
+from sbusd.client.features import Paced
+from sbusd.client.operations import Deadline
 from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
-from sbusd.client.pacing import Paced
 from sbusd.client.session import Session
-from sbusd.client.steps import Deadline
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -269,3 +268,32 @@ class AsyncWriter:
         self._drainer = None
         if self._outgoing:
             self.drain()
+
+
+async def wait_for(future: asyncio.Future[None], deadline: Deadline) -> None:
+    """Wait for *future*. Raises TimedOut; then *future* has no other outcome."""
+    remaining = deadline.remaining()
+    if remaining is None or future.done():
+        await future
+        return
+    timer = future.get_loop().call_later(remaining, _expire, future, deadline)
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+def resolver(future: asyncio.Future[None]) -> Callable[[], None]:
+    """Return a function that resolves *future*, unless that is cancelled or expired."""
+
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return resolve
+
+
+def _expire(future: asyncio.Future[None], deadline: Deadline) -> None:
+    """End the wait for *future*."""
+    if not future.done():
+        future.set_exception(deadline.expired())

@@ -13,8 +13,8 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import NUMBER_LIMITS
-from sbusd.protocol.peers import Peer
 
 _GROUPS_SECONDS = 60.0
 """How long the groups of a user are cached: a query of the system's database may take time."""

@@ -19,18 +19,16 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sbusd.client.bus_queries import RequestCall, members_question, parse_members
+from sbusd.client.bus_calls import Call, Expects, RequestCall, members_question, parse_members
 from sbusd.client.encoding import publication
 from sbusd.client.errors import AnswerLost, CallTimeout, RemoteRefusal, SbusError, TimedOut
-from sbusd.client.operations import ask_members, members
-from sbusd.client.pending_replies import Call, Expects
+from sbusd.client.operations import Begin, Deadline, Operation, Settle, ask_members, members
 from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests
 from sbusd.client.session import Session
-from sbusd.client.steps import Begin, Deadline, Operation, Settle
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key
 from sbusd.protocol.packets import control_packet, subscribe_packet
-from sbusd.protocol.peers import Peer
 
 CALL_SECONDS = 30.0
 """Default timeout of a call: the bus's own default for a blocked client. The disconnection of a service is known at once."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from sbusd.client.bus_queries import RequestCall
+from sbusd.client.bus_calls import Call, RequestCall
 from sbusd.client.errors import TimedOut
-from sbusd.client.operations import members
-from sbusd.client.pending_replies import Call
+from sbusd.client.operations import Begin, Deadline, Operation, Settle, members
 from sbusd.client.rpc.calls import MAX_CONCURRENT_REQUESTS, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.pending_requests import PendingRequest
-from sbusd.client.steps import Begin, Deadline, Operation, Settle
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.peers import Peer
 
 
 class GroupCall:

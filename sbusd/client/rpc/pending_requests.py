@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from sbusd.client.bus_queries import PresenceCall
+from sbusd.client.bus_calls import Call, PresenceCall
 from sbusd.client.errors import NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
-from sbusd.client.messages import Message
-from sbusd.client.pending_replies import Call
+from sbusd.client.items import Message
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ProtocolError, SbusError
-from sbusd.protocol.keys import EVENT_HEAD
+from sbusd.protocol.keys import EVENT_HEAD, connection_address
 from sbusd.protocol.packets import control_packet, unsubscribe_packet
-from sbusd.protocol.peers import Peer, connection_address
 
 DISCONNECT_HEAD = EVENT_HEAD + b"disconnect/"
 

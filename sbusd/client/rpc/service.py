@@ -21,16 +21,21 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sbusd.client.errors import RemoteRefusal
-from sbusd.client.messages import Gap, Item, Message, Replaced
+from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.rpc.caller_access import Allow, Twins
+from sbusd.protocol.credentials import UNKNOWN_ID, Peer, remote_peer
 from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, parse_envelope, relayed_key, service_key
 from sbusd.protocol.errors import ProtocolError, SbusError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.protocol.packets import publish_packet
-from sbusd.protocol.peers import UNKNOWN_ID, Peer, remote_peer
+from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbusd.protocol.printable import printable
 
 LOG = logging.getLogger("sbusd.client.rpc.service")
+
+MAX_CONCURRENT_HANDLERS = 64
+"""Handlers that an ``AsyncBus`` runs concurrently: the number of requests of a group call that wait at the same time."""
+
+QUEUED_REQUESTS = 256
+"""Requests that are queued before the next one is run, so that the users of all of them take turns."""
 
 WAITING_PER_USER = 256
 """Maximum number of queued requests of a user: more than a caller sends concurrently by default, and for a thousand users at most some

@@ -16,21 +16,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.address import Scope, bus_address
-from sbusd.client.connection import parse_target
+from sbusd.client.bus_socket import Scope, bus_address, parse_target
 from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
-from sbusd.client.pacing import Paced
-from sbusd.client.presence import PRESENCE_PATTERN
+from sbusd.client.items import PRESENCE_PATTERN
+from sbusd.client.operations import Deadline
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
-from sbusd.client.steps import Deadline
 from sbusd.client.sync.link import SyncLink
 from sbusd.client.sync.streams import Presence, Subscription, Tap
 from sbusd.protocol import controls
-from sbusd.protocol.peers import Peer
+from sbusd.protocol.credentials import Peer
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
@@ -66,7 +65,7 @@ class Bus:
         batching: bool = True,
         pace: bool = False,
     ) -> Self:
-        """Connect to the bus that :func:`~sbusd.client.address.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
+        """Connect to the bus that :func:`~sbusd.client.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
 
         *timeout* in seconds limits every call except ``receive``; None means no limit. With *reconnect*, a lost connection is made
         again, by the next call of a ``Bus`` and in the background by an ``AsyncBus``, with delays of up to 5 s between attempts; each

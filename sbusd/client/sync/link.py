@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from sbusd.client.backoff import Backoff
-from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
+from sbusd.client.bus_calls import Call
+from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -26,14 +26,13 @@ from sbusd.client.errors import (
     disconnection,
     rejection,
 )
+from sbusd.client.features import Paced
 from sbusd.client.inbox import Inbox
-from sbusd.client.messages import Item, Message
+from sbusd.client.items import Item, Message
+from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
-from sbusd.client.pacing import Paced
-from sbusd.client.pending_replies import Call
-from sbusd.client.reconnection import resubscribe
+from sbusd.client.reconnection import Backoff, resubscribe
 from sbusd.client.session import Session
-from sbusd.client.steps import Begin, Deadline, Operation, Send, Step
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.rpc.service import LOG, Dispatcher, Result, Task
-from sbusd.client.rpc.serving import QUEUED_REQUESTS, begin_serving
-from sbusd.client.steps import Deadline
+from sbusd.client.operations import Deadline, begin_serving
+from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher, Result, Task
 from sbusd.client.sync.link import SyncLink
 
 

@@ -9,10 +9,9 @@ from typing import Self
 from sbusd.client import operations
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox
-from sbusd.client.messages import Item
-from sbusd.client.presence import PresenceItem, presence_item
+from sbusd.client.items import Item, PresenceItem, TapItem, presence_item, tap_item
+from sbusd.client.operations import end_tap
 from sbusd.client.sync.link import SyncLink
-from sbusd.client.tap import TapItem, end_tap, tap_item
 
 
 class Subscription:

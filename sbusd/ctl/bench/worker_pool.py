@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.plan import Plan
 from sbusd.ctl.bench.workers import (
     FINAL,
     BenchError,
+    Plan,
     PublisherReport,
     SubscriberReport,
     WorkerContext,

@@ -18,14 +18,19 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sbusd.client import Bus, Gap, Message, RemoteRefusal
-from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.output import error_text
+from sbusd.ctl.errors import error_text
 from sbusd.protocol.errors import SbusError
+from sbusd.protocol.packets import MAX_PACKET_BYTES
+
+LEAST_BYTES = 16
+"""The smallest payload: it has room for a mark and a time."""
+
+MOST_BYTES = MAX_PACKET_BYTES - 1024
+"""The largest payload: the key, with the longest prefix of credentials, must also fit into the packet."""
 
 PLAIN, TIMED, END, FINAL = range(4)
 """The first byte of a payload: a message; a message with the time of publication; the end of this publisher; the end of all publishers,
-sent by
-the pool to a subscriber that has lost an end mark.
+sent by the pool to a subscriber that has lost an end mark.
 """
 
 _STAMP = struct.Struct("=Bq")
@@ -36,9 +41,22 @@ _SETTLE_TRIES = 1_000
 _TIMED_EVERY = 16
 """One message of this number has a time, because reading the clock for each would slow down the publisher."""
 
-
 MOST_SAMPLES = 65_536
 """Size of the sample: half a megabyte per subscriber, enough for 600 values above the 99th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: number of publishers and subscribers, payload size in bytes, and messages per publisher, or seconds if ``count`` is
+    None."""
+
+    clients: int
+    subscribers: int
+    size: int
+    count: int | None
+    seconds: float
+    coalesce: bool = False
+    """Whether publishers send several messages in one packet."""
 
 
 class BenchError(SbusError):

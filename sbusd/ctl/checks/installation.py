@@ -1,14 +1,20 @@
-"""Checks the units of the bus (source: systemctl(1), ``show``), and the extension of the Python client."""
+"""Checks units (source: systemctl(1), ``show``), configuration, kernel limits, and the extension of the Python client."""
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from sbusd.client import message_batch
+from sbusd.client import incoming
+from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
+from sbusd.config.files import SYSTEM_FOLDER, drop_in_folders
 from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 _SOCKET = "sbus.socket"
 _SERVICE = "sbus.service"
@@ -16,6 +22,11 @@ _PROPERTIES = "Id,LoadState,ActiveState,UnitFileState,Result,MainPID"
 _PATIENCE_SECONDS = 10.0
 
 Unit = Mapping[str, str]
+
+_WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
+
+FEW_DESCRIPTORS = 4_096
+"""A bus with a lower limit refuses clients before the machine is busy; the units set 16,384."""
 
 
 def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/run/systemd/system")) -> tuple[list[Finding], int | None]:
@@ -37,11 +48,11 @@ def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/r
     if done.returncode:
         said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
         return [Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")], None
-    units = parse(done.stdout)
-    return judge(units, "systemctl --user" if scope == "user" else "systemctl"), main_process(units)
+    units = parse_units(done.stdout)
+    return judge_units(units, "systemctl --user" if scope == "user" else "systemctl"), main_process(units)
 
 
-def parse(shown: str) -> dict[str, Unit]:
+def parse_units(shown: str) -> dict[str, Unit]:
     """Return the properties of each unit in the output of ``systemctl show``, by the name of the unit."""
     blocks = (dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n"))
     return {block["Id"]: block for block in blocks if "Id" in block}
@@ -53,7 +64,7 @@ def main_process(units: Mapping[str, Unit]) -> int | None:
     return int(pid) if pid.isascii() and pid.isdigit() and int(pid) else None
 
 
-def judge(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
+def judge_units(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
     """Return the findings for *units*; *systemctl* is the command that the advice shows."""
     return [_judge_socket(units.get(_SOCKET, {}), systemctl), _judge_service(units.get(_SERVICE, {}), systemctl)]
 
@@ -95,7 +106,7 @@ def _judge_service(unit: Unit, systemctl: str) -> Finding:
 
 def check_package() -> Finding:
     """Return whether the compiled extension of the Python client is installed; without it the client is slow."""
-    if message_batch.IS_COMPILED:
+    if incoming.IS_COMPILED:
         return Finding("client", CheckResult.OK, "the Python client uses its compiled extension")
     return Finding(
         "client",
@@ -103,3 +114,85 @@ def check_package() -> Finding:
         "the compiled extension of the Python client is missing: receiving is several times slower",
         "reinstall the package, or build the source tree: make build",
     )
+
+
+def check_configuration(scope: Literal["system", "user"] | None) -> Finding:
+    """Return the finding for the configuration of the bus of *scope*; None: the files of this bus are not known."""
+    if scope is None:
+        return Finding("configuration", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its files are not known")
+    return check_file(default_main_file(user_bus=scope == "user"))
+
+
+def check_file(main_file: Path) -> Finding:
+    """Return the finding for *main_file* and its drop-ins."""
+    if hidden := _unreadable(main_file):
+        return Finding("configuration", CheckResult.SKIP, f"{hidden} is not readable by this user")
+    try:
+        configuration = check_daemon_settings(main_file)
+    except ConfigError as error:
+        advice = "correct the file: with a faulty main file the bus does not start, with an unreadable drop-in it denies every key"
+        return Finding("configuration", CheckResult.FAIL, str(error), advice)
+    if not configuration.faults:
+        return Finding("configuration", CheckResult.OK, describe(configuration, main_file))
+    first, more = configuration.faults[0], len(configuration.faults) - 1
+    reason = f"{first} ({more} more; sbusd --check-config lists them)" if more else str(first)
+    return Finding("configuration", CheckResult.FAIL, reason, f"correct or remove the file, then: {_reload(main_file)}")
+
+
+def _reload(main_file: Path) -> str:
+    """Return the command that reloads the configuration."""
+    return "systemctl reload sbus.service" if main_file.parent == SYSTEM_FOLDER else "systemctl --user reload sbus.service"
+
+
+def _unreadable(main_file: Path) -> Path | None:
+    """Return an existing file or directory of the configuration that this user may not read, if any."""
+    for place in (main_file.parent, *drop_in_folders(main_file)):
+        if place.exists() and not os.access(place, os.R_OK | os.X_OK):
+            return place
+    return next((file for file in configuration_files(main_file) if file.exists() and not os.access(file, os.R_OK)), None)
+
+
+def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
+    """Return whether a client can send a packet of *size* bytes, by trying it on a pair of sockets."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with left, right:
+        left.setblocking(False)
+        # The kernel limits the value to net.core.wmem_max, and doubles it: socket(7).
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        try:
+            left.send(bytes(size))
+        except OSError as error:
+            reason = f"clients cannot send packets of the maximum size, {size} bytes: {error.strerror}; net.core.wmem_max is {_wmem_max()}"
+            return Finding("packets", CheckResult.WARN, reason, f"sysctl net.core.wmem_max={size}, and add the setting to /etc/sysctl.d")
+    return Finding("packets", CheckResult.OK, f"clients can send packets of the maximum size, {size} bytes")
+
+
+def check_descriptors(pid: int | None, connections: int | None) -> Finding:
+    """Return whether process *pid*, the bus, can have enough descriptors for its *connections*; both can be None if unknown."""
+    if pid is None:
+        return Finding("descriptors", CheckResult.SKIP, "the process of the bus is not known")
+    try:
+        limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    except (PermissionError, ProcessLookupError):
+        return Finding("descriptors", CheckResult.SKIP, f"this user may not read the limits of the bus (PID {pid})")
+    return judge_descriptors(limit, connections)
+
+
+def judge_descriptors(limit: int, connections: int | None) -> Finding:
+    """Return the finding for a *limit* of open descriptors of a bus with *connections*."""
+    advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
+    if limit == resource.RLIM_INFINITY:
+        return Finding("descriptors", CheckResult.OK, "the bus may open any number of descriptors")
+    if connections is not None and connections > limit * 9 // 10:
+        return Finding("descriptors", CheckResult.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
+    if limit < FEW_DESCRIPTORS:
+        return Finding("descriptors", CheckResult.WARN, f"the bus may open only {limit} descriptors, and needs one per connection", advice)
+    return Finding("descriptors", CheckResult.OK, f"the bus may open {limit} descriptors")
+
+
+def _wmem_max() -> str:
+    """Return net.core.wmem_max as text."""
+    try:
+        return _WMEM_MAX.read_text("ascii").strip()
+    except OSError:
+        return "not readable"

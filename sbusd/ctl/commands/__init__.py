@@ -1,1 +1,1 @@
-"""The commands of sbusctl(1), one per file. Only the command that is called is imported."""
+"""The commands of sbusctl(1), grouped by topic. Only the module of the called command is imported."""

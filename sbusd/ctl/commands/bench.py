@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +15,15 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.plan import LEAST_BYTES, Plan, parse_sizes, private_key
-from sbusd.ctl.bench.progress import ProgressLine
-from sbusd.ctl.bench.results import COLUMNS, RunResult, result_of, spread_of
+from sbusd.ctl.bench.results import COLUMNS, ProgressLine, RunResult, result_of, spread_of
 from sbusd.ctl.bench.worker_pool import WorkerPool
+from sbusd.ctl.bench.workers import LEAST_BYTES, MOST_BYTES, Plan
+from sbusd.ctl.formatting import human_microseconds, table_lines
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
-from sbusd.ctl.quantities import human_microseconds
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.tables import table_lines
+
+DEFAULT_SECONDS = 3.0
+"""How long a run publishes without ``--count`` and ``--duration``."""
 
 _MOST_WORKERS = 128
 """Maximum number of publishers, and of subscribers. Each is a process of some megabytes; more would measure the scheduler."""
@@ -40,10 +42,12 @@ CAVEATS = (
 """Limitations of the figures."""
 
 
-def command(
+def bench_command(
     context: typer.Context,
     *,
-    clients: Annotated[int, typer.Option("--clients", "-c", min=1, max=_MOST_WORKERS, metavar="COUNT", help="Number of publishers.")] = 1,
+    clients: Annotated[
+        int, typer.Option("--clients", "-c", min=1, max=_MOST_WORKERS, metavar="COUNT", help="Number of publishing clients.")
+    ] = 1,
     subscribers: Annotated[
         int,
         typer.Option(
@@ -53,8 +57,16 @@ def command(
     size: Annotated[str, typer.Option("--size", "-s", metavar="SIZE[,SIZE]...", help="Payload size in bytes; one run for each.")] = "64",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Messages per publisher.")] = None,
     seconds: Annotated[
-        float, typer.Option("--duration", "-t", min=0.1, max=86_400, metavar="SECONDS", help="Duration of a run, without --count.")
-    ] = 3.0,
+        float | None,
+        typer.Option(
+            "--duration",
+            "-t",
+            min=0.1,
+            max=86_400,
+            metavar="SECONDS",
+            help=f"How long a run publishes, if --count is not given. Default: {DEFAULT_SECONDS}.",
+        ),
+    ] = None,
     coalesce: Annotated[bool, typer.Option("--coalesce", help="Send several messages in one packet.")] = False,
     trips: Annotated[
         int, typer.Option("--round-trips", min=0, max=10_000_000, metavar="COUNT", help="Number of round trips to measure before the runs.")
@@ -65,11 +77,13 @@ def command(
     Publishers and subscribers are Python processes. They use a private key of the caller, so other users do not receive the messages.
     """
     settings = settings_of(context)
+    if count is not None and seconds is not None:
+        raise typer.BadParameter("--count and --duration are mutually exclusive")
     try:
         sizes = parse_sizes(size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from None
-    plans = [Plan(clients, subscribers, each, count, seconds, coalesce) for each in sizes]
+    plans = [Plan(clients, subscribers, each, count, DEFAULT_SECONDS if seconds is None else seconds, coalesce) for each in sizes]
     report = _BenchReport()
     try:
         with ProgressLine() as progress:
@@ -169,3 +183,27 @@ def _stop_on_interrupt(pool: WorkerPool) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if interrupted:
         raise KeyboardInterrupt
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the payload sizes in *text*, separated by commas.
+
+    Raises:
+        ValueError: one is not a number, or out of range.
+    """
+    sizes = []
+    for part in text.split(","):
+        word = part.strip()
+        if not (word.isascii() and word.isdigit() and len(word) < 10 and LEAST_BYTES <= int(word) <= MOST_BYTES):
+            raise ValueError(f"invalid payload size {word!r}: must be {LEAST_BYTES} to {MOST_BYTES} bytes")
+        sizes.append(int(word))
+    return sizes
+
+
+def private_key(whoami: bytes) -> bytes:
+    """Return a random private key of the user, from the reply to whoami. No wildcard matches it, and no other user can subscribe to it.
+
+    It is ``!/cred//UID//bench/NAME``, after the prefix that the bus adds to credentials. Spec: sbus-protocol(7) §4.
+    """
+    head, _, uid, _ = whoami.rsplit(b"/", 3)
+    return b"%b//%b//bench/%b" % (head, uid, secrets.token_hex(16).encode())

@@ -10,22 +10,21 @@ import typer
 
 from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
 from sbusd.ctl.commands.pub import one_payload
-from sbusd.ctl.exit_status import status_of
-from sbusd.ctl.formats import text_or_base64
-from sbusd.ctl.output import JsonStyle, encode, error_text, flush, is_terminal, json_text, print_error, visible, write_bytes
+from sbusd.ctl.errors import error_text, print_error, status_of
+from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, text_or_base64, visible, write_bytes
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
 
-def command(
+def call_command(
     context: typer.Context,
     *,
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to call.")],
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Request data. Use '-' to read standard input (default if it is not a terminal).")
     ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Call every service of the command, and print each result.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Print each response as it arrives, from every service.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait for the response.")
     ] = CALL_SECONDS,
@@ -36,7 +35,11 @@ def command(
     tries: Annotated[
         int,
         typer.Option(
-            "--retries", min=0, max=NUMBER_LIMITS["try"], metavar="COUNT", help="Maximum number of attempts to reach that host again."
+            "--retries",
+            min=0,
+            max=NUMBER_LIMITS["try"],
+            metavar="COUNT",
+            help="How many times to try again if that host cannot be reached.",
         ),
     ] = CALL_TRIES,
 ) -> None:
@@ -101,7 +104,7 @@ def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
 
 
 def peer_json(peer: Peer) -> dict[str, object]:
-    """Return the credentials of a connection, as verified by the bus."""
+    """Return the credentials of a connection, as the kernel reported them to the bus."""
     return {"id": peer.connection, "uid": peer.uid, "gid": peer.gid, "pid": peer.pid}
 
 

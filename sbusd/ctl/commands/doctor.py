@@ -8,17 +8,18 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import CheckResult, Finding, configuration, installation, limits, response, socket
-from sbusd.ctl.output import JsonStyle, error_text, is_terminal, visible, write_json, write_page
+from sbusd.ctl.checks import CheckResult, Finding, bus, installation
+from sbusd.ctl.errors import error_text
+from sbusd.ctl.formatting import human_plural
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
 from sbusd.ctl.processes import command_name
-from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.protocol.errors import SbusError
 
 _COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: "bright_black"}
 
 
-def command(context: typer.Context) -> None:
+def doctor_command(context: typer.Context) -> None:
     """Check the installation, and suggest fixes.
 
     The exit status is 1 if a check fails.
@@ -42,23 +43,23 @@ def examine(settings: Settings) -> list[Finding]:
     except SbusError as error:
         return [
             Finding("address", CheckResult.FAIL, error_text(error), "log in, or use --address"),
-            limits.check_packet(),
+            installation.check_packet(),
         ]
     scope = _scope(address)
-    findings = [Finding("address", CheckResult.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
+    findings = [Finding("address", CheckResult.OK, address), *bus.check_socket(address, is_for_all=scope == "system")]
     pid: int | None = None
     connections: int | None = None
     try:
-        reached = response.reach(settings)
+        reached = bus.reach(settings)
     except (SbusError, OSError) as error:
-        findings += response.unreachable(error, address)
+        findings += bus.unreachable(error, address)
     else:
-        findings += response.judge(reached)
-        connections = response.open_connections(reached)
+        findings += bus.judge_response(reached)
+        connections = bus.open_connections(reached)
         pid = _bus_process(reached.peer)
     of_units, main_pid = installation.check_units(scope)
-    findings += [*of_units, limits.check_packet(), limits.check_descriptors(main_pid or pid, connections)]
-    return [*findings, installation.check_package(), configuration.check_configuration(scope)]
+    findings += [*of_units, installation.check_packet(), installation.check_descriptors(main_pid or pid, connections)]
+    return [*findings, installation.check_package(), installation.check_configuration(scope)]
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""``sbusctl monitor``: prints all traffic of the bus."""
+"""Prints what happens on the bus: ``sbusctl monitor`` all traffic, ``sbusctl presence`` connections and subscriptions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Annotated
 
 import typer
 
-from sbusd.client import Gap, TapItem, TapRecord
+from sbusd.client import Gap, PresenceEvent, PresenceItem, Reconnected, TapItem, TapRecord
 from sbusd.ctl.commands.call import peer_json
-from sbusd.ctl.following import follow
-from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, encode, flush, json_text, print_error, visible, write_bytes
+from sbusd.ctl.errors import print_error
+from sbusd.ctl.formatting import human_plural, local_time
+from sbusd.ctl.output import JsonStyle, encode, flush, follow, json_text, text_or_base64, visible, write_bytes
 from sbusd.ctl.processes import Process, process_of, user_id, user_name
-from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.responses import connection_info, connections
 from sbusd.ctl.settings import settings_of
 
@@ -61,7 +60,7 @@ class RecordPrinter:
     def write(self, item: TapItem) -> None:
         """Write one record, or a loss notice."""
         if not isinstance(item, TapRecord):
-            self._write_news(item)
+            _write_notice(item, self.style, "record", "this reader is too slow")
             return
         process = self._process_of(item)
         if not self.filter.takes(item, process):
@@ -93,20 +92,27 @@ class RecordPrinter:
             return record.time
         return self.since.get(number)
 
-    def _write_news(self, item: TapItem) -> None:
-        """Report that records are missing."""
-        is_gap = isinstance(item, Gap)
-        if self.style is not JsonStyle.OFF:
-            news: dict[str, object] = {"type": "gap", "lost": item.lost} if isinstance(item, Gap) else {"type": "reconnected"}
-            write_bytes(json_text(news, self.style).encode("ascii") + b"\n")
-        flush()
-        lost = item.lost if isinstance(item, Gap) else 0
-        print_error(
-            f"lost {human_plural(lost, 'record')}: this reader is too slow" if is_gap else "reconnected: records in the meantime are lost"
-        )
+
+@dataclass(slots=True)
+class EventPrinter:
+    """Prints presence events."""
+
+    style: JsonStyle
+    printed: int = 0
+
+    def write(self, item: PresenceItem) -> None:
+        """Write one event, or a loss notice."""
+        if not isinstance(item, PresenceEvent):
+            _write_notice(item, self.style, "event", "this subscriber reads too slowly")
+            return
+        self.printed += 1
+        if self.style is JsonStyle.OFF:
+            write_bytes(event_line(item))
+        else:
+            write_bytes(json_text(event_json(item), self.style).encode("ascii") + b"\n")
 
 
-def command(
+def monitor_command(
     context: typer.Context,
     *,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern to match keys, including reserved keys; '' matches all.")] = "",
@@ -118,14 +124,14 @@ def command(
 ) -> None:
     """Print all traffic on the bus as it happens.
 
-    Records: messages, connects, disconnects, subscriptions, refusals and losses. Requires ownership of the bus or the right "tap".
+    Records: messages, connects, disconnects, subscriptions, refusals and losses. For owners of the bus, and users who have the "tap" right.
     """
     settings = settings_of(context)
     uid = None
     if user is not None:
         uid = user_id(user)
         if uid is None:
-            raise typer.BadParameter(f"no user {user!r} on this machine", param_hint="--filter-user")
+            raise typer.BadParameter(f"unknown user {user!r}", param_hint="--filter-user")
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
         found = [connection_info(each) for each in connections(bus).items["connections"]]
@@ -157,3 +163,47 @@ def record_json(record: TapRecord, process: Process) -> dict[str, object]:
     payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
     fields = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
     return {"type": record.kind, "time": record.time, **about, **key, **fields, **payload}
+
+
+def presence_command(
+    context: typer.Context,
+    *,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many events.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+) -> None:
+    """Print connects, disconnects, subscriptions and unsubscriptions."""
+    settings = settings_of(context)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with settings.connect() as bus, bus.presence() as presence:
+        try:
+            follow(presence.receive, EventPrinter(settings.json), count, deadline)
+        finally:
+            flush()
+
+
+def event_line(event: PresenceEvent) -> bytes:
+    """Return an event as one line: time, event, connection, user, pid and command, and the pattern if there is one."""
+    peer = event.peer
+    cells = [local_time(event.time), event.change.value, str(peer.connection), user_name(peer.uid)]
+    cells.append(f"{peer.pid}({process_of(peer.pid, event.time).command})")
+    if event.pattern is not None:
+        cells.append(visible(event.pattern))
+    return encode("\t".join(map(visible, cells)) + "\n")
+
+
+def event_json(event: PresenceEvent) -> dict[str, object]:
+    """Return an event as a JSON object; a pattern that is not UTF-8 is in ``pattern_base64``."""
+    pattern = {} if event.pattern is None else text_or_base64("pattern", event.pattern)
+    return {"type": event.change.value, "time": event.time, **peer_json(event.peer), **pattern}
+
+
+def _write_notice(item: Gap | Reconnected, style: JsonStyle, noun: str, reason: str) -> None:
+    """Report that items, each a *noun*, are missing, in order with those printed; *reason* is why they were lost."""
+    if style is not JsonStyle.OFF:
+        notice: dict[str, object] = {"type": "gap", "lost": item.lost} if isinstance(item, Gap) else {"type": "reconnected"}
+        write_bytes(json_text(notice, style).encode("ascii") + b"\n")
+    flush()
+    if isinstance(item, Gap):
+        print_error(f"lost {human_plural(item.lost, noun)}: {reason}")
+    else:
+        print_error(f"reconnected: {noun}s in the meantime are lost")

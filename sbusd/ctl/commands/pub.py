@@ -11,11 +11,11 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from sbusd.client import PayloadTooLarge
-from sbusd.ctl.output import error_text
-from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.errors import error_text
+from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import ProtocolError, SbusError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 _CHUNK_BYTES = 65_536
 
@@ -48,7 +48,7 @@ class MessageError(SbusError):
         super().__init__(f"cannot publish message {number} of standard input: {error_text(error)}; published {before} before it")
 
 
-def command(
+def pub_command(
     context: typer.Context,
     *,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Key (topic) of the message.")],

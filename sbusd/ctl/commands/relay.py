@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.config.relay import REDIS
+from sbusd.ctl.formatting import NOTHING, Column, human_duration, table_lines
 from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
-from sbusd.ctl.quantities import NOTHING, human_duration
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (
@@ -29,7 +28,7 @@ class _MissingError(SbusError):
     """redis-py is not installed."""
 
 
-def command(
+def relay_command(
     context: typer.Context,
     what: Annotated[str, typer.Argument(metavar="status", help="The word status; there is no other action.")],
     redis: Annotated[str, typer.Option("--redis", metavar="REDIS", help="Redis of the relay: HOST:PORT, a socket path, or a URL.")] = REDIS,

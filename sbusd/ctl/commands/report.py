@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbusd.ctl.commands.replay import require_pyarrow
+from sbusd.ctl.commands.recording import require_pyarrow
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
     from sbusd.archive.tables.hours import Hour
-    from sbusd.archive.tables.reader import TableSnapshot
+    from sbusd.archive.tables.storage import TableSnapshot
     from sbusd.report.digest import Digest
 
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -32,7 +32,7 @@ class _ReportError(SbusError):
     """The report cannot be written."""
 
 
-def command(
+def report_command(
     context: typer.Context,
     *,
     tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Directory of the tables that sbus-pipeline wrote.")] = TABLES,
@@ -52,7 +52,7 @@ def command(
         flush()
         return
     _write(output, page)
-    from sbusd.report.summary import summary_of  # noqa: PLC0415 - pyarrow is an optional package, and slow to import
+    from sbusd.report.rendering import summary_of  # noqa: PLC0415 - pyarrow is an optional package, and slow to import
 
     style = settings_of(context).json
     if style is JsonStyle.OFF:
@@ -67,7 +67,7 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
     """Return the digest of the tables, and the page. Raises SbusError if there are no tables, or a package is missing."""
     require_pyarrow()
     from sbusd.report.digest import digest_of  # noqa: PLC0415 - behind the check
-    from sbusd.report.page import page_of  # noqa: PLC0415
+    from sbusd.report.rendering import page_of  # noqa: PLC0415
 
     snapshot = _read(tables, hours)
     digest = digest_of(snapshot, _names(snapshot), time.time_ns() // 10**6)
@@ -78,7 +78,7 @@ def _read(tables: Path, hours: int | None) -> TableSnapshot:
     """Return the tables of the last *hours*, counted back from the last hour in the tables."""
     from sbusd.archive.record.layout import HOUR_NS  # noqa: PLC0415
     from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
-    from sbusd.archive.tables.reader import read_tables  # noqa: PLC0415
+    from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415
 
     since: Hour | None = None
     if hours is not None and (known := read_manifests(tables)):

@@ -19,7 +19,7 @@ AT_ONCE = 8
 """Default number of concurrent programs: a few for each processor of a small machine."""
 
 
-def command(
+def serve_command(
     context: typer.Context,
     *,
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to serve.")],

@@ -1,7 +1,26 @@
-"""``sbusctl sub``: prints received messages."""
+r"""``sbusctl sub``: prints received messages.
+
+``--format`` has these sequences:
+
+=======  =====================================================================
+``%k``   the key, made printable
+``%p``   the payload, made printable: one message is always one line
+``%r``   the payload's bytes; on a terminal the same as ``%p``
+``%b``   the payload in base64
+``%x``   the payload in hex
+``%l``   the payload's length in bytes
+``%t``   local arrival time, RFC 3339 with microseconds
+``%U``   the same, seconds since 1970
+``%j``   the message as with ``--json=short``
+``%%``   a percent sign
+=======  =====================================================================
+
+``\n``, ``\t``, ``\0`` and ``\\`` have the meaning of printf(1).
+"""
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 from collections.abc import Callable
@@ -11,14 +30,17 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Gap, Message, Reconnected, Replaced
-from sbusd.ctl.following import follow
-from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
-from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, print_error, write_bytes
-from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.errors import print_error
+from sbusd.ctl.formatting import human_plural, local_time
+from sbusd.ctl.output import JsonStyle, encode, flush, follow, is_terminal, json_text, text_or_base64, visible, write_bytes
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
 Item = Message | Gap | Replaced | Reconnected
+
+DEFAULT_FORMAT = r"%k\t%p"
+
+_ESCAPES = {"n": b"\n", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 class TooFewError(SbusError):
@@ -60,7 +82,7 @@ class MessagePrinter:
         print_error(words)
 
 
-def command(
+def sub_command(
     context: typer.Context,
     *,
     patterns: Annotated[
@@ -103,3 +125,92 @@ def _piece(template: str | None, json: JsonStyle, *, raw: bool) -> Piece:
         return compile_format(DEFAULT_FORMAT if template is None else template, encode, is_terminal=is_terminal())
     except BadFormatError as error:
         raise typer.BadParameter(str(error), param_hint="--format") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message and its arrival time, in seconds since 1970."""
+
+    key: bytes
+    payload: bytes
+    time: float
+
+
+Piece = Callable[[Received], bytes]
+"""Writes one part of a message."""
+
+
+class BadFormatError(ValueError):
+    """An invalid ``--format``."""
+
+
+def compile_format(text: str, encode: Callable[[str], bytes], *, is_terminal: bool) -> Piece:
+    """Return a function that formats messages as *text* says; *encode* is that of standard output.
+
+    Raises:
+        BadFormatError: a ``%`` or a backslash is followed by an unknown character.
+    """
+    directives = _directives(encode, is_terminal=is_terminal)
+    pieces: list[Piece] = []
+    rest = iter(enumerate(text, 1))
+    for position, character in rest:
+        if character not in "%\\":
+            pieces.append(_constant(encode(character)))
+            continue
+        _, following = next(rest, (0, ""))
+        if character == "\\" and following in _ESCAPES:
+            pieces.append(_constant(_ESCAPES[following]))
+        elif character == "%" and following in directives:
+            pieces.append(directives[following])
+        else:
+            *known, last = (name for name in (directives if character == "%" else _ESCAPES) if name != character)
+            noun = "percent sign" if character == "%" else "backslash"
+            raise BadFormatError(
+                f"{character} at character {position} is not followed by {', '.join(known)} or {last}; write {character * 2} for a {noun}"
+            )
+    return lambda message: b"".join(piece(message) for piece in pieces)
+
+
+def json_piece(style: JsonStyle) -> Piece:
+    """Return a function that formats a message as JSON: ``key`` and ``payload``, or in base64 where they are not UTF-8."""
+    return lambda message: json_text(message_json(message), style).encode("ascii")
+
+
+def raw_piece() -> Piece:
+    """Return a function that returns the payload of a message."""
+    return lambda message: message.payload
+
+
+def message_json(message: Received) -> dict[str, object]:
+    """Return a message as a JSON object."""
+    return {"type": "message", "time": message.time, **text_or_base64("key", message.key), **text_or_base64("payload", message.payload)}
+
+
+def gap_json(lost: int, time: float) -> dict[str, object]:
+    """Return a loss notice of *lost* messages as a JSON object."""
+    return {"type": "gap", "time": time, "lost": lost}
+
+
+def _directives(encode: Callable[[str], bytes], *, is_terminal: bool) -> dict[str, Piece]:
+    """Return the function for each ``%`` sequence."""
+
+    def safe_payload(message: Received) -> bytes:
+        return encode(visible(message.payload))
+
+    return {
+        "k": lambda message: encode(visible(message.key)),
+        "p": safe_payload,
+        "r": safe_payload if is_terminal else raw_piece(),
+        "b": lambda message: base64.b64encode(message.payload),
+        "x": lambda message: message.payload.hex().encode("ascii"),
+        "l": lambda message: b"%d" % len(message.payload),
+        "t": lambda message: local_time(message.time).encode("ascii"),
+        "U": lambda message: f"{message.time:.6f}".encode("ascii"),
+        "j": json_piece(JsonStyle.SHORT),
+        "%": _constant(b"%"),
+    }
+
+
+def _constant(text: bytes) -> Piece:
+    """Return a function that returns *text*."""
+    return lambda _: text

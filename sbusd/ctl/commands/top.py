@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
+from sbusd.ctl.processes import NameCache
+from sbusd.ctl.responses import text
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.top.columns import CONNECTION_FIELDS, USER_FIELDS, Field
-from sbusd.ctl.top.samples import Sampler
-from sbusd.ctl.top.screen import TopReport, plain_lines, terminal_lines
+from sbusd.ctl.top.display import CONNECTION_FIELDS, USER_FIELDS, Field, TopReport, plain_lines, terminal_lines
+from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
+from sbusd.ctl.top.samples import Sample, Sampler
 from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen, ended_by_signals
-from sbusd.ctl.top.watch import Watch
 
 
 def _complete_sort(incomplete: str) -> list[str]:
@@ -26,7 +27,7 @@ def _complete_sort(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def command(
+def top_command(
     context: typer.Context,
     *,
     by_uid: Annotated[bool, typer.Option("--by-uid", help="Print one line per user instead of one per connection.")] = False,
@@ -41,7 +42,7 @@ def command(
 ) -> None:
     """Show rates, queues and losses by connection or user.
 
-    Owners, and users with the right presence or tap, see all connections; other users see their own.
+    Owners, and users who have the presence or tap right, see all connections; other users see their own.
     On a terminal the display is live; press q to quit.
     """
     settings = settings_of(context)
@@ -101,3 +102,39 @@ def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[TopRe
     for _ in itertools.count() if count is None else range(count):
         time.sleep(interval)
         yield watch.report()
+
+
+class Watch:
+    """Reports sorted by the column *sort*, whose rows have its value under *source*."""
+
+    def __init__(self, sampler: Sampler, *, by_user: bool, sort: str, source: str) -> None:
+        self._sampler = sampler
+        self._by_user = by_user
+        self._sort = sort
+        self._source = source
+        self._names = NameCache()
+        self._earlier: Sample | None = None
+
+    def report(self) -> TopReport:
+        """Take a sample, and return the changes since the last one; the first report has no rates.
+
+        Raises:
+            SbusError: the bus refused a request, or is gone.
+        """
+        earlier, later = self._earlier, self._sampler.sample()
+        self._earlier = later
+        rows = connection_rows(earlier, later, self._names)
+        self._names.keep(later.connections)
+        sums = totals(earlier, later, rows)
+        if self._by_user:
+            rows = user_rows(rows, later.users, self._names)
+        return TopReport(
+            clock=later.clock,
+            seconds=None if earlier is None else later.moment - earlier.moment,
+            scope="bus" if text(later.stats, "scope") == "bus" else "connections",
+            totals=sums,
+            rows=ordered(rows, self._source),
+            by_user=self._by_user,
+            sorted_by=self._sort,
+            unseen=later.unseen,
+        )

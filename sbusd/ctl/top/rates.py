@@ -1,19 +1,17 @@
 """Computes rows from two samples. No I/O.
 
 A row is a flat object, as printed by ``--json``: counters of the bus, and rates under ``<counter>_per_second``. A rate is None if it is
-unknown:
-in the first sample, and if a counter decreased, as after a restart of the bus.
+unknown: in the first sample, and if a counter decreased, as after a restart of the bus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Protocol
 
+from sbusd.ctl.processes import NameCache
 from sbusd.ctl.responses import ConnectionInfo, JsonObject, integer, mapping, number
-from sbusd.ctl.top.samples import Sample
-from sbusd.ctl.top.sockets import QueueDepths
+from sbusd.ctl.top.samples import QueueDepths, Sample
 
 Row = dict[str, object]
 
@@ -33,16 +31,6 @@ HELD = ("queued_packets", "queued_bytes")
 """The current queues."""
 
 
-class Names(Protocol):
-    """Names of processes and users."""
-
-    def of(self, connection: ConnectionInfo) -> Mapping[str, str]:
-        """Return ``user``, ``command`` and ``unit`` of a connection."""
-
-    def user(self, uid: int | None) -> str:
-        """Return the name of a user."""
-
-
 def per_second(before: int | None, after: int | None, seconds: float) -> float | None:
     """Return the growth of a counter per second, None if it is unknown."""
     if before is None or after is None or after < before or seconds <= 0:
@@ -50,7 +38,7 @@ def per_second(before: int | None, after: int | None, seconds: float) -> float |
     return (after - before) / seconds
 
 
-def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list[Row]:
+def connection_rows(earlier: Sample | None, later: Sample, names: NameCache) -> list[Row]:
     """Return a row for each connection of *later*. The counters of a connection that is not in *earlier* grew since then."""
     seconds = 0.0 if earlier is None else later.moment - earlier.moment
     rows: list[Row] = []
@@ -65,7 +53,7 @@ def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list
     return rows
 
 
-def user_rows(connections: Iterable[Row], reported: Iterable[JsonObject], names: Names) -> list[Row]:
+def user_rows(connections: Iterable[Row], reported: Iterable[JsonObject], names: NameCache) -> list[Row]:
     """Return a row for each user: the sums of its *connections*, overridden by the fields in *reported*, the response of the bus.
 
     The response also includes users whose connections have ended, limits, and refusals.
@@ -110,9 +98,8 @@ def _quotas(item: JsonObject) -> Row:
 def totals(earlier: Sample | None, later: Sample, rows: list[Row]) -> Row:
     """Return the totals of the bus.
 
-    They are the counters of the bus if the bus reports them, which it does to its owner only: these include connections that came and
-    went between
-    the samples. Otherwise they are sums over *rows*, the connections of *later*.
+    They are the counters of the bus if the bus reports them, which it does to its owner only: these include connections that came and went
+    between the samples. Otherwise they are sums over *rows*, the connections of *later*.
     """
     now = mapping(later.stats, "counters")
     before = mapping(earlier.stats, "counters") if earlier is not None else {}

@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sbusd.client import AnswerLost, Bus, Disconnected, NoBus, PayloadTooLarge, RemoteRefusal, Scope, Statistics
-from sbusd.client.backoff import Backoff
+from sbusd.client.reconnection import Backoff
+from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.feeds.journal.entry import PREFIX
-from sbusd.feeds.rate_limit import LogThrottle
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 

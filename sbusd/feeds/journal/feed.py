@@ -14,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
-from sbusd.feeds.journal.echo import is_echo
-from sbusd.feeds.journal.entry import LOST, JournalEntry
+from sbusd.feeds.journal.entry import LOST, JournalEntry, is_echo
 from sbusd.feeds.journal.reader import UnreadableEntryError
-from sbusd.feeds.rate_limit import LogThrottle
 
 BATCH_ENTRIES = 256
 """Entries between two access checks."""

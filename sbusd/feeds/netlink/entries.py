@@ -1,22 +1,27 @@
-"""The entries of the kernel's network tables as plain values: links, addresses, routes and neighbours.
+"""The entries of the kernel's network tables as plain values: links, addresses, routes and neighbours, and their keys.
 
 Entries refer to links by index, because a link can be renamed. ``identity`` is what the kernel distinguishes entries by;
 ``attributes`` are published. Both omit values that change without meaning (counters, ages, remaining lifetimes), so that equal entries
 need no event.
+
+A link's name can contain any bytes but NUL, ``/``, ``:`` and white space, for example ``*``, ``!`` or incomplete UTF-8. So in keys each
+byte except ASCII letters, digits and ``_.-~:@+,=`` is written ``%XX``, as in a URL. Names then cannot add segments, be confused with
+other names, or begin a reserved key, and they are printable and reversible. Spec of keys: sbus-feed(8), KEYS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from sbusd.feeds.netlink import keys
+from urllib.parse import quote_from_bytes
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Attributes = dict[str, Json]
 Identity = tuple[object, ...]
 Names = Callable[[int], bytes | None]
 """Returns the name of the link with an index, None if it does not exist."""
+
+_PLAIN = ":@+,="
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Link:
 
     def key(self, _names: Names) -> str | None:
         """Return the routing key."""
-        return keys.link_key(self.name)
+        return link_key(self.name)
 
     def attributes(self, names: Names) -> Attributes:
         """Return the published attributes."""
@@ -78,7 +83,7 @@ class Address:
     def key(self, names: Names) -> str | None:
         """Return the routing key, None while its link is unknown."""
         name = names(self.index)
-        return None if name is None else keys.address_key(name, self.local, self.peer, self.prefix_length)
+        return None if name is None else address_key(name, self.local, self.peer, self.prefix_length)
 
     def attributes(self, names: Names) -> Attributes:
         """Return the published attributes."""
@@ -133,7 +138,7 @@ class Route:
 
     def key(self, _names: Names) -> str | None:
         """Return the routing key; several routes can share one."""
-        return keys.route_key(self.table, self.destination)
+        return route_key(self.table, self.destination)
 
     def attributes(self, names: Names) -> Attributes:
         """Return the published attributes."""
@@ -179,7 +184,7 @@ class Neighbour:
     def key(self, names: Names) -> str | None:
         """Return the routing key, None while its link is unknown."""
         name = names(self.index)
-        return None if name is None else keys.neighbour_key(name, self.address)
+        return None if name is None else neighbour_key(name, self.address)
 
     def attributes(self, names: Names) -> Attributes:
         """Return the published attributes."""
@@ -206,3 +211,32 @@ def _name_text(names: Names, index: int | None) -> str | None:
     """Return the name of a link for a payload, None without a link."""
     name = None if index is None else names(index)
     return None if name is None else text(name)
+
+
+def escape(segment: bytes | str) -> str:
+    """Return *segment* as one segment of a key; urllib.parse.unquote_to_bytes() reverses it."""
+    return quote_from_bytes(segment.encode() if isinstance(segment, str) else segment, safe=_PLAIN)
+
+
+def link_key(name: bytes) -> str:
+    """Return ``net/link/<name>``."""
+    return f"net/link/{escape(name)}"
+
+
+def address_key(name: bytes, local: str, peer: str | None, prefix_length: int) -> str:
+    """Return ``net/address/<name>/<local>%2F<prefix length>``; for a point-to-point address ``<local>,<peer>%2F…``.
+
+    The key contains all that distinguishes two addresses of a link: the kernel accepts both 10.0.0.1/24 and 10.0.0.1/16.
+    """
+    ends = f"{local},{peer}" if peer else local
+    return f"net/address/{escape(name)}/{escape(f'{ends}/{prefix_length}')}"
+
+
+def route_key(table: str, destination: str) -> str:
+    """Return ``net/route/<table>/<destination>``, the destination ``default`` or a prefix such as ``10.0.0.0%2F8``."""
+    return f"net/route/{escape(table)}/{escape(destination)}"
+
+
+def neighbour_key(name: bytes, address: str) -> str:
+    """Return ``net/neighbour/<name>/<address>``."""
+    return f"net/neighbour/{escape(name)}/{escape(address)}"

@@ -14,18 +14,23 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from sbusd.feeds.bus_publisher import BusActivity
-from sbusd.feeds.netlink import keys
 from sbusd.feeds.netlink.entries import Attributes, Entry
 from sbusd.feeds.netlink.notices import DecodeError, parse_notices
 from sbusd.feeds.netlink.sockets import OverrunError
 from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
-from sbusd.feeds.rate_limit import RateLimit
 
 _TURN_DATAGRAMS = 256
 """Datagrams read at a time, so that other events are not delayed."""
 
 _CHECK_SECONDS = 0.2
 _SNAPSHOT_SECONDS = 1.0
+
+REQUEST = "net/request"
+SNAPSHOT_BEGIN = "net/snapshot/begin"
+SNAPSHOT_END = "net/snapshot/end"
+
+_SHARE = 10
+"""The work takes at most one tenth of the time."""
 
 
 class EventPublisher(Protocol):
@@ -237,7 +242,7 @@ class NetlinkFeed:
             self.counters.undecodable += 1
             self._state.is_uncertain = True
             if self.counters.undecodable == 1:
-                self._log(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {keys.SNAPSHOT_END}")
+                self._log(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {SNAPSHOT_END}")
         return published
 
     def _note_overrun(self, overrun: OverrunError) -> None:
@@ -266,12 +271,12 @@ class NetlinkFeed:
         self._generation += 1
         events = self._state.snapshot()
         head: Attributes = {"generation": self._generation, "reason": reason}
-        self._publish(keys.SNAPSHOT_BEGIN, "snapshot", head)
+        self._publish(SNAPSHOT_BEGIN, "snapshot", head)
         for event in events:
             self._publish_event(event)
         counters: Attributes = {**asdict(self.counters), "interrupted": self._source.interrupted}
         room = self._monitor.receive_bytes >> 10 if self._monitor is not None else None
-        self._publish(keys.SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **counters, "receive_kib": room})
+        self._publish(SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **counters, "receive_kib": room})
         self._ready(f"{len(events)} entries, {self._generation} snapshots (last: {reason}), {self.counters.overruns} overruns")
 
     def _publish_event(self, event: NetworkEvent) -> None:
@@ -285,3 +290,20 @@ class NetlinkFeed:
             message["namespace"] = self._namespace
         self._may_have_activity = True
         self._publisher.publish(key, json.dumps(message, separators=(",", ":")).encode())
+
+
+class RateLimit:
+    """Allows work once in *seconds*, and once in ten times its duration. Times are seconds of one monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = float("-inf")
+
+    @property
+    def next_time(self) -> float:
+        """The time from which the work is allowed again."""
+        return self._next
+
+    def record(self, began: float, ended: float) -> None:
+        """Record work that lasted from *began* to *ended*."""
+        self._next = began + max(self._seconds, (ended - began) * _SHARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from sbusd.archive.record.kinds import Kind, Role
+from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.tables.schema import LOSSES, RELAY, SECURITY, TRAFFIC, USERS
 from sbusd.pipeline.measures.records import HOURLY, count_where, fold, is_unheard, minute, moment, of_kind, prefix, total
 from sbusd.protocol.errors import ErrorCode

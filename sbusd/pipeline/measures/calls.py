@@ -5,15 +5,14 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from sbusd.archive.record.kinds import Kind, Role
-from sbusd.archive.tables.latencies import STEPS
-from sbusd.archive.tables.schema import CALL_SECONDS, CALLS
+from sbusd.archive.record.schema import Kind, Role
+from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LATENCY_STEPS
 from sbusd.pipeline.measures.records import HOURLY, fold, is_unheard, of_kind, total
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
 _PERCENTS = (50, 90, 99)
-_STEP_BITS = STEPS.bit_length() - 1
+_STEP_BITS = LATENCY_STEPS.bit_length() - 1
 
 _CALL = ("call_id", *HOURLY)
 """Identifies a call. The number comes first, because Spark sorts by it, and compares text only where numbers are equal."""
@@ -98,10 +97,10 @@ def _flag(condition: Column) -> Column:
 
 
 def _bucket() -> Column:
-    """Return the bucket of the column ``latency``, as :func:`sbusd.archive.tables.latencies.bucket_of`."""
+    """Return the bucket of the column ``latency``, as :func:`sbusd.archive.tables.schema.bucket_of`."""
     # The length of bin() is the exact logarithm; log2() of a double is not.
     return F.expr(
-        f"(greatest(0, length(bin(latency)) - {_STEP_BITS + 1}) * {STEPS})"
+        f"(greatest(0, length(bin(latency)) - {_STEP_BITS + 1}) * {LATENCY_STEPS})"
         f" + (latency >> greatest(0, length(bin(latency)) - {_STEP_BITS + 1}))"
     )
 
@@ -127,7 +126,7 @@ def _totals(counted: DataFrame) -> DataFrame:
 
 
 def _percentiles() -> Column:
-    """Return the upper bounds of the percentiles in one pass, as :func:`sbusd.archive.tables.latencies.percentile`, at most the maximum.
+    """Return the upper bounds of the percentiles in one pass, as :func:`sbusd.archive.tables.schema.percentile`, at most the maximum.
 
     ``latencies`` are sorted; ``replied`` is their number of calls. Counting it for each bucket would take quadratic time.
     """
@@ -143,6 +142,6 @@ def _percentiles() -> Column:
 
 
 def _upper_bound(bucket: str) -> str:
-    """Return SQL for the largest latency in *bucket*, as :func:`sbusd.archive.tables.latencies.upper_bound`."""
-    shift = f"cast(greatest(0, ({bucket} div {STEPS}) - 1) as int)"
-    return f"((({bucket} - {shift} * {STEPS} + 1L) << {shift}) - 1)"
+    """Return SQL for the largest latency in *bucket*, as :func:`sbusd.archive.tables.schema.upper_bound`."""
+    shift = f"cast(greatest(0, ({bucket} div {LATENCY_STEPS}) - 1) as int)"
+    return f"((({bucket} - {shift} * {LATENCY_STEPS} + 1L) << {shift}) - 1)"

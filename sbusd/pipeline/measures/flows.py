@@ -18,10 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
 import sbusd.archive.record.key_text
-import sbusd.pipeline.measures.patterns
 import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
-from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.schema import FLOWS
 from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, prefix, total
 from sbusd.pipeline.measures.subscriptions import RouteTable, Subscription, SubscriptionEvent, subscriptions
@@ -62,12 +61,7 @@ HostHour = tuple[str, int, str]
 
 # These modules are sent to the executors by value, so the executors do not need this package.
 _pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
-for _module in (
-    sbusd.pipeline.measures.patterns,
-    sbusd.pipeline.measures.subscriptions,
-    sbusd.protocol.keys,
-    sbusd.archive.record.key_text,
-):
+for _module in (sbusd.pipeline.measures.subscriptions, sbusd.protocol.keys, sbusd.archive.record.key_text):
     _pickle_by_value(_module)
 
 

@@ -18,8 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.archive_reader import ArchiveReader
-from sbusd.pipeline.source.archive_stream import ArchiveStreamReader
+from sbusd.pipeline.source.archive_reader import ArchiveReader, ArchiveStreamReader
 from sbusd.pipeline.source.columns import DDL
 from sbusd.pipeline.source.live_stream import LiveStreamReader
 from sbusd.pipeline.source.options import Options

@@ -1,4 +1,8 @@
-"""Parses the options of ``format("sbus")``. Spec: sbus-spark(7), OPTIONS."""
+"""Parses the options of ``format("sbus")``, among them conditions on rows. Spec: sbus-spark(7), OPTIONS.
+
+Filters of ``where`` are left to Spark. It can push them down, but Spark 4.3 caches the reader with the last pushed filters for all
+queries of a DataFrame, and does not report the other filters: each query cannot get its own rows.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,12 @@ from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import unquote, urlsplit
 
-from sbusd.archive.record.kinds import Kind
+import pyarrow.compute as pc
+
+from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import is_host
+from sbusd.archive.record.schema import Kind
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.filters import Condition, Operator
 
 CHUNK_ROWS = 1000
 """Messages between two progress notes. A note syncs the disk, and 1000 messages make that cheap; after a kill, at most this number
@@ -48,6 +54,8 @@ _NAMES = {
 }
 _KINDS = frozenset(kind.value for kind in Kind)
 _OF_SPARK = frozenset({"queryname", "outputmode"})
+
+Operator = Literal["in", ">=", "<"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +182,33 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 18 and int(text)):
         raise SourceError(f"invalid option {_NAMES[name]} {text!r}: use an integer, at least 1")
     return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on ``host``, ``kind`` or ``ts``. ``values`` has any number of values for ``in``, else one."""
+
+    column: Literal["host", "kind", "ts"]
+    operator: Operator
+    values: tuple[str | int, ...]
+
+    @property
+    def is_of_folders(self) -> bool:
+        """Whether the column is a directory."""
+        return self.column == "host"
+
+    def expression(self) -> pc.Expression:
+        """Return the condition as an Arrow expression."""
+        field = pc.field(self.column)
+        if self.operator == "in":
+            return field.isin(list(self.values))
+        return field >= self.values[0] if self.operator == ">=" else field < self.values[0]
+
+    def may_hold(self, entry: IndexEntry) -> bool:
+        """Return whether any row of the segment of *entry* can match; for a directory column, whether all match."""
+        if self.column == "host":
+            return entry.host in self.values
+        if self.column == "kind":
+            return not entry.kinds or any(kind in self.values for kind in entry.kinds)
+        bound = int(self.values[0])
+        return entry.max_ts >= bound if self.operator == ">=" else entry.min_ts < bound

@@ -26,8 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from sbusd.archive.record.index import publish_draft, publish_file, sync_folder
-from sbusd.archive.record.layout import temporary
+from sbusd.archive.files import publish_draft, publish_file, sync_folder, temporary
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import InDoubt
 

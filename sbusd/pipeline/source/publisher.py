@@ -21,7 +21,8 @@ from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.outbox import MESSAGES, BatchResult, Outbox, pairs
-from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 MOST_TASK_BYTES = 64 << 20
 """Maximum bytes of one task: they pass through the driver, whose memory holds those of all tasks of a batch."""

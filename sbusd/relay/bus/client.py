@@ -1,16 +1,17 @@
-"""The relay's client of its host's bus: it serves calls to remote hosts and makes calls for them. Spec: sbus-rpc(7) §9."""
+"""The relay's client of its host's bus: it serves calls to remote hosts and makes calls for them, up to a limit. Spec: sbus-rpc(7) §9."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from sbusd.client.asyncio.bus import AsyncBus
 from sbusd.client.asyncio.server import AsyncServer
 from sbusd.client.rpc.calls import Answer, Invocation
 from sbusd.client.rpc.service import Dispatcher
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, relay_key, relayed_key
-from sbusd.protocol.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,37 @@ class RelayBus(AsyncBus):
     async def relay(self, dispatcher: Dispatcher, ready: Callable[[], None]) -> None:
         """Serve the requests that *dispatcher* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""
         await AsyncServer(self._link, dispatcher, max_concurrent=None).run(ready)
+
+
+class ConcurrencyLimit:
+    """At most *calls* concurrent calls and *size* bytes for each owner, such as a user."""
+
+    def __init__(self, calls: int, size: int) -> None:
+        self.calls = calls
+        self.size = size
+        self._calls: Counter[Hashable] = Counter()
+        self._size: Counter[Hashable] = Counter()
+
+    def problem(self, owner: Hashable, size: int) -> str:
+        """Return why *owner* may not start another call of *size* bytes; empty if it may."""
+        if self._calls[owner] >= self.calls:
+            return f"{self.calls} calls are already in progress"
+        if self._size[owner] + size > self.size:
+            return f"calls in progress hold {self._size[owner]} bytes and this one {size}; the limit is {self.size} bytes"
+        return ""
+
+    def acquire(self, owner: Hashable, size: int) -> None:
+        """Record the start of a call. Duty: :meth:`release` it with the same arguments."""
+        self._calls[owner] += 1
+        self._size[owner] += size
+
+    def release(self, owner: Hashable, size: int) -> None:
+        """Record the end of a call."""
+        self._calls[owner] -= 1
+        self._size[owner] -= size
+        if not self._calls[owner]:
+            del self._calls[owner], self._size[owner]
+
+    def __len__(self) -> int:
+        """Return the number of concurrent calls of all owners."""
+        return self._calls.total()

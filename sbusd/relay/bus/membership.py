@@ -7,11 +7,10 @@ from collections import Counter
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.peers import parse_address
-from sbusd.relay.bus.client import RelayBus
+from sbusd.protocol.keys import parse_connection_address
+from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
 from sbusd.relay.bus.services import BusServices
-from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
@@ -119,7 +118,7 @@ class BusMembership:
         try:
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if ready.is_set():
-                own = parse_address(await bus.address)
+                own = parse_connection_address(await bus.address)
                 if any(rival.connection < own for rival in await bus.rivals(self._twin)):
                     return
                 self._is_away = False

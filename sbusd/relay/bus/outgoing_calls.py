@@ -17,7 +17,7 @@ from functools import partial
 
 from sbusd.client.rpc.service import Dispatcher, Request, Result, Service, ServiceError, Task
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
-from sbusd.relay.concurrency_limit import ConcurrencyLimit
+from sbusd.relay.bus.client import ConcurrencyLimit
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError

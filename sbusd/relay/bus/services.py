@@ -18,8 +18,7 @@ from sbusd.client.rpc.service import WAITING_PER_USER
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
-from sbusd.relay.bus.client import RelayBus, RelayedInvocation
-from sbusd.relay.concurrency_limit import ConcurrencyLimit
+from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus, RelayedInvocation
 from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayLog
 from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.http.certificates import twin_of
-from sbusd.relay.http.signature import (
+from sbusd.relay.http.credentials import (
     FROM,
     SIGNATURE,
     TIME,
@@ -21,11 +20,12 @@ from sbusd.relay.http.signature import (
     read_signature_headers,
     request_signature,
     response_signature,
+    twin_of,
 )
 from sbusd.relay.http.socket_owner import is_trusted
 from sbusd.relay.log_messages import REPLAYED, STRANGER
 from sbusd.relay.redis.store import Nonce
-from sbusd.systemd.log_record import LogMessage
+from sbusd.systemd.log_records import LogMessage
 
 
 class RejectedRequestError(Exception):

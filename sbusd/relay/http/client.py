@@ -12,8 +12,16 @@ import aiohttp
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.relay.http.certificates import client_context, twin_name
-from sbusd.relay.http.signature import SIGNATURE, TIME, is_same, read_signature_headers, response_signature, signed_headers
+from sbusd.relay.http.credentials import (
+    SIGNATURE,
+    TIME,
+    client_context,
+    is_same,
+    read_signature_headers,
+    response_signature,
+    signed_headers,
+    twin_name,
+)
 
 MAX_RESPONSE_BYTES = 4_096
 """A response is one line."""

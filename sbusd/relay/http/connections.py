@@ -1,139 +1,27 @@
-"""Connections of remote hosts: their maximum number, and how long they may be idle.
+"""Connections of remote hosts: their TLS handshake, how long they may be idle, and the reports of their errors.
 
-An excess connection is closed at once. A connection that has never carried a message of a verified sender is closed to make room for a
-new one of its address group. Otherwise a user without a key on a peer's host could keep the peer out. A connection without a complete
-header in time is closed too, because aiohttp has no timeout for the rest of a header.
+asyncio's server drops failed handshakes silently and does not count unfinished ones. A connection without a complete header in time is
+closed, because aiohttp has no timeout for the rest of a header.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.addresses import AddressGroups
+from sbusd.relay.http.limits import ConnectionLimiter, ConnectionSlot
 from sbusd.relay.http.socket_owner import client_user
-from sbusd.relay.log_messages import CROWDED, FAULT, TOO_SLOW, UNWELCOME
-from sbusd.systemd.log_record import LogMessage
+from sbusd.relay.log_messages import FAULT, STRANGER, UNWELCOME
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 """Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
-
-RejectionReporter = Callable[[LogMessage, str, str, str], None]
-"""Called with event, address, reason and name of the counter."""
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-@dataclass(eq=False, slots=True)
-class ConnectionSlot:
-    """The slot of a connection. Duty: :meth:`ConnectionLimiter.release` it once."""
-
-    address: str
-    group: str
-    is_reserved: bool
-    """Whether it is one of the slots for configured peers."""
-    close: Callable[[], None] = _nothing
-    """Closes the connection."""
-    is_left: bool = False
-    """Whether the connection is closed, or its slot belongs to another one."""
-
-
-class ConnectionLimiter:
-    """Limits the connections of one listening socket."""
-
-    def __init__(self, settings: RelaySettings, groups: AddressGroups, report_rejection: RejectionReporter) -> None:
-        """*settings* contain the limits and timeouts."""
-        self.idle_seconds = settings.idle_timeout
-        self.header_seconds = settings.body_timeout
-        self.asks_kernel = not settings.is_authenticated
-        """Whether to ask the kernel for the local user of a connection."""
-        self.report_rejection = report_rejection
-        self._settings = settings
-        self._groups = groups
-        self._of: Counter[str] = Counter()
-        self._total: Counter[bool] = Counter()
-        self._unverified: dict[str, dict[ConnectionSlot, None]] = {}
-        """Unverified connections of each group, oldest first."""
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Admit no further connections: one accepted just before the listening socket closed comes after all others are closed."""
-        self._is_closed = True
-
-    def admit(self, address: str) -> ConnectionSlot | None:
-        """Return a slot for a connection from *address*, None if there is none."""
-        if self._is_closed:
-            return None
-        settings = self._settings
-        group = self._groups.group(address)
-        if self._of[group.name] >= settings.address_connections:
-            self._evict(group.name)
-        is_reserved = group.is_peer and self._total[True] < settings.peer_connections
-        if self._of[group.name] >= settings.address_connections:
-            reason = f"{group.name} already has {settings.address_connections}, the limit of address_connections in relay.toml"
-        elif not is_reserved and self._total[False] >= settings.connections:
-            reason = f"{settings.connections} are already open, the limit of connections in relay.toml"
-        else:
-            self._of[group.name] += 1
-            self._total[is_reserved] += 1
-            slot = ConnectionSlot(address, group.name, is_reserved)
-            self._unverified.setdefault(group.name, {})[slot] = None
-            return slot
-        self.report_rejection(CROWDED, address, reason, "connections-refused")
-        return None
-
-    def release(self, slot: ConnectionSlot) -> None:
-        """Release the slot of a closed connection; repeated calls have no effect."""
-        if slot.is_left:
-            return
-        slot.is_left = True
-        self.mark_verified(slot)
-        self._total[slot.is_reserved] -= 1
-        self._of[slot.group] -= 1
-        if not self._of[slot.group]:
-            del self._of[slot.group]
-
-    def mark_verified(self, slot: ConnectionSlot) -> None:
-        """Record that the sender is verified, so that the connection is not closed to make room."""
-        unverified = self._unverified.get(slot.group, {})
-        unverified.pop(slot, None)
-        if not unverified:
-            self._unverified.pop(slot.group, None)
-
-    def _evict(self, group: str) -> None:
-        """Close the oldest unverified connection of *group*, if there is one."""
-        if oldest := next(iter(self._unverified.get(group, ())), None):
-            self.release(oldest)
-            oldest.close()
-            most = self._settings.address_connections
-            reason = f"{group} already has {most}, the limit of address_connections in relay.toml; closed its oldest unverified one"
-            self.report_rejection(CROWDED, oldest.address, reason, "connections-evicted")
-
-    def report_slow(self, address: str) -> None:
-        """Report a connection that is closed because its first request did not arrive in time."""
-        self.report_rejection(TOO_SLOW, address, "no complete request header in time", "connections-slow")
-
-    def connection(self, server: web.Server, *, slot: ConnectionSlot | None = None) -> HttpConnection:
-        """Return the protocol for a new connection to *server*; *slot* if :meth:`admit` was already called."""
-        # Bodies are not decompressed: a small one of an unverified sender could expand to a huge one.
-        options: dict[str, Any] = {
-            "access_log": None,
-            "keepalive_timeout": self.idle_seconds,
-            "lingering_time": 1.0,
-            "auto_decompress": False,
-        }
-        return HttpConnection(self, server, slot, loop=asyncio.get_running_loop(), **options)
 
 
 class HttpConnection(web.RequestHandler):
@@ -245,3 +133,98 @@ class HttpConnection(web.RequestHandler):
         self.force_close()
         if self.transport is not None:
             self.transport.abort()
+
+
+def http_connection(limiter: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None = None) -> HttpConnection:
+    """Return the protocol for a new connection to *server*; *slot* if :meth:`ConnectionLimiter.admit` was already called."""
+    # Bodies are not decompressed: a small one of an unverified sender could expand to a huge one.
+    options: dict[str, Any] = {
+        "access_log": None,
+        "keepalive_timeout": limiter.idle_seconds,
+        "lingering_time": 1.0,
+        "auto_decompress": False,
+    }
+    return HttpConnection(limiter, server, slot, loop=asyncio.get_running_loop(), **options)
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its handshake is complete; then an HTTP connection takes over."""
+
+    def __init__(self, connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext, seconds: float) -> None:
+        """*seconds* is the timeout of the handshake."""
+        self._limiter = connections
+        self._server = server
+        self._context = context
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the handshake if the connection is admitted."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a listening socket has streams")
+        address = str(transport.get_extra_info("peername")[0])
+        slot = self._limiter.admit(address)
+        if slot is None:
+            transport.abort()
+            return
+        slot.close = transport.abort
+        transport.pause_reading()  # until the handshake reads
+        self._task = asyncio.get_running_loop().create_task(self._shake(transport, slot))
+
+    async def _shake(self, transport: asyncio.Transport, slot: ConnectionSlot) -> None:
+        """Perform the handshake, then pass the connection on."""
+        early = EarlyData()
+        loop = asyncio.get_running_loop()
+        try:
+            secure = await loop.start_tls(
+                transport, early, self._context, server_side=True, ssl_handshake_timeout=self._seconds, ssl_shutdown_timeout=1.0
+            )
+        except OSError as error:
+            self._fail(slot, error)
+            transport.abort()
+            return
+        if secure is None or early.is_lost or slot.is_left:
+            self._limiter.release(slot)
+            return
+        connection = http_connection(self._limiter, self._server, slot)
+        secure.set_protocol(connection)
+        connection.connection_made(secure)
+        for data in early.data:
+            connection.data_received(data)
+
+    def _fail(self, slot: ConnectionSlot, error: OSError) -> None:
+        """Report a failed handshake and its reason."""
+        if slot.is_left:
+            return  # closed to make room, and already reported
+        self._limiter.release(slot)
+        reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = error.verify_message
+        self._limiter.report_rejection(STRANGER, slot.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed")
+
+
+class EarlyData(asyncio.Protocol):
+    """Stores data that arrives immediately after the handshake."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        """Store *data*."""
+        self.data.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Record the end of the connection."""
+        self.is_lost = True
+        self.data.clear()
+        super().connection_lost(exc)
+
+
+def protocol_factory(
+    connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext | None, seconds: float
+) -> Callable[[], asyncio.Protocol]:
+    """Return the factory of protocols for new connections. With *context* they start with a TLS handshake of at most *seconds*."""
+    if context is None:
+        return lambda: http_connection(connections, server)
+    return lambda: TlsHandshake(connections, server, context, seconds)

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.addresses import AddressGroups
 from sbusd.relay.http.authentication import (
     Authentication,
     RejectedRequestError,
@@ -28,13 +27,14 @@ from sbusd.relay.http.authentication import (
     sent_at,
 )
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
-from sbusd.relay.http.unverified_bytes import UnverifiedBody, UnverifiedBytes
+from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayLog
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
+from sbusd.relay.network import AddressGroups
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
-from sbusd.systemd.log_record import LogMessage
+from sbusd.systemd.log_records import LogMessage
 
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import re
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
@@ -84,7 +86,7 @@ class RedisClient:
         try:
             return await self._execute(*words)
         except (RedisError, OSError, TimeoutError) as error:
-            raise _away(error) from None
+            raise unavailable(error) from None
 
     async def script(self, name: str, *arguments: Argument) -> Any:
         """Run the script *name* and return its result. Raises RedisUnavailableError."""
@@ -96,7 +98,7 @@ class RedisClient:
                 self._check()
                 return await self._execute("EVAL", self._scripts[name], 0, *arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            raise _away(error) from None
+            raise unavailable(error) from None
 
     def stop(self) -> None:
         """From now on cancel every caller.
@@ -138,14 +140,25 @@ SCRIPTS = (
 """Files in ``scripts/``: each is one state transition of a message."""
 
 
-def _away(error: Exception) -> RedisUnavailableError:
-    """Return the error for an unavailable Redis."""
-    return RedisUnavailableError(f"Redis: {reason_of(error)}")
+_CONNECTING = re.compile(r"Error (?P<number>\S+) connecting to (?P<place>\S+)\. (?P<reason>.+)")
+"""The text of redis-py for a failed connection."""
 
 
-def reason_of(error: Exception) -> str:
-    """Return why Redis cannot be used, and what to do. redis-py ends some texts with a full stop, and some errors have no text."""
-    words = str(error).rstrip(".") or type(error).__name__
+def unavailable(error: Exception, redis: str = "Redis") -> RedisUnavailableError:
+    """Return the error for *redis* that cannot be used, with what to do.
+
+    redis-py ends some texts with a full stop, and some errors have no text.
+    """
+    return RedisUnavailableError(_reason(error, redis))
+
+
+def _reason(error: Exception, redis: str) -> str:
+    """Return the text of :func:`unavailable`."""
+    words = f"{redis}: {str(error).rstrip('.') or type(error).__name__}"
+    if found := _CONNECTING.fullmatch(str(error).rstrip(".")):
+        # The text of asyncio for connect(2) repeats the address instead of the reason.
+        why = os.strerror(int(found["number"])) if found["reason"].startswith("Connect call failed") else found["reason"]
+        words = f"cannot connect to Redis at {found['place']}: {why[0].lower() if why[1:2].islower() else why[0]}{why[1:]}"
     cause = error.__cause__ or error.__context__
     if isinstance(cause, PermissionError):
         return f"{words}; only root and the relay's user can use the relay's Redis: use sudo, or see sbus-relay(8)"

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisUnavailableError, reason_of, redis_url
+from sbusd.relay.redis.client import redis_url, unavailable
 
 TIMEOUT_SECONDS = 5.0
 """Timeout of a command, for interactive use."""
@@ -29,7 +29,7 @@ def read_status(spelling: str) -> Status:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS) as client:
             return _status(client)
     except (redis.RedisError, OSError) as error:
-        raise RedisUnavailableError(f"Redis at {spelling}: {reason_of(error)}") from None
+        raise unavailable(error, f"Redis at {spelling}") from None
 
 
 def _status(client: Any) -> Status:

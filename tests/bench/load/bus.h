@@ -32,7 +32,7 @@ void bus_send(int fd, const void *packet, size_t length);
 /* Add a pattern. */
 void bus_subscribe(int fd, const char *pattern);
 
-/* What a batch begins with, and how much a packet takes in it beside itself. */
+/* The head of a batch, and the overhead of each packet in it. */
 #define BATCH_HEAD "CMSG !/batch"
 #define BATCH_HEAD_BYTES sizeof BATCH_HEAD
 #define BATCH_LENGTH_BYTES sizeof(uint32_t)

@@ -1,7 +1,7 @@
 /* The floor: what the kernel asks of any single-threaded relay with these system calls, and nothing else.
  *
  * One epoll, the credentials of each peer, one recvmmsg of at most 64 packets from a readable connection, one sendmmsg for each
- * recipient. Whoever sent SUB, whatever the pattern, gets every packet that begins with "MSG ". No routing, no queues, no accounting,
+ * recipient. A client that has sent any SUB receives every packet that begins with "MSG ". No routing, no queues, no accounting,
  * no bounds: a recipient whose socket is full stops the floor until it reads. It must never be used as anything but a measure. */
 #include "bus.h"
 

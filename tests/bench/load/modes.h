@@ -6,7 +6,7 @@
 
 struct options {
     const char *path;     /* of the bus's socket */
-    int relay_pid;        /* whose CPU is measured; 0: nobody's */
+    int relay_pid;        /* whose CPU is measured; 0: none */
     unsigned seconds;     /* after which the run is given up */
     uint32_t messages;    /* pump, trip: how many are measured; churn: how many clients */
     uint32_t warm_up;     /* pump, trip, churn: how many go before them */
@@ -34,7 +34,7 @@ void churn(const struct options *options);
 /* Open connections with patterns that no traffic matches, print "ready", and hold them until standard input ends. */
 void hold(const struct options *options);
 
-/* Publish at full speed, whoever reads, and print when the bus has routed it all. */
+/* Publish at full speed, and print when the bus has routed everything. */
 void burst(const struct options *options);
 
 #endif

@@ -42,7 +42,7 @@ static void flush_messages(int fd, uint32_t count) {
 static void collect(const struct message *message) {
     uint32_t length = htole32((uint32_t)message->length);
     if (outgoing_bytes + BATCH_LENGTH_BYTES + message->length > sizeof outgoing)
-        die("so many messages do not fit into a batch");
+        die("too many messages for one batch");
     memcpy(outgoing + outgoing_bytes, &length, BATCH_LENGTH_BYTES);
     memcpy(outgoing + outgoing_bytes + BATCH_LENGTH_BYTES, message->packet, message->length);
     outgoing_bytes += BATCH_LENGTH_BYTES + message->length;

@@ -1,4 +1,4 @@
-/* Times of many round trips, and what is told of them. */
+/* Times of many round trips, and their summary. */
 #ifndef BENCH_TIMES_H
 #define BENCH_TIMES_H
 

@@ -18,7 +18,7 @@ struct window *window_new(void) {
 void window_wait(struct window *window, uint32_t wanted) {
     if (atomic_load(&window->received) >= wanted)
         return;
-    /* Set anew before each sleep: the receiver may still be about to clear what an earlier wait had set. */
+    /* Set before each sleep: the receiver may still clear the flag of an earlier wait. */
     while (atomic_store(&window->wake_at, wanted), atomic_load(&window->received) < wanted)
         syscall(SYS_futex, &window->wake_at, FUTEX_WAIT, wanted, NULL, NULL, 0);
     atomic_store(&window->wake_at, 0);

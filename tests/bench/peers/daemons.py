@@ -33,7 +33,7 @@ DBUS_CONFIGURATION = """\
 </busconfig>
 """
 
-# An unbounded queue: the bench's window bounds what is in it. As root it would become another user, who may not write here.
+# An unbounded queue: the window of the bench bounds its content. As root it would change to a user that cannot write here.
 MOSQUITTO_CONFIGURATION = "user {user}\nlistener 0 {path}\nallow_anonymous true\nmax_queued_messages 0\nlog_dest none\n"
 
 
@@ -73,7 +73,7 @@ class Daemon:
             yield running
 
     def version_words(self) -> str:
-        """Return the version that the program tells of itself; empty if it tells none."""
+        """Return the version that the program prints; empty if it prints none."""
         program = self.found()
         if program is None:
             return ""
@@ -83,7 +83,7 @@ class Daemon:
 
 
 def _answers(address: str) -> Callable[[subprocess.Popen[bytes], Sequence[str]], None]:
-    """Return what waits until somebody listens at *address*."""
+    """Return a function that waits until a program listens at *address*."""
 
     def ready(process: subprocess.Popen[bytes], command: Sequence[str]) -> None:
         end = time.monotonic() + READY_SECONDS

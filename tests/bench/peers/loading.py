@@ -1,4 +1,4 @@
-"""What is put on a daemon: the C load, and programs in Python over the usual client libraries. What they measured, losses counted."""
+"""The loads on a daemon: the C load, and Python programs that use the usual client libraries. Losses are counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.loads import Churn, Trip, said
+from tests.bench.loads import Churn, Trip, failure_text
 from tests.bench.peers.daemons import Running
 from tests.bench.programs import BenchError
 from tests.bench.relays import confined, load_cpus
@@ -90,7 +90,7 @@ class CLoad:
         with confined(load_cpus()):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BenchError(f"{protocol}, {mode}: {said(done.stderr)}")
+            raise BenchError(f"{protocol}, {mode}: {failure_text(done.stderr)}")
         result: dict[str, int] = json.loads(done.stdout)
         return result
 
@@ -125,7 +125,7 @@ class PythonLoad:
 
     @contextlib.contextmanager
     def _program(self, client: str, role: str, daemon: Running, amount: float = 0) -> Iterator[subprocess.Popen[str]]:
-        """Run a client's program in *role*; it is killed at the end, since a publisher says that it is done until nobody listens."""
+        """Run a client program in *role*; it is killed at the end, because a publisher repeats its end message forever."""
         command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, daemon.address, str(amount)]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
@@ -142,7 +142,7 @@ class PythonLoad:
         line = process.stdout.readline()
         if not line:
             words = process.stderr.read().strip().splitlines()
-            raise BenchError(f"{client}: {words[-1] if words else 'it said nothing'}")
+            raise BenchError(f"{client}: {words[-1] if words else 'it failure_text nothing'}")
         result: dict[str, Any] = json.loads(line)
         return result
 

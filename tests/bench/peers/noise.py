@@ -1,4 +1,4 @@
-"""What else the machine did while it was measured: a table of speeds is worth as much as the quiet it was made in."""
+"""Other work of the machine during the measurement: throughput figures are only meaningful on an idle machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 _IDLE = (3, 4)
-"""Columns of /proc/stat that are no work: idle, and waiting for a disk. Source: proc(5)."""
+"""Columns of /proc/stat that do not count as work: idle, and waiting for a disk. Source: proc(5)."""
 _STEAL = 7
 _WORK_COLUMNS = 8
 """The columns behind these, for guests, are counted in the first two already."""

@@ -1,4 +1,4 @@
-"""The C programs of ``make bench-peers``: the load, and what dbus-broker needs beside it."""
+"""The C programs of ``make bench-peers``: the load, and the controller of dbus-broker."""
 
 from __future__ import annotations
 

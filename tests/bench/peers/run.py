@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = argparse.ArgumentParser(prog="bench-peers", description="Measure sbusd beside other message daemons.")
+    parser = argparse.ArgumentParser(prog="bench-peers", description="Compare sbusd with other message daemons.")
     parser.add_argument("--quick", action="store_true", help="short runs: shows that the bench works, says nothing about speed")
     parser.add_argument("--only", choices=("c", "python"), help="measure with the C load alone, or with the Python clients alone")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every round's figures there as well")
@@ -198,7 +198,7 @@ def _measure_once(task: Task, contender: Contender, running: Running | str) -> N
         if cell.repeated:
             cell.give_up(str(error))
             return
-        # One round may fail by chance, and would take all others of the contender with it; it is told, and the second one is the last.
+        # One round may fail by chance and would discard the others of the contender: report it, and try a second time only.
         cell.repeated.append(str(error))
         _measure_once(task, contender, running)
 

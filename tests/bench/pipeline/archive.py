@@ -2,7 +2,7 @@
 
 Of three hosts, a million records an hour each or less. Forty programs of twenty users, few of which do most, publish under ten thousand
 keys, few of which have most messages; two of five records are parts of calls of fifty commands, each served by one program; one request
-in fifty stays without a reply. Now and then somebody is refused something, or loses something.
+in fifty stays without a reply. Occasionally a message is rejected or lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import duckdb
 
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import SCHEMA
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.segments import RecordReader, write_segments
 
 BEGIN = 1_795_132_800 * 10**9
 """2026-11-20 00:00 UTC, in nanoseconds."""
@@ -38,7 +37,7 @@ _RECORDS = """
     from (
         select i, h, h % 1000 / 1000.0 as u, (h // 1000) % 1000 as v, (h // 1000000) % 1000000 as w,
                floor(exp(ln(40) * (((h // 1000000) % 1000) / 1000.0)))::bigint - 1 as app,
-               -- Both parts of a call are of one command: it comes from what they have in common.
+               -- Both parts of a call have the same command: it depends only on their common number.
                floor(exp(ln(50) * (hash(i // 2 + {first}) % 1000 / 1000.0)))::bigint as cmd,
                case when i < {standing} then 'standing'
                     when v = 0 then 'denial' when v = 1 then 'connect' when v = 2 then 'disconnect' when v = 3 and w < 20000 then 'loss'

@@ -21,7 +21,7 @@ LONGEST_SECONDS = 3600.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
 _UTIME, _STIME = 11, 12
-"""Where processor times stand in /proc/PID/stat behind the name: proc_pid_stat(5)."""
+"""The positions of the processor times in /proc/PID/stat after the name: proc_pid_stat(5)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``make bench-pipeline``: the record, the pipeline and the report at full size, beside what else could make the same tables.
+"""``make bench-pipeline``: the record, the pipeline and the report at full size, compared with other engines for the same tables.
 
 0: every line holds; 1: one does not (0 all the same with ``--no-fail``); 2: it could not be measured. Needs 10 GB of disk for 20 million
 records.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from sbusd.archive.tables.reader import read_tables
+from sbusd.archive.tables.storage import read_tables
 from tests.bench import recording
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.bench.pipeline.archive import make_archive, make_part
@@ -43,7 +43,7 @@ OPENING = Bound(3e9)
 PAGE = Bound(6.0 * 1e6)
 ANY = Bound(float("inf"))
 ANY_RATE = Bound(0.0, at_least=True)
-"""Of what is told and not judged."""
+"""For figures that are reported without a limit."""
 
 _SECONDS = re.compile(r"^(\w+) .* ([0-9.]+) s$", re.MULTILINE)
 
@@ -91,7 +91,7 @@ def _measure(folder: Path, rows: int) -> list[Line]:
 
 
 def _recorder(folder: Path) -> list[Line]:
-    """Return the rate of the recorder: packets of the tap to rows on the disk. On a crowded machine the clock tells of the others."""
+    """Return the rate of the recorder: packets of the tap to rows on the disk. On a busy machine its time includes other programs."""
     target = folder / "recorder"
     target.mkdir()
     figures = recording.measure(RECORDER_ROWS, target)
@@ -124,7 +124,7 @@ def _growth(runs: Sequence[Measured]) -> list[Line]:
 
 
 def _engines(folder: Path, archive: Path, spark: Measured, tables: Path) -> list[Line]:
-    """Return what Spark takes for the compared tables beside other engines, whose tables must say the same."""
+    """Return the cost of the compared tables with Spark and with other engines, which must produce equal tables."""
     per_table = {name: float(seconds) for name, seconds in _SECONDS.findall(spark.output)}
     if missing := set(COMPARED) - per_table.keys():
         raise BenchError(f"the pipeline did not say how long {', '.join(sorted(missing))} took: {spark.output!r}")
@@ -184,8 +184,8 @@ async def _open(program: str, folder: Path, page: Path) -> tuple[float, float]:
         begun = time.monotonic()
         await shown.open(page, mark="drawn")
         seconds = time.monotonic() - begun
-        told = await shown.ask("Performance.getMetrics")
-        busy = next(each["value"] for each in told["metrics"] if each["name"] == "TaskDuration")
+        reported = await shown.ask("Performance.getMetrics")
+        busy = next(each["value"] for each in reported["metrics"] if each["name"] == "TaskDuration")
         if shown.complaints:
             raise BenchError(f"the report complains: {shown.complaints[0][:300]}")
     return seconds, busy

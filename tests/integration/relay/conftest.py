@@ -29,9 +29,9 @@ def twins(folder: Path) -> Iterator[MakeHosts]:
     for host in made:
         host.close()
     for host in made:
-        told = host.relay.log()
-        assert "Traceback" not in told
-        assert "internal error" not in told
+        reported = host.relay.log()
+        assert "Traceback" not in reported
+        assert "internal error" not in reported
 
 
 @pytest.fixture

@@ -40,12 +40,12 @@ def http_peer(tmp_path_factory: pytest.TempPathFactory, keys: dict[int, Path]) -
     assert "internal error" not in host.relay.log()
 
 
-def refused(http_peer: HttpPeer, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, told: str) -> None:
-    """Check that *act* is rejected with *status* and *says*, that *told* is logged, and that no message was stored."""
+def refused(http_peer: HttpPeer, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, reported: str) -> None:
+    """Check that *act* is rejected with *status* and *says*, that *reported* is logged, and that no message was stored."""
     before = http_peer.host.redis.dbsize(), http_peer.host.counters().get("requests-received", 0)
     found, answer = act()
     assert (found, says in answer["error"]) == (status, True), (found, answer)
-    http_peer.host.relay.wait_logged(told)
+    http_peer.host.relay.wait_logged(reported)
     after = http_peer.host.counters()
     assert after.get("requests-received", 0) == before[1]
     assert http_peer.host.redis.llen("msgbus.system.remote") == 0
@@ -203,10 +203,10 @@ def test_a_malformed_header_has_no_traceback(http_peer: HttpPeer) -> None:
             assert answer.partition(b" ")[2].startswith(b"400 ")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"].startswith("invalid HTTP request")
     http_peer.host.wait_counted("headers-malformed", number)
-    told = http_peer.host.relay.log()[before:]
-    assert "Traceback" not in told
-    assert len(told) < 1_000
-    assert "messages from 127.0.0.1: invalid HTTP request" in told
+    reported = http_peer.host.relay.log()[before:]
+    assert "Traceback" not in reported
+    assert len(reported) < 1_000
+    assert "messages from 127.0.0.1: invalid HTTP request" in reported
 
 
 def test_disconnecting_peer_is_not_an_internal_error(http_peer: HttpPeer, keys: dict[int, Path]) -> None:

@@ -7,27 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Kind
 from sbusd.recorder.calls import CallRecognizer
-from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowBuilder
-from sbusd.relay.attempts import KEY
+from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, PayloadPolicy, RowBuilder
+from sbusd.relay.sender import ATTEMPT_KEY
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
-from tests.support.tapped import message_packet
+from tests.support.tapped_bus import message_packet
 
 
 def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> None:
     require_redis()
-    assert KEY.encode() == RELAY_ATTEMPT_KEY
+    assert ATTEMPT_KEY.encode() == RELAY_ATTEMPT_KEY
     bus = daemon()
     client = bus.client()
     client.subscribe(b"relay/attempt")
     client.barrier()
     host = Host(folder, 1001)
     try:
-        nobody = free_address()
-        host.relay.write(f'listen = "{free_address()}"\nbus = "{bus.path}"\n', peer_table(1002, nobody, shared_key(folder)))
+        unused = free_address()
+        host.relay.write(f'listen = "{free_address()}"\nbus = "{bus.path}"\n', peer_table(1002, unused, shared_key(folder)))
         host.relay.start()
         error = host.receive(host.send("x", 1002, try_=1))["err"]
         # Two, and one more for each network change that the kernel reported meanwhile.
@@ -39,9 +38,9 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         host.close()
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
-    told = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
-    assert told == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]
-    assert all(row and nobody in (row.reason or "") and (row.duration or 0) > 0 for row in rows)
+    reported = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
+    assert reported == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]
+    assert all(row and unused in (row.reason or "") and (row.duration or 0) > 0 for row in rows)
 
 
 def test_without_a_bus_the_relay_works_and_counts(folder: Path) -> None:
@@ -56,7 +55,7 @@ def test_without_a_bus_the_relay_works_and_counts(folder: Path) -> None:
         host.close()
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         file = tmp_path / "relay.toml"
         file.write_text(f'twin = 1\nbus = ""\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n')

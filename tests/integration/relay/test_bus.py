@@ -15,7 +15,7 @@ from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, Remote
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo, fail, hang
 from tests.support.daemons import StartDaemon
 from tests.support.relays import RelayProgram, data_of, free_address, wait_for
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 
 
 def goes_on(host_with_bus: BusHost) -> bool:
@@ -25,7 +25,7 @@ def goes_on(host_with_bus: BusHost) -> bool:
 
 def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
-    with serving(b.path, twins=Twins(), echo=echo, who=describe, fail=fail), a.bus() as bus:
+    with running_service(b.path, twins=Twins(), echo=echo, who=describe, fail=fail), a.bus() as bus:
         answer = bus.call("echo", b"\0x", twin=SECOND)
         assert (answer, answer.source) == (b"\0x", SECOND)
         source, uid, gid, pid, key = json.loads(bus.call("who", twin=SECOND))
@@ -44,7 +44,7 @@ def test_from_a_bus_to_an_application_of_another_hosts_redis(bus_hosts: MakeBusH
     """If no bus service accepts remote hosts, though one accepts local users."""
     a, b = bus_hosts()
     answers: list[bytes] = []
-    with serving(b.path, echo=echo), a.bus() as bus, b.bus() as listener, listener.subscribe(""):
+    with running_service(b.path, echo=echo), a.bus() as bus, b.bus() as listener, listener.subscribe(""):
         calling = threading.Thread(target=lambda: answers.append(bus.call("echo", b"x", twin=SECOND)))
         calling.start()
         asked = b.host.receive("msgbus.echo")
@@ -56,25 +56,29 @@ def test_from_a_bus_to_an_application_of_another_hosts_redis(bus_hosts: MakeBusH
 
 def test_from_a_client_of_redis_to_a_service_of_another_hosts_bus(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
-    with serving(b.path, twins=Twins((FIRST,)), echo=echo):
+    with running_service(b.path, twins=Twins((FIRST,)), echo=echo):
         answer = a.host.receive(a.host.send("echo", SECOND, dat=b"y"))
     assert (answer["src"], answer["dst"], data_of(answer), answer["err"]) == (SECOND, [FIRST], b"y", "")
 
 
 def test_a_host_calls_itself(bus_hosts: MakeBusHosts) -> None:
     a, _ = bus_hosts()
-    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+    with running_service(a.path, twins=Twins(), who=describe), a.bus() as bus:
         answer = bus.call("who", twin=FIRST)
         assert (json.loads(answer)[:2], answer.source) == ([FIRST, -1], FIRST)
 
 
 def test_a_service_says_which_hosts_it_serves(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
-    with serving(b.path, twins=Twins((1003,)), echo=echo), a.bus() as bus, pytest.raises(RemoteError, match="twin 1001 may not call echo"):
+    with (
+        running_service(b.path, twins=Twins((1003,)), echo=echo),
+        a.bus() as bus,
+        pytest.raises(RemoteError, match="twin 1001 may not call echo"),
+    ):
         bus.call("echo", twin=SECOND)
 
 
-def test_what_fails_at_once(bus_hosts: MakeBusHosts) -> None:
+def test_calls_that_fail_immediately(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     with a.bus() as bus, b.bus() as other:
         with pytest.raises(RemoteError, match="destination not found"):
@@ -107,7 +111,7 @@ def test_caller_that_does_not_wait_leaves_nothing_behind(bus_hosts: MakeBusHosts
     a.host.assert_empty()
 
 
-def test_the_relay_dies_while_a_caller_waits(bus_hosts: MakeBusHosts) -> None:
+def test_the_relay_is_killed_while_a_caller_waits(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     errors: list[BaseException] = []
 
@@ -125,14 +129,14 @@ def test_the_relay_dies_while_a_caller_waits(bus_hosts: MakeBusHosts) -> None:
     calling.join(60)
     assert len(errors) == 1
     a.host.relay.start()
-    b.host.reply(asked, b"for nobody")
+    b.host.reply(asked, b"too late")
     a.host.wait_counted("answers-orphaned")
     a.host.assert_empty()
 
 
-def test_a_service_dies_while_another_host_waits(bus_hosts: MakeBusHosts) -> None:
+def test_a_service_is_killed_while_another_host_waits(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
-    with serving(b.path, twins=Twins(), slow=partial(await_word, b.path)) as service, b.bus() as control:
+    with running_service(b.path, twins=Twins(), slow=partial(await_word, b.path)) as service, b.bus() as control:
         ret = a.host.send("slow", SECOND)
         wait_for(lambda: control.members("word"), "the service to run it")
         service.kill()
@@ -140,10 +144,10 @@ def test_a_service_dies_while_another_host_waits(bus_hosts: MakeBusHosts) -> Non
     assert answer["err"] == "the service for slow on host 1002 ended before it responded; it may have run the request"
 
 
-def test_a_relay_dies_while_a_service_has_a_request(bus_hosts: MakeBusHosts) -> None:
+def test_a_relay_is_killed_while_a_service_has_a_request(bus_hosts: MakeBusHosts) -> None:
     """The request is neither lost nor run again: its caller gets an error."""
     a, b = bus_hosts()
-    with serving(b.path, twins=Twins(), slow=hang):
+    with running_service(b.path, twins=Twins(), slow=hang):
         ret = a.host.send("slow", SECOND)
         b.host.wait_counted("requests-engaged")
         b.host.relay.kill()
@@ -159,7 +163,7 @@ def test_a_relay_dies_while_a_service_has_a_request(bus_hosts: MakeBusHosts) -> 
 def test_a_host_that_is_away_is_tried_again(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     b.host.relay.stop()
-    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+    with running_service(b.path, twins=Twins(), echo=echo), a.bus() as bus:
         with pytest.raises(RemoteError, match=r"destination not reached after \d+ attempts"):
             bus.call("echo", b"x", twin=SECOND, tries=0)
         answers: list[bytes] = []
@@ -186,11 +190,11 @@ def test_the_bus_is_killed_and_another_comes(bus_hosts: MakeBusHosts, daemon: St
     link.unlink()
     link.symlink_to(another.path)
     wait_for(lambda: b.host.relay.log().count(": joined bus") == 2, "the relay to be joined again")
-    with serving(another.path, twins=Twins(), echo=echo), a.bus() as bus:
+    with running_service(another.path, twins=Twins(), echo=echo), a.bus() as bus:
         assert bus.call("echo", b"y", twin=SECOND) == b"y"
 
 
-def test_a_bus_that_hangs_does_not_hold_up_what_is_for_redis(bus_hosts: MakeBusHosts) -> None:
+def test_a_hanging_bus_does_not_block_messages_for_redis(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     os.kill(b.daemon.pid, signal.SIGSTOP)
     try:
@@ -209,7 +213,7 @@ def test_restart_of_the_bus_ends_no_call(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     answers: list[bytes] = []
     calling = threading.Thread(target=lambda: answers.append(caller.call("wait", b"x", twin=SECOND)))
-    with b.bus() as control, serving(b.path, twins=Twins(), wait=partial(await_word, b.path)), a.bus() as caller:
+    with b.bus() as control, running_service(b.path, twins=Twins(), wait=partial(await_word, b.path)), a.bus() as caller:
         calling.start()
         wait_for(lambda: control.members("word"), "the service to run it")
         for host_with_bus in (a, b):
@@ -222,7 +226,7 @@ def test_restart_of_the_bus_ends_no_call(bus_hosts: MakeBusHosts) -> None:
         assert host_with_bus.host.relay.log().count("joined bus") == 1
 
 
-def test_of_two_relays_on_a_bus_one_takes_the_calls(bus_hosts: MakeBusHosts) -> None:
+def test_only_one_of_two_relays_on_a_bus_handles_calls(bus_hosts: MakeBusHosts) -> None:
     """Otherwise each call would be made twice. If one relay ends, the other takes over."""
     a, b = bus_hosts()
     relay = a.host.relay
@@ -233,7 +237,7 @@ def test_of_two_relays_on_a_bus_one_takes_the_calls(bus_hosts: MakeBusHosts) -> 
     try:
         other.start()
         other.wait_logged("another relay serves bus")
-        with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+        with running_service(b.path, twins=Twins(), echo=echo), a.bus() as bus:
             assert bus.call("echo", b"x", twin=SECOND) == b"x"
             assert b.host.counters()["requests-engaged"] == 1
             relay.kill()
@@ -273,7 +277,12 @@ def test_concurrent_calls_all_get_a_response(bus_hosts: MakeBusHosts) -> None:
         for number in range(40):
             seen.append(bus.call("echo", str(number), twin=twin))
 
-    with serving(b.path, twins=Twins(), echo=echo), serving(a.path, twins=Twins(), echo=echo), a.bus() as one, b.bus() as two:
+    with (
+        running_service(b.path, twins=Twins(), echo=echo),
+        running_service(a.path, twins=Twins(), echo=echo),
+        a.bus() as one,
+        b.bus() as two,
+    ):
         seen: dict[int, list[bytes]] = {FIRST: [], SECOND: []}
         threads = [
             threading.Thread(target=partial(many, one, SECOND, seen[SECOND])),

@@ -23,7 +23,7 @@ from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.daemons import Daemon
 from tests.support.relay_steps import RelayPair, Step
 from tests.support.relays import WAIT_SECONDS, RedisServer, data_of, request
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 
 
 class BusRelayPair(RelayPair):
@@ -111,5 +111,5 @@ def test_relay_killed_during_a_request_responds_once(
         assert second.keys("msgbus.system.relay.taken:*") == []
 
     ran = folder / "ran"
-    with serving(bus.path, twins=Twins(), x=partial(note, ran)):
+    with running_service(bus.path, twins=Twins(), x=partial(note, ran)):
         asyncio.run(run())

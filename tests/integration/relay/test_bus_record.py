@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from sbusd.archive.record.kinds import Kind, Role
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Kind, Role, Row
 from sbusd.client import Twins
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
 from sbusd.recorder.calls import CallRecognizer
-from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 
 
 def test_an_attempt_belongs_to_its_call(bus_hosts: MakeBusHosts) -> None:
@@ -20,7 +18,7 @@ def test_an_attempt_belongs_to_its_call(bus_hosts: MakeBusHosts) -> None:
     tap = a.daemon.client()
     tap.send(control_packet(controls.TAP_ON, b""))
     tap.barrier()
-    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+    with running_service(b.path, twins=Twins(), echo=echo), a.bus() as bus:
         bus.call("echo", b"x", twin=SECOND)
         bus.call("echo", b"y", twin=SECOND)
     a.host.receive(a.host.send("plain", 4711))

@@ -18,8 +18,8 @@ def test_a_program_is_called_from_another_host(bus_hosts: MakeBusHosts, stage: S
     with running(there, *served, until="relayed/greet"):
         said = here.succeed("call", "--twin", str(SECOND), "greet", stdin=b"hello")
         assert said == f"greet of {FIRST} for <>: hello\n".encode()
-        told = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--retries", "0", "greet", "again"))
-        assert (told["twin"], told["data"]) == (SECOND, f"greet of {FIRST} for <>: again\n")
+        reported = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--retries", "0", "greet", "again"))
+        assert (reported["twin"], reported["data"]) == (SECOND, f"greet of {FIRST} for <>: again\n")
         done = here.run("call", "--twin", "4711", "greet", "x")
         assert (done.returncode, done.stderr) == (4, b"sbusctl: 'greet' failed: destination not found\n")
     with running(there, "serve", "greet", "--exec", "cat", "--allow-twin", "4711", until="relayed/greet"):

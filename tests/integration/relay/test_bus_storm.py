@@ -15,7 +15,7 @@ import redis
 from sbusd.client import NoRecipient, PeerDisconnected, RemoteError, Request, Twins
 from tests.support.bus_hosts import SECOND, BusHost, MakeBusHosts
 from tests.support.relays import Host, data_of
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 
 KILLS = 8
 CALLERS = 4
@@ -90,7 +90,7 @@ def test_each_call_has_one_result_and_runs_at_most_once(bus_hosts: MakeBusHosts,
     application.start()
     callers = [Caller(a, first) for first in range(CALLERS)]
     chance = random.Random(7)
-    with serving(b.path, twins=Twins(), x=partial(run_here, ran)):
+    with running_service(b.path, twins=Twins(), x=partial(run_here, ran)):
         for caller in callers:
             caller.start()
         for number in range(KILLS):

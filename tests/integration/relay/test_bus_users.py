@@ -16,7 +16,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo
 from tests.support.relays import wait_for
-from tests.support.servants import serving
+from tests.support.service_processes import running_service
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
@@ -66,7 +66,7 @@ def has_joined(host_with_bus: BusHost, times: int) -> bool:
 
 def test_the_shipped_rules(ruled: tuple[BusHost, BusHost], first_user: User, second_user: User) -> None:
     a, b = ruled
-    with serving(b.path, twins=Twins(), echo=echo):
+    with running_service(b.path, twins=Twins(), echo=echo):
         assert first_user.call(partial(called, a.path, "echo", SECOND)) == "x"
         assert "only root and the group sbus-relay can call other hosts" in second_user.call(partial(called, a.path, "echo", SECOND))
     for pattern in ("relay/*/", f"relay/{SECOND}/echo", "relay/", "relay/attempt", "relayed/echo", "relayed/", "", "*/", "rel*/x/y"):
@@ -92,7 +92,7 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         host_with_bus.host.relay.start()
         wait_for(partial(has_joined, host_with_bus, 2), "the relay to be joined")
     a, b = ruled
-    with serving(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=partial(await_word, b.path)) as service:
+    with running_service(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=partial(await_word, b.path)) as service:
         assert json.loads(first_user.call(partial(called, a.path, "who", SECOND)))[:2] == [FIRST, -1]
         # It is notified when a service disconnects, although it may not list all clients.
         ret = a.host.send("slow", SECOND)
@@ -100,14 +100,14 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
             wait_for(lambda: control.members("word"), "the service to run it")
         service.kill()
         assert a.host.receive(ret)["err"] == "the service for slow on host 1002 ended before it responded; it may have run the request"
-    with serving(b.path, twins=Twins(), who=describe):
+    with running_service(b.path, twins=Twins(), who=describe):
         said = first_user.call(partial(called, a.path, "who", SECOND))
         assert said == f"'who' failed: user {second_user.uid} is not a relay and cannot call for a remote host"
 
 
 def test_the_shipped_rules_hold_at_addresses(ruled: tuple[BusHost, BusHost], second_user: User) -> None:
     a, _ = ruled
-    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+    with running_service(a.path, twins=Twins(), who=describe), a.bus() as bus:
         for key in (f"relay/{SECOND}/echo", "relayed/who"):
             (member,) = bus.members(key)
             assert second_user.call(partial(refusal, a.path, says=member.address.decode() + key)) is ErrorCode.EPERM, key
@@ -115,7 +115,7 @@ def test_the_shipped_rules_hold_at_addresses(ruled: tuple[BusHost, BusHost], sec
     assert "bus-unknown" not in a.host.counters()
 
 
-def test_what_comes_to_an_address_is_checked_without_rules_too(bus_hosts: MakeBusHosts, second_user: User) -> None:
+def test_messages_to_an_address_are_checked_without_rules_too(bus_hosts: MakeBusHosts, second_user: User) -> None:
     """The address of the relay, to call a host; and of a service, to impersonate one."""
     a, b = bus_hosts()
     with a.bus() as bus:
@@ -130,7 +130,7 @@ def test_what_comes_to_an_address_is_checked_without_rules_too(bus_hosts: MakeBu
                 other.ping()
                 return read_item(answers.receive(30.0)) if twin else None
 
-    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+    with running_service(a.path, twins=Twins(), who=describe), a.bus() as bus:
         (service,) = bus.members("relayed/who")
         said = second_user.call(partial(reach_around, service.address + b"relayed/who", "who", SECOND))
         assert said is not None
@@ -144,7 +144,7 @@ def test_what_comes_to_an_address_is_checked_without_rules_too(bus_hosts: MakeBu
 def test_no_list_of_users_admits_another_host(bus_hosts: MakeBusHosts) -> None:
     """Although the relay is root here and is the bus's client of the request: the request goes to Redis."""
     a, b = bus_hosts()
-    with serving(b.path, None, Allow(users=(0,), groups=(0,)), echo=echo), b.bus() as there:
+    with running_service(b.path, None, Allow(users=(0,), groups=(0,)), echo=echo), b.bus() as there:
         assert there.call("echo", "x") == b"x"
         a.host.send("echo", SECOND)
         assert b.host.receive("msgbus.echo")["src"] == FIRST
@@ -164,16 +164,16 @@ def test_users_cannot_respond_in_place_of_the_relay(bus_hosts: MakeBusHosts, sec
             end.receive(60)
             return bus.statistics.refusals
 
-    with a.bus() as bus, bus.subscribe("ready", "forged") as told:
+    with a.bus() as bus, bus.subscribe("ready", "forged") as reported:
         forging = threading.Thread(target=lambda: second_user.call(forge, 60))
         forging.start()
-        told.receive(60)
+        reported.receive(60)
         answers: list[bytes] = []
         with a.bus() as caller:
             calling = threading.Thread(target=lambda: answers.append(caller.call("pay", "x", twin=SECOND)))
             calling.start()
             asked = b.host.receive("msgbus.pay")
-            told.receive(60)
+            reported.receive(60)
             b.host.reply(asked, b"paid")
             calling.join(60)
             assert answers == [b"paid"]
@@ -221,7 +221,7 @@ def test_user_at_the_limit_does_not_block_others(bus_hosts: MakeBusHosts, second
     flooding = threading.Thread(target=lambda: said.append(second_user.call(partial(flood, a.path, size), 120)))
     flooding.start()
     asked = [b.host.receive("msgbus.slow") for _ in range(CALLS)]
-    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus, bus.subscribe("go"):
+    with running_service(b.path, twins=Twins(), echo=echo), a.bus() as bus, bus.subscribe("go"):
         a.host.wait_counted("bus-busy")
         assert called(a.path, "echo", SECOND) == "x"
         for each in asked:
@@ -237,13 +237,13 @@ def test_a_relay_that_its_bus_refuses_says_so(bus_hosts: MakeBusHosts, folder: P
     config = folder / "sbusd.toml"
     config.write_text('[[policy]]\nkeys = "relayed/"\npublish = "deny"\n')
     a, b = bus_hosts("", "-C", str(config))
-    with serving(b.path, twins=Twins(), echo=echo):
+    with running_service(b.path, twins=Twins(), echo=echo):
         assert called(a.path, "echo", SECOND) == "'echo' failed: the bus rejected a call of its relay for echo on host 1002"
     b.host.relay.wait_logged("operations for remote hosts")
 
 
 def test_client_in_place_of_the_relay_is_logged(bus_hosts: MakeBusHosts, second_user: User) -> None:
-    """The relay does not serve beside another client; it returns when that one ends."""
+    """The relay does not serve while another client does; it joins when that one disconnects."""
     a, _ = bus_hosts()
     a.host.relay.kill()
     squatter = a.daemon.client(second_user)
@@ -252,9 +252,9 @@ def test_client_in_place_of_the_relay_is_logged(bus_hosts: MakeBusHosts, second_
         squatter.subscribe(pattern)
     squatter.barrier()
     a.host.relay.start()
-    told = a.host.relay.wait_logged("another relay serves bus")
-    assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in told
-    assert told.count(": joined bus") == 1
+    reported = a.host.relay.wait_logged("another relay serves bus")
+    assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in reported
+    assert reported.count(": joined bus") == 1
     squatter.close()
     wait_for(partial(has_joined, a, 2), "the relay to have its place")
 

@@ -69,7 +69,7 @@ def test_three_hosts_call_each_other(start_hosts: StartHosts) -> None:
         host.assert_empty()
 
 
-def test_a_link_that_comes_back_is_used_at_once(start_hosts: StartHosts, network: NetnsHosts) -> None:
+def test_a_restored_link_is_used_immediately(start_hosts: StartHosts, network: NetnsHosts) -> None:
     """The next retry is due in an hour; the kernel reports that the link is up."""
     a, b = start_hosts(1001, 1002, settings='request_timeout = "500ms"\nretry_interval = "1h"\n')
     network.disconnect(1001)

@@ -74,7 +74,7 @@ def test_local_caller_does_not_get_the_error_of_a_remote_request(twins: MakeHost
 def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, is_local: bool) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     victim = b if is_local else a
-    parked = c.send("nobody.takes.this", PEER, exp=600)
+    parked = c.send("unused.queue.name", PEER, exp=600)
     b.wait_counted("requests-delivered")
     ret = victim.send("wallet", PEER, exp=1)
     asked = b.receive("msgbus.wallet")

@@ -67,7 +67,7 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.redis.set("taken", "text")
     a.send("x", 1001, ret="taken")
-    a.reply(a.receive("msgbus.x"), b"lost to nobody else")
+    a.reply(a.receive("msgbus.x"), b"only for this caller")
     a.wait_counted("answers-undeliverable")
     a.relay.wait_logged("responses for return queue taken")
     assert a.redis.get("taken") == b"text"
@@ -83,12 +83,12 @@ def test_command_whose_queue_is_not_a_list_gets_an_error(twins: MakeHosts) -> No
 def test_client_without_a_return_queue_gets_no_response(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.send("x", 1001, ret="")
-    a.reply(a.receive("msgbus.x"), b"nobody")
+    a.reply(a.receive("msgbus.x"), b"unused")
     a.wait_counted("answers-unwanted")
     a.assert_empty()
 
 
-def test_a_second_answer_goes_nowhere(twins: MakeHosts) -> None:
+def test_a_second_response_is_discarded(twins: MakeHosts) -> None:
     a, b = twins(1001, 1002)
     for host in (a, b):
         ret = a.send("x", host.twin)

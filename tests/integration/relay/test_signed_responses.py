@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.relay.http.signature import NONCE, SIGNATURE
+from sbusd.relay.http.credentials import NONCE, SIGNATURE
 from tests.support.http_requests import PEER, TWIN, HttpPeer, of_peer
 from tests.support.relays import Host, free_address, peer_table, require_redis, shared_key
 
@@ -61,7 +61,7 @@ def test_rejection_of_an_unsigned_request_is_not_signed(
     assert (found, SIGNATURE in answer) == (status, False), said
 
 
-def test_a_refusal_of_what_was_signed_is_signed(http_peer: HttpPeer, key: Path) -> None:
+def test_a_refusal_of_a_signed_request_is_signed(http_peer: HttpPeer, key: Path) -> None:
     body = json.dumps(of_peer("x", exp="soon")).encode()
     status, said, answer = http_peer.exchange("POST", "/zbus-remote", body, http_peer.headers(key, body))
     assert (status, len(answer[SIGNATURE])) == (400, 64), said

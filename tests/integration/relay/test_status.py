@@ -21,7 +21,7 @@ def status(host: Host, *options: str) -> str:
     return done.stdout
 
 
-def test_it_says_what_waits_and_why(twins: MakeHosts) -> None:
+def test_it_reports_queued_messages_and_the_reason(twins: MakeHosts) -> None:
     a, b = twins(1001, 1002)
     b.relay.kill()
     ret = a.send("x", 1002, try_=1000)
@@ -53,5 +53,5 @@ def test_a_redis_that_is_not_there_is_one_line(tmp_path_factory: Any) -> None:
     command = [sys.executable, "-m", "sbusd.ctl.main", "relay", "status", "--redis", f"{folder}/none.sock"]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"sbusctl: Redis at {folder}/none.sock: ")
+    assert done.stderr.startswith(f"sbusctl: cannot connect to Redis at {folder}/none.sock: ")
     assert done.stderr.count("\n") == 1

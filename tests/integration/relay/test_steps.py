@@ -80,6 +80,6 @@ def test_redis_killed_at_a_step_loses_and_duplicates_nothing(
         application.cancel()
 
     asyncio.run(run())
-    told = capfd.readouterr().err
-    assert "retrying, no message is lost" in told
-    assert "internal error" not in told
+    reported = capfd.readouterr().err
+    assert "retrying, no message is lost" in reported
+    assert "internal error" not in reported

@@ -1,7 +1,7 @@
 """How fast a bus takes connections. Needs Python alone.
 
 python3 pace.py activation ROUNDS    as root: the seconds from the connect that starts the system's bus to its first answer
-python3 pace.py connects NUMBER PID  as root: the µs of so many connections, all kept, each: from connect to answer, and those for which
+python3 pace.py connects NUMBER PID  as root: the µs of NUMBER connections, all kept, each: from connect to reply, and those for which
                                      the bus, process PID, and systemd used a processor
 
 Writes one line of JSON.

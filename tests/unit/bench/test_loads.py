@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.loads import Churn, Flow, said
+from tests.bench.loads import Churn, Flow, failure_text
 
 
 def test_rate_is_deliveries_per_second_and_cpu_is_nanoseconds_for_each() -> None:
@@ -20,5 +20,5 @@ def test_a_churn_run_counts_clients_per_second_and_nanoseconds_for_each() -> Non
 
 
 @pytest.mark.parametrize(("words", "shown"), [("bench: connect: refused\n", "connect: refused"), ("", "it said nothing")])
-def test_a_failure_is_told_once(words: str, shown: str) -> None:
-    assert said(words) == shown
+def test_a_failure_is_reported_once(words: str, shown: str) -> None:
+    assert failure_text(words) == shown

@@ -1,4 +1,4 @@
-"""What is read of a relay's memory, how the daemon is called, and what a relay that fails is told of."""
+"""The memory figures of a relay, the command line of the daemon, and the report of a relay that fails."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_with_dots_nothing_is_reserved() -> None:
 
 def test_a_refusal_does_not_reveal_the_owner_of_a_secret_key() -> None:
     verdict = PLAIN.subscription(b"!/cred/0/0/1/x", PEER)
-    assert verdict.reason == "the secret key is not for !/cred/100/1000/55"
+    assert verdict.reason == "the private key is not for !/cred/100/1000/55"
 
 
 DENIED = PolicyRule("lab/", "deny", "deny", origin=Origin("f.toml", 3), comment="keep out")

@@ -13,32 +13,31 @@ import pytest
 
 from sbusd.broker import control_messages as answers
 from sbusd.broker import process_watch, quotas
-from sbusd.broker.admission import BusOwnership
+from sbusd.broker.access import BusOwnership
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
 from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
-from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
-from sbusd.config.settings import DaemonSettings
-from sbusd.dataplane.contract import UserCounters
+from sbusd.config.settings import DaemonSettings, QuotaOverride, Quotas, QuotaSettings
+from sbusd.dataplane.counters import UserCounters
 from sbusd.protocol import controls
-from tests.support.parlour import Guest, MakeParlour, Parlour
+from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code, message
 
 ALICE, BOB = 1_000, 1_001
 
 
-def host(make_parlour: MakeParlour, **quotas: int) -> Parlour:
+def host(make_bus: MakeBus, **quotas: int) -> InProcessBus:
     """Return a bus with these quotas."""
-    return make_parlour(DaemonSettings(quotas=replace(QuotaSettings(), **cast(Any, quotas))))
+    return make_bus(DaemonSettings(quotas=replace(QuotaSettings(), **cast(Any, quotas))))
 
 
-def names(parlour: Parlour) -> list[str]:
+def names(bus: InProcessBus) -> list[str]:
     """Return the names of all log records."""
-    return [record.message.name for record in parlour.recorded()]
+    return [record.message.name for record in bus.recorded()]
 
 
-def users(guest: Guest, payload: bytes | None = None) -> tuple[list[dict[str, object]], object, object]:
-    """Return a page of users as a guest gets it: the users, the start of the next page, and the number of hidden users."""
-    answer = guest.ask_json(controls.USERS, payload)
+def users(client: BusClient, payload: bytes | None = None) -> tuple[list[dict[str, object]], object, object]:
+    """Return a page of users as a client gets it: the users, the start of the next page, and the number of hidden users."""
+    answer = client.ask_json(controls.USERS, payload)
     assert set(answer) == {"users", "next", "hidden"}
     return cast(list[dict[str, object]], answer["users"]), answer["next"], answer["hidden"]
 
@@ -46,32 +45,32 @@ def users(guest: Guest, payload: bytes | None = None) -> tuple[list[dict[str, ob
 # -- quotas
 
 
-def test_a_connection_beyond_the_quota_is_rejected_and_other_users_are_admitted(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, connections=2)
-    first, second = parlour.guest(uid=ALICE, pid=7), parlour.guest(uid=ALICE, pid=8)
-    assert parlour.guest(uid=ALICE, pid=9).receive_all() == [
+def test_a_connection_beyond_the_quota_is_rejected_and_other_users_are_admitted(make_bus: MakeBus) -> None:
+    bus = host(make_bus, connections=2)
+    first, second = bus.client(uid=ALICE, pid=7), bus.client(uid=ALICE, pid=8)
+    assert bus.client(uid=ALICE, pid=9).receive_all() == [
         b"CMSG !/bus/error\0EDQUOT connections: 2 of 2 used by user 1000",
         b"",
     ]
-    assert first.barrier() == second.barrier() == parlour.guest(uid=BOB).barrier() == []
+    assert first.barrier() == second.barrier() == bus.client(uid=BOB).barrier() == []
     second.close()
-    parlour.run()
-    assert parlour.guest(uid=ALICE).barrier() == []
-    (record,) = parlour.recorded()
+    bus.run()
+    assert bus.client(uid=ALICE).barrier() == []
+    (record,) = bus.recorded()
     assert (record.message.name, record.uid, record.pid) == ("quota-refused", ALICE, 9)
     assert record.facts["holders"] == "pid 7: 1, pid 8: 1"
 
 
-def test_no_user_but_an_owner_takes_all_descriptors(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_user_but_an_owner_takes_all_descriptors(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.broker.broker.descriptor_limit", lambda: RESERVED_DESCRIPTORS + 8)
-    parlour = make_parlour()
+    bus = make_bus()
     for uid, half in ((ALICE, 4), (BOB, 2)):
-        guests = [parlour.guest(uid=uid) for _ in range(half)]
-        assert [guest.barrier() for guest in guests] == [[]] * half
-        (told, end) = parlour.guest(uid=uid).receive_all()
-        assert b"EDQUOT connections: %d of %d used by user %d, half of the descriptors that" % (half, half, uid) in told
+        clients = [bus.client(uid=uid) for _ in range(half)]
+        assert [client.barrier() for client in clients] == [[]] * half
+        (reported, end) = bus.client(uid=uid).receive_all()
+        assert b"EDQUOT connections: %d of %d used by user %d, half of the descriptors that" % (half, half, uid) in reported
         assert end == b""
-    assert [parlour.guest(uid=0).barrier() for _ in range(5)] == [[]] * 5
+    assert [bus.client(uid=0).barrier() for _ in range(5)] == [[]] * 5
 
 
 def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,110 +79,108 @@ def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> No
         assert quotas.descriptor_limit() == expected
 
 
-def test_a_rejected_connection_is_not_the_last_client(make_parlour: MakeParlour) -> None:
+def test_a_rejected_connection_is_not_the_last_client(make_bus: MakeBus) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connection_rate=1, connection_burst=10))
-    parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), True))
-    stayer = parlour.guest(uid=BOB)
-    told = [parlour.guest(uid=ALICE).receive_all() for _ in range(11)]
-    assert error_code(told[-1][0]) == "EDQUOT"
-    assert not parlour.broker.is_done
+    bus = make_bus(settings, BusOwnership(0, None, frozenset({0}), True))
+    stayer = bus.client(uid=BOB)
+    reported = [bus.client(uid=ALICE).receive_all() for _ in range(11)]
+    assert error_code(reported[-1][0]) == "EDQUOT"
+    assert not bus.broker.is_done
     assert stayer.barrier() == []
 
 
-def test_a_subscription_beyond_the_quota_is_refused_and_the_connection_stays(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, subscriptions=2)
-    guest, other = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+def test_a_subscription_beyond_the_quota_is_refused_and_the_connection_stays(make_bus: MakeBus) -> None:
+    bus = host(make_bus, subscriptions=2)
+    client, other = bus.client(uid=ALICE), bus.client(uid=BOB)
     for pattern in (b"a", b"b", b"c"):
-        guest.subscribe(pattern)
+        client.subscribe(pattern)
         other.subscribe(b"c")
-    assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 2 of 2 used by user 1000"]
+    assert client.receive_all() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 2 of 2 used by user 1000"]
     assert [error_code(packet) for packet in other.receive_all()] == ["EDQUOT"]
-    assert parlour.switch.patterns(guest.connection) == {b"a": 1, b"b": 1}
-    guest.unsubscribe(b"a")
-    guest.unsubscribe(b"a")
-    guest.subscribe(b"c")
-    assert guest.barrier() == []
-    assert parlour.switch.patterns(guest.connection) == {b"b": 1, b"c": 1}
-    assert names(parlour) == ["quota-refused"] * 2
+    assert bus.switch.patterns(client.connection) == {b"a": 1, b"b": 1}
+    client.unsubscribe(b"a")
+    client.unsubscribe(b"a")
+    client.subscribe(b"c")
+    assert client.barrier() == []
+    assert bus.switch.patterns(client.connection) == {b"b": 1, b"c": 1}
+    assert names(bus) == ["quota-refused"] * 2
 
 
-def test_patterns_beyond_the_quota_of_bytes_are_refused(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, pattern_bytes=2 * SEGMENT_BYTES)
-    guest = parlour.guest(uid=ALICE)
-    guest.subscribe(b"abc")
-    guest.subscribe(b"def")
-    assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 406 of 480 used by user 1000"]
+def test_patterns_beyond_the_quota_of_bytes_are_refused(make_bus: MakeBus) -> None:
+    bus = host(make_bus, pattern_bytes=2 * SEGMENT_BYTES)
+    client = bus.client(uid=ALICE)
+    client.subscribe(b"abc")
+    client.subscribe(b"def")
+    assert client.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 406 of 480 used by user 1000"]
 
 
-def test_a_disconnect_releases_the_usage_of_the_connection(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, subscriptions=1)
+def test_a_disconnect_releases_the_usage_of_the_connection(make_bus: MakeBus) -> None:
+    bus = host(make_bus, subscriptions=1)
     for _ in range(3):
-        guest = parlour.guest(uid=ALICE)
-        guest.subscribe(b"a")
-        assert guest.barrier() == []
-        guest.close()
-        parlour.run()
+        client = bus.client(uid=ALICE)
+        client.subscribe(b"a")
+        assert client.barrier() == []
+        client.close()
+        bus.run()
 
 
-def test_control_packets_beyond_the_rate_are_refused_and_finally_disconnect(
-    make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_packets_beyond_the_rate_are_refused_and_finally_disconnect(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.broker.quotas.TOLERATED_PACKETS", 3)
     monkeypatch.setattr("sbusd.broker.quotas.TOLERATED_RATE", 0.000_001)
-    parlour = host(make_parlour, control_rate=1, control_burst=10)
-    other = parlour.guest(uid=BOB)
-    guest = parlour.guest(uid=ALICE)
+    bus = host(make_bus, control_rate=1, control_burst=10)
+    other = bus.client(uid=BOB)
+    client = bus.client(uid=ALICE)
     # However slow the test is, the bucket gains fewer tokens than these packets use.
     for _ in range(60):
-        guest.control(controls.PING, b"x")
-    packets = guest.receive_all()
+        client.control(controls.PING, b"x")
+    packets = client.receive_all()
     assert packets[:10] == [b"CMSG !/bus/ping\0x"] * 10
     assert [error_code(packet) for packet in packets if packet.startswith(b"CMSG !/bus/error")] == ["EDQUOT"] * 4
     assert packets[-1] == b""
     assert other.barrier() == []
 
 
-def test_publishing_is_not_charged_as_control(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, control_rate=1, control_burst=10)
-    guest = parlour.guest(uid=ALICE)
-    guest.subscribe(b"a")
+def test_publishing_is_not_charged_as_control(make_bus: MakeBus) -> None:
+    bus = host(make_bus, control_rate=1, control_burst=10)
+    client = bus.client(uid=ALICE)
+    client.subscribe(b"a")
     for _ in range(50):
-        guest.publish(b"a")
-    assert guest.barrier() == [message(b"a")] * 50
+        client.publish(b"a")
+    assert client.barrier() == [message(b"a")] * 50
 
 
-def test_rejecting_a_protected_user_for_a_quota_is_critical(make_parlour: MakeParlour) -> None:
+def test_rejecting_a_protected_user_for_a_quota_is_critical(make_bus: MakeBus) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connections=1))
-    parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
-    parlour.guest(uid=ALICE)
-    parlour.guest(uid=ALICE)
-    parlour.run()
-    assert names(parlour) == ["quota-refused", "protected-user-ended"]
+    bus = make_bus(settings, BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
+    bus.client(uid=ALICE)
+    bus.client(uid=ALICE)
+    bus.run()
+    assert names(bus) == ["quota-refused", "protected-user-ended"]
 
 
-def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, queued_packets=4)
-    slow = [parlour.guest(uid=ALICE) for _ in range(2)]
-    for guest in slow:
-        guest.subscribe(b"a")
-        guest.barrier()
-    talker = parlour.guest(uid=ALICE)
+def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_bus: MakeBus) -> None:
+    bus = host(make_bus, queued_packets=4)
+    slow = [bus.client(uid=ALICE) for _ in range(2)]
+    for client in slow:
+        client.subscribe(b"a")
+        client.barrier()
+    talker = bus.client(uid=ALICE)
     for _ in range(400):
         talker.publish(b"a", bytes(4_000))
-        parlour.run()
+        bus.run()
     (user,) = users(talker)[0]
     assert user["queued_packets"] == 4
     assert cast(int, user["lost_packets"]) > 0
-    assert parlour.switch.user_counters(BOB) == UserCounters(0, 0, 0)
+    assert bus.switch.user_counters(BOB) == UserCounters(0, 0, 0)
 
 
 # -- who is there
 
 
-def test_owners_see_all_users_and_other_users_only_themselves(make_parlour: MakeParlour) -> None:
+def test_owners_see_all_users_and_other_users_only_themselves(make_bus: MakeBus) -> None:
     override = QuotaOverride(users=(BOB,), subscriptions=1)
-    parlour = make_parlour(DaemonSettings(quotas=QuotaSettings(overrides=(override,))))
-    owner, alice, bob, second_bob = (parlour.guest(uid=uid, gid=uid) for uid in (0, ALICE, BOB, BOB))
+    bus = make_bus(DaemonSettings(quotas=QuotaSettings(overrides=(override,))))
+    owner, alice, bob, second_bob = (bus.client(uid=uid, gid=uid) for uid in (0, ALICE, BOB, BOB))
     alice.subscribe(b"abc")
     alice.subscribe(b"de")
     bob.subscribe(b"x")
@@ -213,89 +210,89 @@ def test_owners_see_all_users_and_other_users_only_themselves(make_parlour: Make
     assert (own, following, hidden) == ([found[2]], None, 2)
 
 
-def test_users_are_listed_in_pages(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_are_listed_in_pages(bus: InProcessBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "PAGE_USERS", 2)
-    owner = parlour.guest(uid=0)
+    owner = bus.client(uid=0)
     for uid in (5, 3, 4):
-        parlour.guest(uid=uid)
+        bus.client(uid=uid)
     first, following, _ = users(owner)
     assert ([user["uid"] for user in first], following) == ([0, 3], 3)
     rest, end, _ = users(owner, b"3")
     assert ([user["uid"] for user in rest], end) == ([4, 5], None)
 
 
-def test_a_page_after_an_invalid_user_is_an_error(parlour: Parlour) -> None:
-    guest = parlour.guest()
-    guest.control(controls.USERS, b"alice")
-    (told,) = guest.receive_all()
-    assert told == b"CMSG !/bus/error\0EINVAL the page to start after must be the number of a user"
+def test_a_page_after_an_invalid_user_is_an_error(bus: InProcessBus) -> None:
+    client = bus.client()
+    client.control(controls.USERS, b"alice")
+    (reported,) = client.receive_all()
+    assert reported == b"CMSG !/bus/error\0EINVAL the page to start after must be the number of a user"
 
 
-def test_a_reload_applies_new_quotas(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, subscriptions=1)
-    guest = parlour.guest(uid=ALICE)
-    guest.subscribe(b"a")
-    assert guest.barrier() == []
-    parlour.broker.reconfigure(DaemonSettings(quotas=QuotaSettings(subscriptions=2)), BusOwnership(0, None, frozenset({0})))
-    guest.subscribe(b"b")
-    guest.subscribe(b"c")
-    assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 2 of 2 used by user 1000"]
+def test_a_reload_applies_new_quotas(make_bus: MakeBus) -> None:
+    bus = host(make_bus, subscriptions=1)
+    client = bus.client(uid=ALICE)
+    client.subscribe(b"a")
+    assert client.barrier() == []
+    bus.broker.reconfigure(DaemonSettings(quotas=QuotaSettings(subscriptions=2)), BusOwnership(0, None, frozenset({0})))
+    client.subscribe(b"b")
+    client.subscribe(b"c")
+    assert client.receive_all() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 2 of 2 used by user 1000"]
 
 
 # -- secrets of a process
 
 
-def test_secret_keys_of_a_process_use_one_descriptor_and_release_it(parlour: Parlour) -> None:
-    guest = parlour.guest(uid=ALICE, pid=55)
+def test_secret_keys_of_a_process_use_one_descriptor_and_release_it(bus: InProcessBus) -> None:
+    client = bus.client(uid=ALICE, pid=55)
     patterns = [b"!/cred///55/x", b"!/cred//1000/55/y"]
     before = len(os.listdir("/proc/self/fd"))
     for pattern in (*patterns, *patterns):
-        guest.subscribe(pattern)
-    assert guest.barrier() == []
-    assert (users(guest)[0][0]["descriptors"], len(os.listdir("/proc/self/fd"))) == (2, before + 1)
-    guest.publish(patterns[1], b"hi")
-    assert guest.barrier() == [message(patterns[1], b"hi")]
+        client.subscribe(pattern)
+    assert client.barrier() == []
+    assert (users(client)[0][0]["descriptors"], len(os.listdir("/proc/self/fd"))) == (2, before + 1)
+    client.publish(patterns[1], b"hi")
+    assert client.barrier() == [message(patterns[1], b"hi")]
     for pattern in (*patterns, *patterns):
-        guest.unsubscribe(pattern)
-    guest.subscribe(b"!/cred//1000//x")
-    assert guest.barrier() == []
-    assert (users(guest)[0][0]["descriptors"], len(os.listdir("/proc/self/fd"))) == (1, before)
+        client.unsubscribe(pattern)
+    client.subscribe(b"!/cred//1000//x")
+    assert client.barrier() == []
+    assert (users(client)[0][0]["descriptors"], len(os.listdir("/proc/self/fd"))) == (1, before)
 
 
-def test_watching_a_process_beyond_the_quota_is_refused_without_a_charge(make_parlour: MakeParlour) -> None:
-    parlour = host(make_parlour, connections=1)
-    guest = parlour.guest(uid=ALICE, pid=55)
-    guest.subscribe(b"!/cred///55/x")
-    (told,) = guest.receive_all()
-    assert told.startswith(b"CMSG !/bus/error\0EDQUOT connections: 1 of 1 used by user 1000; watching a process needs one")
-    assert parlour.switch.patterns(guest.connection) == {}
-    assert users(guest)[0][0]["subscriptions"] == 0
+def test_watching_a_process_beyond_the_quota_is_refused_without_a_charge(make_bus: MakeBus) -> None:
+    bus = host(make_bus, connections=1)
+    client = bus.client(uid=ALICE, pid=55)
+    client.subscribe(b"!/cred///55/x")
+    (reported,) = client.receive_all()
+    assert reported.startswith(b"CMSG !/bus/error\0EDQUOT connections: 1 of 1 used by user 1000; watching a process needs one")
+    assert bus.switch.patterns(client.connection) == {}
+    assert users(client)[0][0]["subscriptions"] == 0
 
 
-def test_a_kernel_without_pidfds_of_peers_is_recorded_once(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_pidfds_of_peers_is_recorded_once(bus: InProcessBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: None)
-    guest = parlour.guest(uid=ALICE, pid=55)
+    client = bus.client(uid=ALICE, pid=55)
     for rest in (b"x", b"y"):
-        guest.subscribe(b"!/cred///55/" + rest)
-    assert guest.barrier() == []
-    assert len(parlour.switch.patterns(guest.connection)) == 2
-    assert users(guest)[0][0]["descriptors"] == 1
-    assert names(parlour) == ["processes-unwatched"]
+        client.subscribe(b"!/cred///55/" + rest)
+    assert client.barrier() == []
+    assert len(bus.switch.patterns(client.connection)) == 2
+    assert users(client)[0][0]["descriptors"] == 1
+    assert names(bus) == ["processes-unwatched"]
 
 
-def test_a_lack_of_descriptors_to_watch_with_disconnects_with_an_error(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_descriptors_to_watch_with_disconnects_with_an_error(bus: InProcessBus, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_fd: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(process_watch, "pidfd_of", fail)
-    guest = parlour.guest(uid=ALICE, pid=55)
-    guest.subscribe(b"!/cred///55/x")
-    told, end = guest.receive_all()
-    assert (told, end) == (b"CMSG !/bus/error\0EMFILE the bus cannot watch process 55: Too many open files", b"")
+    client = bus.client(uid=ALICE, pid=55)
+    client.subscribe(b"!/cred///55/x")
+    reported, end = client.receive_all()
+    assert (reported, end) == (b"CMSG !/bus/error\0EMFILE the bus cannot watch process 55: Too many open files", b"")
 
 
-def test_the_heir_of_a_socket_is_disconnected_with_the_process(parlour: Parlour) -> None:
-    guest = parlour.guest(uid=ALICE, pid=55)
+def test_the_heir_of_a_socket_is_disconnected_with_the_process(bus: InProcessBus) -> None:
+    client = bus.client(uid=ALICE, pid=55)
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -303,18 +300,18 @@ def test_the_heir_of_a_socket_is_disconnected_with_the_process(parlour: Parlour)
         os.read(reader, 1)
         os._exit(0)
     os.close(reader)
-    # Replace the kernel: the process of this guest is the child.
+    # Replace the kernel: the process of this client is the child.
     pidfd = os.pidfd_open(child)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process_watch, "pidfd_of", lambda _fd: pidfd)
-            guest.subscribe(b"!/cred///55/x")
-            assert guest.barrier() == []
+            client.subscribe(b"!/cred///55/x")
+            assert client.barrier() == []
     finally:
         os.close(writer)
         os.waitpid(child, 0)
-    assert guest.receive_all() == [
+    assert client.receive_all() == [
         b"CMSG !/bus/error\0EACCES process 55 has ended, so the subscription !/cred///55/x has ended",
         b"",
     ]
-    assert names(parlour) == ["process-ended"]
+    assert names(bus) == ["process-ended"]

@@ -16,7 +16,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import KeySpace
-from tests.support.parlour import MakeParlour
+from tests.support.in_process_bus import MakeBus
 from tests.support.wire import error_code
 
 ALICE = Credentials(55, 1000, 100, frozenset({27}))
@@ -93,11 +93,11 @@ def test_groups_of_a_user_are_those_of_the_user_database() -> None:
     assert credentials_of_user(unknown) == Credentials(NO_ID, unknown, NO_ID)
 
 
-def test_only_an_owner_may_ask_about_other_users(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(DaemonSettings(policy=(RULE,)))
-    owner, other = parlour.guest(), parlour.guest(uid=1000, groups=frozenset({27}))
+def test_only_an_owner_may_ask_about_other_users(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(policy=(RULE,)))
+    owner, other = bus.client(), bus.client(uid=1000, groups=frozenset({27}))
     assert owner.ask_json(controls.EXPLAIN, b"1000\0publish\0lab/x")["uid"] == 1000
     assert other.ask_json(controls.EXPLAIN, b"1000\0publish\0lab/x")["allowed"] is False
     other.control(controls.EXPLAIN, b"0\0publish\0lab/x")
-    (told,) = other.receive_all()
-    assert error_code(told) == "EPERM"
+    (reported,) = other.receive_all()
+    assert error_code(reported) == "EPERM"

@@ -1,4 +1,4 @@
-"""Records are written in order, never hold up the bus, and what is lost or left out is counted and told."""
+"""Records are written in order and never block the bus; lost and suppressed ones are counted and reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.broker.log import MAX_WAITING, BusLog, LogCounters
+from sbusd.broker.log import MAX_WAITING, BusLog, LogCounters, RateLimiter, Suppressed
 from sbusd.broker.log_messages import (
     CLIENT_CONNECTED,
     INTERNAL_ERROR,
@@ -19,8 +19,7 @@ from sbusd.broker.log_messages import (
     SUPPRESSED,
 )
 from sbusd.config import LogSettings, RateSettings
-from sbusd.systemd.log_record import MAX_FACT_BYTES, Priority, Record
-from sbusd.systemd.log_sink import StandardErrorSink
+from sbusd.systemd.log_records import MAX_FACT_BYTES, Priority, Record, StandardErrorSink
 
 WAIT = 30.0
 """When a thread that does not answer is a failure; no test waits that long when it succeeds."""
@@ -164,9 +163,9 @@ class TestRate:
         journal.record(STARTED)
         journal.close(WAIT)
         assert _summary(sink) == [(MALFORMED_PACKET, 5)] * 2 + [(MALFORMED_PACKET, 6), (SUPPRESSED, 5), (STARTED, None)]
-        told = sink.records[3]
-        assert told.text == "suppressed 3 records of type malformed-packet from uid 5"
-        assert told.priority == MALFORMED_PACKET.priority == Priority.NOTICE
+        reported = sink.records[3]
+        assert reported.text == "suppressed 3 records of type malformed-packet from uid 5"
+        assert reported.priority == MALFORMED_PACKET.priority == Priority.NOTICE
 
     def test_they_are_reported_at_the_end_of_an_idle_interval(self, sink: Sink) -> None:
         # With the real clock, and an interval as short as it can be: how long it takes does not matter, only that it comes.
@@ -284,3 +283,59 @@ def test_a_new_level_and_rate_apply_at_once_after_a_report_of_suppressed_records
         *(SECRET_REFUSED, SECRET_REFUSED, CLIENT_CONNECTED, CLIENT_CONNECTED),
     ]
     assert sink.records[1].facts["count"] == 2
+
+
+def test_a_burst_passes_and_the_rest_is_counted() -> None:
+    limiter: RateLimiter[str] = RateLimiter(2, 10.0)
+    assert [limiter.allows("a", 1, now) for now in (0.0, 1.0, 2.0, 9.9)] == [True, True, False, False]
+    assert limiter.ended(9.9) == []
+    assert limiter.next_end() == 10.0
+    assert limiter.ended(10.0) == [Suppressed("a", 1, 2)]
+    assert limiter.next_end() is None
+    assert limiter.allows("a", 1, 10.0)
+
+
+def test_a_window_that_left_nothing_out_ends_in_silence() -> None:
+    limiter: RateLimiter[str] = RateLimiter(1, 10.0)
+    limiter.allows("a", 1, 0.0)
+    assert limiter.ended(10.0) == []
+    assert len(limiter) == 0
+
+
+def test_causes_and_users_have_windows_of_their_own() -> None:
+    limiter: RateLimiter[str] = RateLimiter(1, 10.0)
+    assert all(limiter.allows(cause, uid, 0.0) for cause in "ab" for uid in (None, 0, 1))
+    assert not any(limiter.allows(cause, uid, 1.0) for cause in "ab" for uid in (None, 0, 1))
+
+
+def test_windows_end_in_the_order_in_which_they_were_opened() -> None:
+    limiter: RateLimiter[str] = RateLimiter(1, 10.0)
+    for number in range(3):
+        limiter.allows("a", number, float(number))
+        limiter.allows("a", number, float(number))
+    assert limiter.ended(11.0) == [Suppressed("a", 0, 1), Suppressed("a", 1, 1)]
+    assert limiter.next_end() == 12.0
+
+
+def test_many_users_cost_no_more_memory_and_do_not_suppress_known_ones() -> None:
+    limiter: RateLimiter[str] = RateLimiter(2, 10.0, max_windows=3)
+    assert limiter.allows("a", 0, 0.0)
+    passed = sum(limiter.allows("a", uid, 1.0) for uid in range(1, 1001))
+    assert passed == 2 + 2  # two with a window of their own, and two of all the others together
+    assert len(limiter) == 4
+    assert limiter.allows("a", 0, 2.0)
+    assert limiter.next_end() == 10.0
+    assert limiter.ended(11.0) == [Suppressed("a", None, 996)]
+    assert len(limiter) == 0
+
+
+def test_the_crowds_window_ends_as_any_other() -> None:
+    limiter: RateLimiter[str] = RateLimiter(1, 10.0, max_windows=1)
+    limiter.allows("a", 0, 5.0)
+    limiter.allows("a", 1, 6.0)
+    limiter.allows("b", 1, 7.0)
+    assert limiter.ended(15.0) == []
+    assert limiter.next_end() == 16.0
+    assert limiter.allows("a", 2, 15.0)  # there is room again
+    assert limiter.ended(17.0) == []
+    assert len(limiter) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.broker import log_messages as messages
 from sbusd.broker.log_messages import MESSAGES
-from sbusd.systemd.log_record import LogMessage
+from sbusd.systemd.log_records import LogMessage
 
 
 def test_every_message_is_listed() -> None:
@@ -34,7 +34,7 @@ def test_a_template_is_one_line_with_plain_names_in_braces(message: LogMessage) 
     names = re.findall(r"\{(.*?)\}", message.template)
     assert all(re.fullmatch(r"[a-z_]+", name) for name in names)
     assert message.template.format(**dict.fromkeys(names, "x"))
-    # What the journal's other fields are called is no fact's name.
+    # No fact has the name of another field of the journal.
     assert not set(names) & {"peer_uid", "peer_pid", "connection", "key", "event", "traceback"}
 
 

@@ -1,14 +1,24 @@
-"""The order of rules for keys and patterns. tests/property/test_policy.py compares them with a brute-force search."""
+"""The order of rules for keys and patterns, and the rights that the switch enforces.
+
+tests/property/test_policy.py compares the order with a brute-force search.
+"""
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
-from sbusd.broker.policy import Policy
+from sbusd.broker.access import AccessRules, BusOwnership
+from sbusd.broker.policy import MAX_CREDENTIALS, Policy, SwitchRights, SwitchRightsCache
+from sbusd.broker.roster import MAX_ALLOWED, MAX_ALLOWED_BYTES
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
+from sbusd.config.settings import DaemonSettings
+from sbusd.dataplane.contract import Sight
 from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import Reach
+from sbusd.protocol.keys import KeySpace, Reach
+from tests.support.in_process_bus import MakeBus
+from tests.support.wire import error_code
 
 ALICE = Credentials(1, 1000, 100, frozenset({27}))
 BOB = Credentials(2, 1001, 101)
@@ -123,3 +133,82 @@ def test_only_named_users_have_rights() -> None:
 def test_the_switch_gets_the_publish_rules_in_order() -> None:
     policy = Policy((PolicyRule("ä", publish="deny"), PolicyRule("b", subscribe="deny"), PolicyRule("c", publish="allow")))
     assert policy.publish_rules() == (("ä".encode(), False), (b"c", True))
+
+
+POLICY = Policy(
+    (PolicyRule(keys="a/", publish="deny", groups=(27,)), PolicyRule(keys="b/", publish="deny")),
+    RightsSettings(presence=Subjects(users=(1000,)), block_others=Subjects(groups=(27,))),
+)
+
+
+def test_rights_depend_on_user_groups_and_ownership() -> None:
+    cache = SwitchRightsCache(POLICY, frozenset({0}))
+    assert cache.of(ALICE) == SwitchRights(True, 0b11, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(groups=frozenset())) == SwitchRights(False, 0b10, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(gid=27, groups=frozenset())) == SwitchRights(True, 0b11, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(uid=1001)) == SwitchRights(True, 0b11, Sight.OWN)
+    assert cache.of(ALICE._replace(uid=0)) == SwitchRights(True, 0b11, Sight.ALL)
+
+
+def test_the_rules_are_evaluated_once_for_all_connections_of_a_user() -> None:
+    cache = SwitchRightsCache(POLICY, frozenset())
+    with patch.object(Policy, "publish_mask", autospec=True, side_effect=Policy.publish_mask) as looked:
+        found = {cache.of(ALICE._replace(pid=pid)) for pid in range(1, 100)}
+    assert len(found) == 1
+    assert looked.call_count == 1
+
+
+def test_the_cache_is_bounded_for_many_users() -> None:
+    cache = SwitchRightsCache(POLICY, frozenset())
+    for uid in range(3 * MAX_CREDENTIALS):
+        assert cache.of(ALICE._replace(uid=uid)).sight is (Sight.PRESENCE if uid == 1000 else Sight.OWN)
+        assert len(cache.known) <= MAX_CREDENTIALS
+
+
+CLOSED_TO_STAFF = PolicyRule(keys="lab/", subscribe="deny", groups=(27,))
+OWNERSHIP = BusOwnership(0, None, frozenset({0}))
+
+
+def test_cached_patterns_do_not_apply_to_other_users_or_new_rules(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(policy=(CLOSED_TO_STAFF,)))
+    free, same_user, closed_out = bus.client(uid=1000), bus.client(uid=1000, groups=frozenset({27})), bus.client(uid=1001, gid=27)
+    for _ in range(2):
+        free.subscribe(b"lab/x")
+        assert free.barrier() == []
+        for each in (same_user, closed_out):
+            each.subscribe(b"lab/x")
+            assert [error_code(packet) for packet in each.barrier()] == ["EPERM"]
+    bus.broker.reconfigure(DaemonSettings(policy=(PolicyRule(keys="lab/", subscribe="deny"),)), OWNERSHIP)
+    free.subscribe(b"lab/x")
+    assert [error_code(packet) for packet in free.barrier()] == ["EPERM"]
+    bus.broker.reconfigure(DaemonSettings(), OWNERSHIP)
+    for each in (free, same_user, closed_out):
+        each.subscribe(b"lab/x")
+        assert each.barrier() == []
+
+
+def test_rules_are_evaluated_once_per_pattern_and_user_but_each_time_for_a_secret_key(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(policy=(CLOSED_TO_STAFF,)))
+    with patch.object(AccessRules, "subscription", autospec=True, side_effect=AccessRules.subscription) as looked:
+        for pid in range(1, 10):
+            client = bus.client(uid=1000, pid=pid)
+            client.subscribe(b"lab/x")
+            assert client.barrier() == []
+        assert looked.call_count == 1
+        other = bus.client(uid=1000, pid=77)
+        for pattern in (b"!/cred//1000//x", b"!/cred//1000//x"):
+            other.subscribe(pattern)
+        assert other.barrier() == []
+        assert looked.call_count == 3
+
+
+def test_the_cache_is_bounded_for_many_patterns(make_bus: MakeBus) -> None:
+    bus = make_bus()
+    client = bus.client(uid=1000)
+    for number in range(3 * MAX_ALLOWED):
+        client.subscribe(b"%d" % number)
+        client.subscribe(b"%d/" % number + MAX_ALLOWED_BYTES * b"x")
+        assert client.barrier() == []
+    allowed = bus.broker._roster[client.connection].allowed
+    assert 0 < len(allowed) <= MAX_ALLOWED
+    assert max(map(len, allowed)) <= MAX_ALLOWED_BYTES

@@ -56,16 +56,16 @@ class Parent:
 
 
 @pytest.fixture
-def told() -> list[tuple[int, bytes]]:
+def reported() -> list[tuple[int, bytes]]:
     """Reported ends."""
     return []
 
 
 @pytest.fixture
-def watch(told: list[tuple[int, bytes]]) -> Iterator[ProcessWatch]:
-    """A watch that appends its reports to *told*, and that must close all descriptors."""
+def watch(reported: list[tuple[int, bytes]]) -> Iterator[ProcessWatch]:
+    """A watch that appends its reports to *reported*, and that must close all descriptors."""
     before = set(os.listdir("/proc/self/fd"))
-    made = ProcessWatch(lambda connection, pattern: told.append((connection, pattern)))
+    made = ProcessWatch(lambda connection, pattern: reported.append((connection, pattern)))
     yield made
     made.close()
     assert set(os.listdir("/proc/self/fd")) == before
@@ -76,7 +76,7 @@ def is_ready(watch: ProcessWatch) -> bool:
     return bool(select.select([watch.fileno()], [], [], 0)[0])
 
 
-def test_the_end_of_a_process_is_reported_once_if_a_child_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
+def test_the_end_of_a_process_is_reported_once_if_a_child_holds_the_socket(watch: ProcessWatch, reported: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=True)
     with closing(parent):
         assert watch.bind(7, parent.socket.fileno(), b"p")
@@ -85,19 +85,19 @@ def test_the_end_of_a_process_is_reported_once_if_a_child_holds_the_socket(watch
         parent.end()
         assert is_ready(watch)
         watch.drain()
-        assert told == [(7, b"p")]
+        assert reported == [(7, b"p")]
         assert not is_ready(watch)
         watch.drain()
-        assert told == [(7, b"p")]
+        assert reported == [(7, b"p")]
 
 
-def test_no_end_is_reported_if_no_process_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
+def test_no_end_is_reported_if_no_process_holds_the_socket(watch: ProcessWatch, reported: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=False)
     with closing(parent):
         watch.bind(7, parent.socket.fileno(), b"p")
         parent.end()
         watch.drain()
-        assert told == []
+        assert reported == []
         assert is_hung_up(parent.socket.fileno())
         assert not is_ready(watch)
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.quota_refusal import Quota, QuotaRefusal
-from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, UserQuotas
+from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, Quota, QuotaRefusal, UserQuotas
 from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
-from sbusd.config.quotas import QuotaOverride, QuotaSettings
+from sbusd.config.settings import QuotaOverride, QuotaSettings
 from sbusd.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)
@@ -50,6 +49,35 @@ def refused(refusal: QuotaRefusal | None) -> tuple[Quota, str]:
     """Return the quota and the reason of a refusal."""
     assert refusal is not None
     return refusal.quota, refusal.reason
+
+
+# -- users that come back
+
+
+def test_a_user_that_left_nothing_comes_back_as_a_new_one() -> None:
+    users = Users(QuotaSettings(connections=2, connection_rate=1, connection_burst=2))
+    before = users[users.enter(ALICE)]
+    users.clock.now += 10
+    users.leave(1)
+    assert len(users.absent) == 0
+    after = users[users.enter(ALICE)]
+    assert (after.descriptors, after.subscriptions, dict(after.refused)) == (1, 0, {})
+    assert after.limits == before.limits
+    assert users.attempt(ALICE) is None
+    assert refused(users.attempt(ALICE))[0] is Quota.CONNECTION_RATE
+
+
+def test_new_quotas_and_other_groups_apply_to_a_user_that_comes_back() -> None:
+    users = Users(QuotaSettings(connections=2))
+    first = users.enter(ALICE)
+    users.clock.now += 1_000
+    users.leave(first)
+    users.configure(QuotaSettings(connections=1, overrides=(QuotaOverride(groups=(7,), connections=5),)), frozenset({0}))
+    second = users.enter(ALICE)
+    assert users[second].limits.connections == 1
+    users.clock.now += 1_000
+    users.leave(second)
+    assert users[users.enter(ALICE._replace(groups=frozenset({7})))].limits.connections == 5
 
 
 # -- connections

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol.batches import is_batch, join_batch, parse_batch
 from sbusd.protocol.keys import pattern_matches
-from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
-from tests.support.clerks import Clerks
+from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, is_batch, join_batch, parse_batch, parse_packet
 from tests.support.minibus import MiniBus
+from tests.support.service_threads import ServiceThreads
 
 WAIT_SECONDS = 20.0
 """When what has not come is a failure; no test waits that long when it passes."""
@@ -179,16 +178,16 @@ def pacing(fake: FakeBus) -> FakeBus:
 
 
 @pytest.fixture
-def mini(tmp_path: Path) -> Iterator[MiniBus]:
+def mini_bus(tmp_path: Path) -> Iterator[MiniBus]:
     """A small bus that knows addresses, members, events, receipts and senders."""
-    bus = MiniBus(tmp_path / "mini")
+    bus = MiniBus(tmp_path / "mini_bus")
     yield bus
     bus.close()
 
 
 @pytest.fixture
-def clerks(mini: MiniBus) -> Iterator[Clerks]:
+def services(mini_bus: MiniBus) -> Iterator[ServiceThreads]:
     """Services on the small bus, each in a thread of its own; they end with the test."""
-    made = Clerks(mini)
+    made = ServiceThreads(mini_bus)
     yield made
     made.close()

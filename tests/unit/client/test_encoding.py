@@ -6,7 +6,7 @@ import pytest
 
 from sbusd.client.encoding import pattern_list, publication, to_bytes
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 
 def test_text_is_utf8() -> None:

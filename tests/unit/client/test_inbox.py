@@ -1,13 +1,14 @@
-"""Bounds, policies, and the place of gaps."""
+"""Bounds, policies, the place of gaps, and dispatch to several subscriptions of one connection."""
 
 from __future__ import annotations
 
 import pytest
 
-from sbusd.client.inbox import Bounds, Inbox, Overflow
-from sbusd.client.message_batch import MessageRun, measure_run
-from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
-from sbusd.protocol.batches import BATCH_HEAD, join_batch
+from sbusd.client.inbox import _CACHED_KEYS, Bounds, Inbox, Overflow, Routes
+from sbusd.client.incoming import MessageRun, measure_run
+from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.packets import BATCH_HEAD, join_batch
 
 
 def make(packets: int = 3, size: int = 1000, overflow: Overflow = Overflow.DISCARD, stalled: set[Inbox] | None = None) -> Inbox:
@@ -41,7 +42,7 @@ def test_discard_drops_the_newest_and_marks_the_place() -> None:
     assert (inbox.delivered, inbox.discarded) == (4, 2)
 
 
-def test_a_gap_with_nothing_behind_it_is_told() -> None:
+def test_a_gap_without_a_following_message_is_reported() -> None:
     inbox = make(packets=1)
     inbox.put(message(0))
     inbox.put(message(1))
@@ -83,7 +84,7 @@ def test_block_stalls_until_there_is_room_and_loses_nothing(bounds: dict[str, in
     assert drain(inbox) == [message(2)]
 
 
-def test_a_retired_inbox_stalls_nobody() -> None:
+def test_a_retired_inbox_blocks_no_other_one() -> None:
     stalled: set[Inbox] = set()
     inbox = make(packets=1, overflow=Overflow.BLOCK, stalled=stalled)
     inbox.put(message(0))
@@ -195,3 +196,51 @@ def test_replacements_stand_in_their_place_and_are_added_up() -> None:
     inbox.put_replaced(4)
     inbox.put(message(1))
     assert drain(inbox) == [message(0), Replaced(5), Gap(1), Replaced(4), message(1)]
+
+
+def inbox(*patterns: bytes) -> Inbox:
+    return Inbox(list(patterns), Bounds(), set())
+
+
+def test_each_matching_inbox_gets_the_message_once() -> None:
+    routes = Routes(KeySpace())
+    one, two, three = inbox(b"a/", b"a/*"), inbox(b"*/b"), inbox(b"c")
+    for each in (one, two, three):
+        routes.add(each)
+    assert routes.find(b"a/b") == (one, two)
+    assert routes.find(b"a/b") == (one, two)
+    assert routes.find(b"x") == ()
+    assert routes.only is None
+
+
+def test_changes_are_seen_at_once() -> None:
+    routes = Routes(KeySpace())
+    one, two = inbox(b"a"), inbox(b"a")
+    routes.add(one)
+    assert routes.only is one
+    assert routes.find(b"a") == (one,)
+    routes.add(two)
+    assert routes.find(b"a") == (one, two)
+    assert routes.remove_pattern(b"a") is two
+    assert routes.find(b"a") == (one,)
+    assert routes.holds(b"a")
+    assert routes.discard(one)
+    assert not routes.discard(one)
+    assert not routes.holds(b"a")
+    assert routes.find(b"a") == ()
+
+
+def test_the_separator_is_the_buss() -> None:
+    routes = Routes(KeySpace(b"."))
+    one = inbox(b"a.*")
+    routes.add(one)
+    assert routes.find(b"a.b") == (one,)
+    assert routes.find(b"a/b") == ()
+
+
+def test_no_flood_of_keys_grows_the_cache() -> None:
+    routes = Routes(KeySpace())
+    routes.add(inbox(b""))
+    for number in range(_CACHED_KEYS + 10):
+        routes.find(b"%d" % number)
+    assert len(routes._cache) <= _CACHED_KEYS

@@ -1,4 +1,4 @@
-"""Operations, performed by hand: no link, and no socket."""
+"""Operations, performed by hand: no link, and no socket; and their deadlines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,33 @@ import pytest
 
 from sbusd.client import operations
 from sbusd.client.errors import RemoteRefusal, TimedOut
+from sbusd.client.operations import Begin, Deadline, Operation, Send
 from sbusd.client.session import Session
-from sbusd.client.steps import Begin, Deadline, Operation, Send
 from sbusd.protocol.errors import ProtocolError
 
 PONG = b"CMSG !/bus/ping\0sbusd.client/%d"
+
+
+def test_no_end() -> None:
+    deadline = Deadline("it", None)
+    assert deadline.remaining() is None
+    deadline.check()
+
+
+def test_an_end_ahead() -> None:
+    deadline = Deadline("it", 1000.0)
+    remaining = deadline.remaining()
+    assert remaining is not None
+    assert 0 < remaining <= 1000.0
+    deadline.check()
+
+
+def test_an_end_that_has_come() -> None:
+    deadline = Deadline("it", 0.0)
+    assert deadline.remaining() == 0.0
+    with pytest.raises(TimedOut, match="it took longer than 0 s") as caught:
+        deadline.check()
+    assert isinstance(caught.value, TimeoutError)
 
 
 def begin(session: Session, operation: Operation[Any]) -> Begin[Any]:
@@ -98,7 +120,7 @@ def test_the_address_is_asked_for_once() -> None:
     assert result(operations.own_address(session, Deadline("it", None))) == b"!/conn/7/"
 
 
-def test_a_message_of_tell_is_sent_and_then_remembered() -> None:
+def test_a_message_of_tell_is_sent_and_then_recorded() -> None:
     session = Session()
     operation = operations.tell(session, "echo/off", None)
     assert next(operation) == Send(b"CMSG echo/off")

@@ -6,8 +6,7 @@ import pytest
 
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.client.outgoing import Outgoing
-from sbusd.protocol.batches import is_batch, join_batch, parse_batch
-from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, is_batch, join_batch, parse_batch
 
 
 def make(*, takes_batches: bool | None = True, limit: int = MAX_PACKET_BYTES) -> Outgoing:
@@ -26,7 +25,7 @@ def drained(outgoing: Outgoing) -> list[bytes]:
     return sent
 
 
-def test_what_waits_leaves_in_one_batch_in_order() -> None:
+def test_queued_packets_are_sent_in_one_batch_in_order() -> None:
     outgoing = make()
     outgoing.put(b"SUB a", b"CMSG !/bus/ping\x001")
     outgoing.post(b"MSG a\0x")
@@ -47,7 +46,7 @@ def test_a_lone_packet_is_not_wrapped() -> None:
 
 
 @pytest.mark.parametrize("takes_batches", [False, None])
-def test_a_bus_that_is_not_known_to_take_batches_gets_none(takes_batches: bool | None) -> None:
+def test_no_batch_is_sent_to_a_bus_without_the_feature(takes_batches: bool | None) -> None:
     outgoing = make(takes_batches=takes_batches)
     outgoing.put(b"SUB a", b"SUB b")
     outgoing.post(b"MSG a\0x")
@@ -55,7 +54,7 @@ def test_a_bus_that_is_not_known_to_take_batches_gets_none(takes_batches: bool |
     assert drained(outgoing) == [b"SUB a", b"SUB b", b"MSG a\0x", b"MSG a\0y"]
 
 
-def test_the_head_stays_what_it_was_until_it_is_sent() -> None:
+def test_the_first_packet_is_unchanged_until_it_is_sent() -> None:
     """The kernel refused it: packets that are added meanwhile are sent after it."""
     outgoing = make()
     outgoing.post(b"MSG a\0x")
@@ -67,7 +66,7 @@ def test_the_head_stays_what_it_was_until_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("limit", [MAX_PACKET_BYTES, 5_000])
-def test_a_batch_is_no_longer_than_it_may_be_and_nothing_is_left_out(limit: int) -> None:
+def test_a_batch_keeps_its_size_limit_and_contains_everything(limit: int) -> None:
     outgoing = make(limit=limit)
     packets = [b"MSG %d\0" % number + b"x" * (number * 37 % 4_000) for number in range(200)]
     for number, packet in enumerate(packets):
@@ -81,7 +80,7 @@ def test_a_batch_is_no_longer_than_it_may_be_and_nothing_is_left_out(limit: int)
     assert outgoing.batches == sum(map(is_batch, sent)) < len(packets) // 2
 
 
-def test_a_packet_that_is_longer_than_a_batch_goes_alone() -> None:
+def test_a_packet_longer_than_a_batch_is_sent_alone() -> None:
     outgoing = make()
     long = b"MSG a\0" + b"x" * MAX_BATCH_BYTES
     for packet in (b"MSG a\x001", b"MSG a\x002", long, b"MSG a\x003", b"MSG a\x004"):
@@ -89,7 +88,7 @@ def test_a_packet_that_is_longer_than_a_batch_goes_alone() -> None:
     assert drained(outgoing) == [join_batch([b"MSG a\x001", b"MSG a\x002"]), long, join_batch([b"MSG a\x003", b"MSG a\x004"])]
 
 
-def test_what_the_connection_cannot_send_is_refused_at_once() -> None:
+def test_a_packet_too_large_for_the_connection_is_rejected_immediately() -> None:
     outgoing = make(limit=8)
     assert outgoing.fitting(b"12345678") == b"12345678"
     with pytest.raises(PayloadTooLarge) as caught:

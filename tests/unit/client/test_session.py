@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from sbusd.client.bus_calls import Call
 from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbusd.client.inbox import Inbox
-from sbusd.client.message_batch import MessageRun
-from sbusd.client.messages import Gap, Message, Reconnected, Replaced
-from sbusd.client.pending_replies import Call
+from sbusd.client.incoming import MessageRun
+from sbusd.client.items import Gap, Message, Reconnected, Replaced
 from sbusd.client.reconnection import resubscribe
 from sbusd.client.session import _KEPT_REFUSALS, Session
-from sbusd.protocol.batches import join_batch
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.peers import Peer
+from sbusd.protocol.packets import join_batch
 
 ERROR = b"CMSG !/bus/error\0EPERM no"
 
@@ -64,7 +64,7 @@ def test_a_call_behind_a_publication_is_fenced_off() -> None:
     session.raise_refusal()
 
 
-def test_a_ping_is_told_of_what_went_before() -> None:
+def test_a_ping_reports_earlier_errors() -> None:
     session = Session()
     session.is_dirty = True
     call = session.ping()
@@ -74,7 +74,7 @@ def test_a_ping_is_told_of_what_went_before() -> None:
         call.result()
 
 
-def test_rolling_back_takes_back_what_was_accepted() -> None:
+def test_rolling_back_removes_accepted_subscriptions() -> None:
     session = Session()
     inbox = session.new_inbox([b"a", b"b", b"c"])
     calls = session.subscribe(inbox)
@@ -88,7 +88,7 @@ def test_rolling_back_takes_back_what_was_accepted() -> None:
     assert sent(session) == [b"UNSUB c", pong(5)]
 
 
-def test_a_doubtful_subscribe_is_taken_back_only_if_nobody_else_holds_the_pattern() -> None:
+def test_an_unconfirmed_subscribe_is_undone_only_without_another_subscription() -> None:
     session = Session()
     subscribed(session, b"a")
     inbox = session.new_inbox([b"a", b"b"])
@@ -130,7 +130,7 @@ def test_a_message_for_the_taker_is_handed_over_unless_it_would_overtake() -> No
     assert session.statistics().delivered == 4
 
 
-def test_unsubscribe_takes_the_newest_instance() -> None:
+def test_unsubscribe_removes_the_newest_instance() -> None:
     session = Session()
     first, _ = subscribed(session, b"a")
     second, _ = subscribed(session, b"a", b"b")
@@ -143,7 +143,7 @@ def test_unsubscribe_takes_the_newest_instance() -> None:
     assert caught.value.pattern == b"a"
 
 
-def test_a_loss_of_unknown_size_is_told_and_counted() -> None:
+def test_a_loss_of_unknown_size_is_reported_and_counted() -> None:
     session = Session()
     inbox, _ = subscribed(session, b"a")
     session.receive(b"CMSG !/bus/lost\0000")
@@ -151,7 +151,7 @@ def test_a_loss_of_unknown_size_is_told_and_counted() -> None:
     assert (session.statistics().lost_remote, session.statistics().lost_unknown) == (0, 1)
 
 
-def test_a_loss_is_told_in_every_subscription() -> None:
+def test_a_loss_is_reported_in_every_subscription() -> None:
     session = Session()
     one, _ = subscribed(session, b"a")
     two, _ = subscribed(session, b"b")
@@ -176,7 +176,7 @@ def test_kept_refusals_are_bounded_and_counted() -> None:
 @pytest.mark.parametrize(
     "packet", [b"x", b"MSG a", b"SUB a", b"UNSUB a", b"CMSG a", b"CMSG !/bus/lost\0x", b"CMSG !/bus/lost\0", b"CMSG !/bus/lost\0-1"]
 )
-def test_what_no_bus_sends_is_an_error(packet: bytes) -> None:
+def test_a_malformed_packet_is_an_error(packet: bytes) -> None:
     with pytest.raises(ProtocolError):
         Session().receive(packet)
 
@@ -218,7 +218,7 @@ def test_a_new_connection_begins_with_all_subscriptions() -> None:
     assert session.statistics().reconnects == 1
 
 
-def test_the_reason_of_the_end_is_not_told_twice() -> None:
+def test_the_reason_of_the_end_is_reported_once() -> None:
     session = Session()
     session.receive(ERROR)
     session.receive(b"CMSG !/bus/error\0EDQUOT too many")
@@ -236,7 +236,7 @@ def test_last_words_are_only_the_last() -> None:
     assert session.last_refusal is None
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
+def test_oversized_packets_are_rejected_before_anything_is_sent() -> None:
     session = Session()
     session.outgoing.packet_limit = 10
     with pytest.raises(PayloadTooLarge):
@@ -267,7 +267,7 @@ def test_a_message_with_its_sender() -> None:
 
 
 @pytest.mark.parametrize("packet", [b"CMSG !/from/x\0MSG a\0", b"CMSG !/from/7/!/cred/1/1/1\0SUB a", b"CMSG !/from/7/!/cred/1/1/1\0"])
-def test_a_sender_that_no_bus_tells(packet: bytes) -> None:
+def test_a_malformed_sender(packet: bytes) -> None:
     with pytest.raises(ProtocolError):
         Session().receive(packet)
 
@@ -304,7 +304,7 @@ def test_patterns_under_the_own_address_move_to_the_new_one() -> None:
     assert inbox.take() == Message(b"!/conn/9/x", b"y")
 
 
-def test_an_address_that_no_bus_tells() -> None:
+def test_a_malformed_address() -> None:
     session = Session()
     session.ask_address()
     with pytest.raises(ProtocolError):
@@ -345,7 +345,7 @@ def takes_batches(session: Session) -> bool | None:
     return session.outgoing.takes_batches
 
 
-def test_what_a_program_asks_for_it_is_asked_once() -> None:
+def test_each_feature_is_requested_once() -> None:
     session = Session(batching=True)
     assert takes_batches(session) is False
     session.ask_for_batches()
@@ -378,7 +378,7 @@ def test_an_answer_that_is_lost_says_nothing_of_batches() -> None:
     assert b"CMSG !/bus/features" in sent(session)
 
 
-def test_nobody_but_the_bus_makes_a_batch() -> None:
+def test_only_the_bus_can_send_a_batch() -> None:
     """What a stranger writes stays payload, however it is delivered."""
     forged = join_batch([b"CMSG !/bus/lost\x009", b"MSG a\0forged"])
     session = Session()
@@ -392,7 +392,7 @@ def test_nobody_but_the_bus_makes_a_batch() -> None:
         session.receive(b"CMSG !/from/7/!/cred/1/2/3\0" + forged)
 
 
-def test_what_was_replaced_is_told_in_every_subscription_and_counted() -> None:
+def test_replaced_messages_are_reported_in_every_subscription_and_counted() -> None:
     session = Session()
     one, _ = subscribed(session, b"a")
     two, _ = subscribed(session, b"b")

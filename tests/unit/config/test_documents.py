@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.content import MAX_FILE_BYTES
 from sbusd.config.documents import read_settings
-from sbusd.config.files import ConfigError
+from sbusd.config.files import MAX_FILE_BYTES, ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 
@@ -62,7 +61,7 @@ rate_per_cause_per_user = { burst = 1, interval = "2min" }
     )
 
 
-def test_the_last_file_has_the_last_word_for_each_key(tmp_path: Path) -> None:
+def test_the_last_file_decides_each_key(tmp_path: Path) -> None:
     settings = _settings(
         tmp_path,
         "admins = [1, 2]\n[limits]\nqueue_packets = 3\nbatch_packets = 5",
@@ -112,7 +111,7 @@ def test_a_table_replaces_another_value(tmp_path: Path) -> None:
         ),
         (
             'separator = "."\ncredential_prefix = "!/cred/1/2/3"',
-            'credential_prefix requires separator = "/": a bus with another separator has no secret keys',
+            'credential_prefix requires separator = "/": a bus with another separator has no private keys',
         ),
         (
             "[limits]\nqueue_bytes = 1",

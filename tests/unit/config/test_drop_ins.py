@@ -12,7 +12,7 @@ import pytest
 from sbusd.broker.policy import Policy
 from sbusd.config import ConfigError, Configuration, check_daemon_settings, load_configuration
 from sbusd.config.rules import MAX_PREFIX_BYTES, MAX_PUBLISH_RULES, MAX_RULES
-from sbusd.config.unknown_ids import NO_ID
+from sbusd.config.users import NO_ID
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 
@@ -241,7 +241,7 @@ def test_no_prefix_of_a_broken_file_is_missed(tmp_path: Path, broken: bytes, den
     assert [fault.denied for fault in _load(tmp_path, "", a=broken).faults] == [denied]
 
 
-def test_a_folder_that_cannot_be_read_stands_before_all_drop_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_precedes_all_drop_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files can have been those that decide before the others."""
     monkeypatch.setattr("sbusd.config.files.SYSTEM_FOLDER", tmp_path)
     monkeypatch.setattr("sbusd.config.files.OTHER_FOLDERS", (tmp_path / "run", tmp_path / "lib"))

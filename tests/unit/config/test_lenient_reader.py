@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from sbusd.broker.policy import Policy
 from sbusd.config import ConfigError, Configuration, check_daemon_settings, load_configuration
-from sbusd.config.unknown_ids import NO_ID
+from sbusd.config.users import NO_ID
 from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import Reach
+from sbusd.protocol.keys import KeySpace, Reach
 
 ROOT_USER, ALICE = Credentials(1, 0, 0), Credentials(1, 1_000, 1_000)
 

@@ -8,8 +8,7 @@ import pytest
 
 from sbusd.archive.record.layout import is_host
 from sbusd.config import ConfigError
-from sbusd.config.loader import load_recorder_settings
-from sbusd.config.recorder import HostName, RecorderSettings
+from sbusd.config.recorder import HostName, RecorderSettings, load_recorder_settings
 
 
 def read(folder: Path, text: str) -> RecorderSettings:
@@ -58,9 +57,9 @@ def test_every_setting_can_be_given(tmp_path: Path) -> None:
         ("archive = 1", "archive", "must be an absolute path"),
         ('host = "a/b"', "host", "invalid host name"),
         ('host = "-a"', "host", "invalid host name"),
-        ('keep = "some"', "keep", '"whole" and "none" are valid too'),
+        ('keep = "some"', "keep", '; or use "whole" or "none"'),
         ('keep = "1GiB"', "keep", "must be "),
-        ("keep = true", "keep", '"whole" and "none" are valid too'),
+        ("keep = true", "keep", '; or use "whole" or "none"'),
         ("sync_rows = 0", "sync_rows", "must be "),
         ('retention = "1min"', "retention", "must be "),
         ('[[payloads]]\nkeys = "a*"\nkeep = "none"', "payloads.1.keys", "without a wildcard"),

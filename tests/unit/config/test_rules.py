@@ -8,7 +8,7 @@ from sbusd.config.rules import MAX_PREFIX_BYTES, MAX_PUBLISH_RULES, MAX_RULES, C
 
 
 @pytest.mark.parametrize("value", ["", "lab/", "ä", "!/cred/", "x" * MAX_PREFIX_BYTES])
-def test_a_prefix_is_taken(value: str) -> None:
+def test_a_prefix_is_accepted(value: str) -> None:
     assert KeyPrefix().parse(value) == value
 
 
@@ -43,7 +43,7 @@ def test_a_rule_that_decides_nothing_is_refused() -> None:
         PolicyRule("a")
 
 
-def test_there_are_only_so_many_rules() -> None:
+def test_the_number_of_rules_is_limited() -> None:
     check_policy((PolicyRule("a", publish="deny"),) * MAX_PUBLISH_RULES + (PolicyRule("a", subscribe="deny"),) * 937)
     with pytest.raises(ValueError, match="rules with publish: 64"):
         check_policy((PolicyRule("a", publish="deny"),) * (MAX_PUBLISH_RULES + 1))

@@ -1,12 +1,13 @@
-"""Users by name and by number."""
+"""Users and groups, by name or number."""
 
 from __future__ import annotations
 
+import grp
 import pwd
 
 import pytest
 
-from sbusd.config.users import LAST_UID, UnknownUserError, UserId, find_uid
+from sbusd.config.users import LAST_ID, GroupId, UnknownGroupError, UnknownUserError, UserId, find_gid, find_uid
 
 
 @pytest.mark.parametrize("user", ["root", "0", "0000"])
@@ -20,10 +21,10 @@ def test_a_name_is_looked_up() -> None:
 
 
 def test_a_number_needs_no_name() -> None:
-    assert find_uid(str(LAST_UID)) == LAST_UID
+    assert find_uid(str(LAST_ID)) == LAST_ID
 
 
-@pytest.mark.parametrize("user", ["", "nobody-is-called-this", "a\nb", "a\0b", str(LAST_UID + 1), "9" * 6000, "-1", "٣"])
+@pytest.mark.parametrize("user", ["", "no-such-name", "a\nb", "a\0b", str(LAST_ID + 1), "9" * 6000, "-1", "٣", "\ud800"])
 def test_an_unknown_user_is_refused_in_one_line(user: str) -> None:
     with pytest.raises(UnknownUserError) as refusal:
         find_uid(user)
@@ -48,3 +49,35 @@ def test_an_invalid_user_is_rejected(value: object, reason: str) -> None:
     with pytest.raises(ValueError) as refusal:
         UserId().parse(value)
     assert str(refusal.value) == reason
+
+
+@pytest.mark.parametrize("group", ["root", "0", "0000"])
+def test_root_s_group_is_found(group: str) -> None:
+    assert find_gid(group) == 0
+
+
+def test_a_group_is_looked_up_by_name() -> None:
+    some = grp.getgrall()[-1]
+    assert find_gid(some.gr_name) == grp.getgrnam(some.gr_name).gr_gid
+
+
+def test_the_number_of_a_group_needs_no_name() -> None:
+    assert find_gid(str(LAST_ID)) == LAST_ID
+
+
+@pytest.mark.parametrize("group", ["", "no-such-name", "a\nb", "a\0b", str(LAST_ID + 1), "9" * 6000, "-1", "٣", "\ud800"])
+def test_an_unknown_group_is_refused_in_one_line(group: str) -> None:
+    with pytest.raises(UnknownGroupError) as refusal:
+        find_gid(group)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("value", "gid"), [("root", 0), (1000, 1000), ("1000", 1000)])
+def test_a_group_in_a_file_is_a_name_or_a_number(value: object, gid: int) -> None:
+    assert GroupId().parse(value) == gid
+
+
+@pytest.mark.parametrize("value", [True, {}, -1, 1 << 32, None, 1.5])
+def test_an_invalid_group_is_rejected(value: object) -> None:
+    with pytest.raises(ValueError, match="group"):
+        GroupId().parse(value)

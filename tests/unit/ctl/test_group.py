@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.group import COMMANDS, module_of
 from sbusd.ctl.main import application
 from sbusd.protocol.errors import SbusError
 
@@ -31,7 +31,7 @@ def test_the_help_lists_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_the_command_does(name: str) -> None:
+def test_the_list_of_commands_has_descriptions(name: str) -> None:
     group = typer.main.get_command(application())
     command = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]  # it is the group
     assert command.get_short_help_str(200) == COMMANDS[name]
@@ -51,7 +51,7 @@ def test_an_unknown_command_is_met_with_a_suggestion() -> None:
         (PermissionError(13, "Permission denied", "/x"), 1, "sbusctl: /x: Permission denied\n"),
     ],
 )
-def test_what_a_command_raises_is_a_line_and_a_status(
+def test_an_exception_of_a_command_is_a_line_and_a_status(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -73,5 +73,5 @@ def test_a_command_imports_no_other_and_nothing_slow() -> None:
     modules = set(done.stderr.split())
     # Not pydantic: typer itself imports it, from version 0.29 on.
     assert "sbusd.ctl.commands.pub" in modules
-    assert {f"sbusd.ctl.commands.{name}" for name in COMMANDS if name != "pub"}.isdisjoint(modules)
+    assert {module_of(name) for name in COMMANDS if name != "pub"}.isdisjoint(modules)
     assert modules.isdisjoint({"rich", "asyncio", "pyroute2", "systemd", "pygments", "sbusd.config"})

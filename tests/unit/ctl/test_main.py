@@ -61,7 +61,7 @@ def test_completion_is_shown_and_installed_for_the_calling_shell(tmp_path: Path,
     assert [path.read_text().strip() for path in written] == [shown.stdout.strip()]
 
 
-def test_bash_itself_completes_with_what_is_shown(tmp_path: Path) -> None:
+def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     program = tmp_path / "sbusctl"
     program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m sbusd.ctl.main \"$@\"\n")
     program.chmod(0o755)

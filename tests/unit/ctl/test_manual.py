@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import typer
 
-from sbusd.ctl.formats import DEFAULT_FORMAT
+from sbusd.ctl.commands.bench import DEFAULT_SECONDS
+from sbusd.ctl.commands.sub import DEFAULT_FORMAT
 from sbusd.ctl.group import COMMANDS
 from sbusd.ctl.main import application
 from tests.support import skips
 
 _MANUAL = Path(__file__).parents[3] / "man" / "sbusctl.1"
+_CONSTANTS = {"--format": DEFAULT_FORMAT, "--duration": str(DEFAULT_SECONDS)}
+"""The defaults of options that are None if they are not given."""
+
 _ITEM = re.compile(r"^\.It (Fl .*)$")
 _DEFAULT = re.compile(r"The default is\n\.Ql (\S+?)(?: \.)?$", re.MULTILINE)
 
@@ -72,8 +76,7 @@ def test_the_options_of_a_command_and_their_defaults_are_those_documented(name: 
     documented = _documented(_commands_text()[name])
     assert set(documented) == set(own)
     for names, default in own.items():
-        # The format's default stands in its own constant: None means that it was not given.
-        expected = DEFAULT_FORMAT if "--format" in names else None if default in (None, False, "") else str(default)
+        expected = next((_CONSTANTS[each] for each in names if each in _CONSTANTS), None if default in (None, False, "") else str(default))
         assert documented[names] == expected, names
 
 
@@ -89,7 +92,7 @@ def test_the_arguments_of_a_command_are_those_documented(name: str) -> None:
 def test_the_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(_MANUAL)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages need not be installed on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

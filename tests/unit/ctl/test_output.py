@@ -73,19 +73,6 @@ def test_text_that_the_terminal_cannot_say_is_escaped(monkeypatch: pytest.Monkey
     assert output.encode("größer") == b"gr\\xf6\\xdfer"
 
 
-def test_complaints_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_error("no bus at /a\nb\x1b[31m")
-    assert capsys.readouterr().err == "sbusctl: no bus at /a\\nb\\x1b[31m\n"
-
-
-def test_a_complaint_that_nobody_can_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = io.StringIO()
-    closed.close()
-    monkeypatch.setattr("sys.stderr", closed)
-    output.print_error("x")
-    assert closed.closed
-
-
 _LONG_ON_A_TERMINAL = (True, True, 99)
 
 
@@ -118,7 +105,7 @@ _MARKS = ("SUDO_UID", "PKEXEC_UID", "DOAS_USER")
 
 @pytest.fixture
 def login(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nobody has raised any rights; the item is what the kernel says is the user of the login session."""
+    """The process has no raised privileges; the item is the kernel's user of the login session."""
     said = [f"{os.geteuid()}"]
     for name in _MARKS:
         monkeypatch.delenv(name, raising=False)
@@ -163,7 +150,7 @@ def test_with_raised_rights_the_environment_cannot_loosen_the_secure_mode(
 
 
 @pytest.mark.parametrize("has_less", [True, False])
-def test_with_raised_rights_the_pager_is_less_or_none(monkeypatch: pytest.MonkeyPatch, login: list[str], has_less: bool) -> None:
+def test_with_raised_privileges_the_pager_is_less_or_none(monkeypatch: pytest.MonkeyPatch, login: list[str], has_less: bool) -> None:
     assert not output.is_elevated()
     monkeypatch.setenv("PKEXEC_UID", "1000")
     monkeypatch.setenv("LESSSECURE", "0")

@@ -1,4 +1,4 @@
-"""Names of users and processes."""
+"""Names of users and processes, and how long they are cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.ctl import processes
-from sbusd.ctl.processes import command_name, user_name
+from sbusd.ctl.processes import NameCache, Process, command_name, user_name
+from sbusd.ctl.responses import connection_info
 
 
 def test_user_names() -> None:
@@ -29,7 +30,7 @@ def test_command_names() -> None:
     assert command_name(1 << 40) == "-"
 
 
-def test_the_unit_is_the_one_that_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unit_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a unit makes below itself can have any name: monitor --filter-unit would take it for a unit of the system."""
     text = "0::/system.slice/box.service/nginx.service\n"
     monkeypatch.setattr("sbusd.systemd.cgroups.open", lambda *_, **__: io.StringIO(text), raising=False)
@@ -37,7 +38,7 @@ def test_the_unit_is_the_one_that_the_system_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_process_is_known_by_the_time_of_its_beginning() -> None:
-    """A number that was given out again after the connection is somebody else's."""
+    """A process id that was reused after the connection belongs to another process."""
     mine = processes.process_of(os.getpid(), time.time())
     assert mine.command == processes.command_name(os.getpid())
     assert processes.process_of(os.getpid(), 1_000.0) == processes.Process()
@@ -46,7 +47,7 @@ def test_a_process_is_known_by_the_time_of_its_beginning() -> None:
     assert processes.process_of(1 << 22, time.time()) == processes.Process()
 
 
-def test_one_that_changes_while_it_is_looked_at_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_changes_during_the_lookup_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = iter([1, 2])
     monkeypatch.setattr(processes, "start_ticks", lambda _pid: next(begun))
     assert processes.process_of(os.getpid(), time.time()) == processes.Process()
@@ -56,3 +57,34 @@ def test_the_number_of_a_user() -> None:
     assert processes.user_id("root") == processes.user_id("0") == 0
     assert processes.user_id("no-such-user") is None
     assert processes.user_id("") is None
+
+
+def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int | None] = []
+
+    def process_of(pid: int | None, since: float | None) -> Process:
+        assert since == 5.5
+        looks.append(pid)
+        return Process(f"run-{len(looks)}")
+
+    monkeypatch.setattr(processes, "process_of", process_of)
+    book, each = NameCache(), connection_info({"id": 1, "pid": 77, "uid": 0, "since": 5.5})
+    shown = []
+    for _ in range(5):
+        shown.append(book.of(each)["command"])
+        book.keep([1])
+    assert (shown, looks) == (["run-1"] * 5, [77])
+    assert book.of(each)["command"] == "run-2"
+
+
+def test_those_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = iter(["old", "new"])
+    monkeypatch.setattr(processes, "process_of", lambda _pid, _since: Process(next(reported)))
+    book, each = NameCache(), connection_info({"id": 1, "pid": 77})
+    assert book.of(each) == {"user": "-", "command": "old", "unit": "-"}
+    book.keep([2])
+    assert book.of(each)["command"] == "new"
+
+
+def test_users() -> None:
+    assert NameCache().user(0) == "root"

@@ -1,4 +1,4 @@
-"""A program for each request: its input, output, environment and bounds."""
+"""A program for each request: its input, output, environment and limits; and the order of callers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Peer, Request, ServiceError
-from sbusd.ctl.program_runner import ProgramRunner, environment, failure
-from sbusd.protocol.peers import remote_peer
+from sbusd.ctl.program_runner import FairSemaphore, ProgramRunner, environment, failure
+from sbusd.protocol.credentials import remote_peer
 
 CALLER = Peer(7, uid=61_999, gid=100, pid=42, key=b"!/cred/100/61999/42")
 REQUEST = Request("greet", b"data\0", CALLER, "u", None)
+
+ALICE, BOB, CAROL = 1, 2, 3
 
 
 def run(*command: str, at_once: int = 1, seconds: float = 30.0) -> bytes:
@@ -44,9 +46,9 @@ def test_the_environment_is_the_caller_by_the_buss_word() -> None:
 
 def test_a_caller_of_another_host_has_no_user_in_the_environment() -> None:
     request = replace(REQUEST, caller=remote_peer(CALLER, 1002), source=1002)
-    told = environment(request, {"SBUS_CALLER_UID": "0", "SBUS_CALLER_USER": "root"})
-    assert told.pop("SBUS_CALLER_TWIN") == "1002"
-    assert {name for name, value in told.items() if value == ""} == {f"SBUS_CALLER_{name}" for name in ("UID", "GID", "PID", "USER")}
+    reported = environment(request, {"SBUS_CALLER_UID": "0", "SBUS_CALLER_USER": "root"})
+    assert reported.pop("SBUS_CALLER_TWIN") == "1002"
+    assert {name for name, value in reported.items() if value == ""} == {f"SBUS_CALLER_{name}" for name in ("UID", "GID", "PID", "USER")}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_its_time_is_bounded_and_its_children_go_with_it(tmp_path: Path) -> None
         assert time.monotonic() < end
 
 
-def test_its_output_is_bounded_and_what_nobody_reads_holds_nothing_up() -> None:
+def test_its_output_is_bounded_and_unread_output_blocks_nothing() -> None:
     with pytest.raises(ServiceError, match="too large: the maximum is 307200 bytes"):
         run("sh", "-c", "head -c 307201 /dev/zero; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; exec sleep 600")
 
@@ -122,7 +124,7 @@ def test_when_it_is_cancelled_the_program_ends(tmp_path: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie that nobody reaps does not."""
+    """Return whether a process runs; an unreaped zombie does not."""
     try:
         os.kill(pid, signal.SIG_DFL)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -143,8 +145,74 @@ def test_users_take_turns(tmp_path: Path) -> None:
     assert order.read_text().split() == ["61999", "61999", "62000", *["61999"] * 4]
 
 
-def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path) -> None:
+def test_an_expired_request_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with pytest.raises(ServiceError, match="was not run: the call expired in the queue"):
         asyncio.run(ProgramRunner(["touch", str(mark)], 1, 30.0).run(replace(REQUEST, expires_at=time.time() - 1)))
     assert not mark.exists()
+
+
+def _run_in_turn(asked: list[int], places: int = 1) -> list[int]:
+    """Return in which order users were served who asked in the order of *asked*."""
+    served: list[int] = []
+
+    async def one(turns: FairSemaphore, uid: int) -> None:
+        async with turns.place(uid):
+            served.append(uid)
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        turns = FairSemaphore(places)
+        await asyncio.gather(*(one(turns, uid) for uid in asked))
+
+    asyncio.run(run())
+    return served
+
+
+def test_a_caller_with_many_calls_does_not_delay_others() -> None:
+    assert _run_in_turn([BOB] * 60 + [ALICE, CAROL]) == [BOB, BOB, ALICE, CAROL, *[BOB] * 58]
+
+
+def test_they_take_turns() -> None:
+    assert _run_in_turn([BOB, BOB, BOB, ALICE, ALICE]) == [BOB, BOB, ALICE, BOB, ALICE]
+    assert sorted(_run_in_turn([BOB, ALICE] * 20, places=7)) == [ALICE] * 20 + [BOB] * 20
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_cancelled_call_frees_its_place(is_late: bool) -> None:
+    """*is_late*: in the moment in which its turn has come."""
+
+    async def run() -> None:
+        turns, end = FairSemaphore(1), asyncio.Event()
+
+        async def hold() -> None:
+            async with turns.place(BOB):
+                await end.wait()
+
+        first, second = asyncio.ensure_future(hold()), asyncio.ensure_future(hold())
+        await asyncio.sleep(0)
+        if is_late:
+            end.set()
+            await asyncio.sleep(0)
+            assert first.done()
+            assert not second.done()
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        end.set()
+        await first
+        async with asyncio.timeout(30), turns.place(ALICE):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_failure_gives_the_place_back() -> None:
+    async def run() -> None:
+        turns = FairSemaphore(1)
+        with pytest.raises(ZeroDivisionError):
+            async with turns.place(BOB):
+                raise ZeroDivisionError
+        async with asyncio.timeout(30), turns.place(ALICE):
+            pass
+
+    asyncio.run(run())

@@ -35,13 +35,13 @@ class FakeBus:
 
 
 @pytest.mark.parametrize("answer", [b"", b"\xff\xfe", b"{", b"[1]", b"3", b"null", b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_object_is_a_bad_answer(answer: bytes) -> None:
+def test_a_reply_that_is_not_an_object_is_invalid(answer: bytes) -> None:
     with pytest.raises(BadResponseError, match="invalid response to !/bus/stats: not") as caught:
         ask(FakeBus([answer]), b"!/bus/stats")
     assert "\n" not in str(caught.value)
 
 
-def test_pages_are_asked_for_until_there_is_no_next() -> None:
+def test_pages_are_requested_until_the_last_one() -> None:
     bus = FakeBus(
         [
             {"connections": [{"id": 1}], "next": 1, "hidden": 2},

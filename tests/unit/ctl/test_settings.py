@@ -31,7 +31,8 @@ def missing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_two_buses_are_one_too_many(missing: str, arguments: list[str]) -> None:
     result = CliRunner().invoke(application(), arguments)
     assert result.exit_code == 2
-    assert "--system, --user and --address are mutually exclusive" in result.stderr
+    assert ": --system, --user and --address are mutually exclusive\n" in result.stderr
+    assert "invalid value" not in result.stderr
     assert result.stdout == ""
 
 
@@ -50,18 +51,30 @@ def test_without_an_option_the_environment_names_the_bus(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"), [("", "is empty"), ("/" + "x" * 200, "at most 107"), ("/dev/unix/abstract", "only a server")]
+    ("address", "error"),
+    [
+        ("", "the address is empty"),
+        ("/" + "x" * 200, f"invalid address '/{'x' * 200}': has 201 bytes; the path of a socket has at most 107"),
+        (
+            "/dev/unix/abstract",
+            "cannot connect to /dev/unix/abstract: only sbusd can use this form; use the address that it printed",
+        ),
+    ],
 )
-def test_a_wrong_address_is_one_line(missing: str, address: str, reason: str) -> None:
-    result = CliRunner().invoke(application(), ["-a", address, "whoami"])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("sbusctl: ")
-    assert result.stderr.count("\n") == 1
-    assert reason in result.stderr
+@pytest.mark.parametrize("command", ["whoami", "doctor"])
+def test_an_invalid_address_is_an_invalid_option(missing: str, address: str, error: str, command: str) -> None:
+    result = CliRunner().invoke(application(), ["-a", address, command], prog_name="sbusctl")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[0] == f"sbusctl: {error}"
+
+
+def test_an_empty_address_in_the_environment_is_none(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBUS_ADDRESS", "")
+    assert Settings().bus_address() == "/run/sbus.socket"
 
 
 @pytest.mark.parametrize("style", ["", "yes", "SHORT"])
-def test_a_wrong_style_of_json_is_told_with_the_right_ones(missing: str, style: str) -> None:
+def test_an_invalid_json_style_is_reported_with_the_valid_ones(missing: str, style: str) -> None:
     result = CliRunner().invoke(application(), ["whoami", f"--json={style}"])
     assert result.exit_code == 2
     assert "short" in result.stderr

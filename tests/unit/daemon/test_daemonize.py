@@ -62,14 +62,14 @@ class SmallDaemon:
         """Make the daemon ready, or let it fail."""
         self.control.write_text(word)
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """Return the next line of the daemon."""
         return self.control.read_text().split()
 
     def end(self, pid: int) -> None:
         """Stop the daemon, and check that it has ended."""
         os.kill(pid, signal.SIGTERM)
-        assert self.told() == ["has", "left"]
+        assert self.reported() == ["has", "left"]
 
     def outcome(self) -> tuple[int, str]:
         """Return the exit status of the parent, and the standard error of all processes."""
@@ -80,7 +80,7 @@ class SmallDaemon:
 def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path)
     run.let()
-    pid, parent, session, folder, background, *streams = run.told()
+    pid, parent, session, folder, background, *streams = run.reported()
     assert run.process.wait(WAIT) == 0
     assert int(pid) != run.process.pid
     assert parent != str(run.process.pid)
@@ -98,7 +98,7 @@ def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path
 def test_a_reader_of_the_output_sees_the_end_when_the_bus_is_ready_in_the_foreground(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path, "-f")
     run.let()
-    pid, parent, _, folder, background, *streams = run.told()
+    pid, parent, _, folder, background, *streams = run.reported()
     assert run.process.stdout is not None
     assert run.process.stdout.read() == ""
     assert (int(pid), int(parent)) == (run.process.pid, os.getpid())
@@ -123,10 +123,10 @@ def test_an_existing_pid_file_is_not_changed(tmp_path: Path) -> None:
     assert (tmp_path / "pid").read_text() == "1\n"
 
 
-def test_with_dev_null_there_is_no_pid_file(tmp_path: Path) -> None:
+def test_dev_null_means_no_pid_file(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path, "-p", "/dev/null")
     run.let()
-    pid = int(run.told()[0])
+    pid = int(run.reported()[0])
     assert not run.pid_file.exists()
     run.end(pid)
     assert run.outcome() == (0, "")

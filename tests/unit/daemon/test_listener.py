@@ -126,7 +126,7 @@ class TestPath:
     def test_reuse_makes_a_path_that_was_not_there(self, path: Path) -> None:
         open_listener(_options(path, reuse=True)).close()
 
-    def test_an_empty_file_is_taken_over_with_r(self, path: Path) -> None:
+    def test_an_empty_file_is_replaced_with_r(self, path: Path) -> None:
         """As mktemp(1) leaves one; the original does so, and its own test program relies on it."""
         path.touch()
         listener = open_listener(_options(path, reuse=True))
@@ -145,7 +145,7 @@ class TestPath:
 
     @pytest.mark.parametrize("reuse", [False, True])
     @pytest.mark.parametrize("make", THINGS.values(), ids=THINGS.keys())
-    def test_anything_else_is_never_taken_over(self, path: Path, make: Callable[[Path], object], reuse: bool) -> None:
+    def test_any_other_file_is_never_replaced(self, path: Path, make: Callable[[Path], object], reuse: bool) -> None:
         make(path)
         before = path.lstat()
         said = _refusal(_options(path, reuse=reuse))
@@ -153,7 +153,7 @@ class TestPath:
         assert said.startswith(f"{failed} neither a socket nor an empty file; ")
         assert path.lstat()[:7] == before[:7]
 
-    def test_an_empty_file_behind_a_link_is_not_taken_over(self, path: Path) -> None:
+    def test_an_empty_file_behind_a_link_is_not_replaced(self, path: Path) -> None:
         target = path.with_name("target")
         target.touch()
         path.symlink_to(target)
@@ -339,7 +339,7 @@ class TestActivated:
         assert said == "systemd passed 2 sockets, the bus needs one; use one ListenSequentialPacket= in the .socket unit"
 
     @pytest.mark.parametrize("number", ["0", "many", "-1", "a\nb"])
-    def test_none_and_nonsense_are_refused(self, number: str) -> None:
+    def test_missing_and_invalid_descriptors_are_rejected(self, number: str) -> None:
         said = self._in_child([], {"LISTEN_FDS": number, "LISTEN_PID": "SELF"})
         assert said.startswith("cannot use the sockets that LISTEN_FDS=")
         assert said.endswith("names: Invalid argument; only systemd may set them")
@@ -349,7 +349,7 @@ class TestActivated:
         environment = {"LISTEN_FDS": "1", "LISTEN_PID": "1", "XDG_RUNTIME_DIR": str(path.parent)}
         assert self._in_child([], environment) == f"{path.parent}/sbus.socket"
 
-    def test_an_address_that_was_given_goes_before(self, path: Path) -> None:
+    def test_a_given_address_takes_precedence(self, path: Path) -> None:
         with _unix(socket.SOCK_SEQPACKET, listening=True) as passed:
             environment = {"LISTEN_FDS": "1", "LISTEN_PID": "SELF"}
             assert self._in_child([passed], environment, UnixName(os.fsencode(path))) == str(path)

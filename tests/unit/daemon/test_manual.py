@@ -14,11 +14,10 @@ import pytest
 from sbusd.broker import log
 from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
-from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
-from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
+from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, QuotaSettings, RateSettings
 from sbusd.daemon import options
-from sbusd.systemd import heartbeat, log_record, service_manager
+from sbusd.systemd import log_records, service_manager
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -84,13 +83,13 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
 def test_the_journals_bounds_are_those_documented() -> None:
     text = " ".join(_section(PROGRAM, "LOG MESSAGES").split())
     assert f"At most {log.MAX_WAITING} records are queued" in text
-    assert f"is truncated to {log_record.MAX_FACT_BYTES} bytes" in text
+    assert f"are truncated to {log_records.MAX_FACT_BYTES} bytes" in text
 
 
 def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:
     text = " ".join(_section(PROGRAM, "ACTIVATION").split())
-    assert f"averaged over at least the last {heartbeat.STATUS_SECONDS:.0f} seconds" in text
-    assert f"may take {service_manager.EXTEND_SECONDS:.0f} seconds even if" in text
+    assert f"averaged over at least the last {service_manager.STATUS_SECONDS:.0f} seconds" in text
+    assert f"may take up to {service_manager.EXTEND_SECONDS:.0f} seconds even if" in text
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:
@@ -156,7 +155,7 @@ def test_the_examples_of_the_page_are_right(tmp_path: Path) -> None:
 def test_the_page_is_clean(page: Path) -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages need not be installed on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

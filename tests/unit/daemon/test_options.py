@@ -69,7 +69,7 @@ def test_paths_are_absolute_for_the_bus_changes_its_folder(tmp_path: Path, monke
         (["-a", ""], '-a: "" is empty'),
         (["-a", "/" + "x" * 108], "bytes; the path of a socket has at most 107"),
         (["--addr", "/x"], "unrecognized arguments: --addr /x"),
-        (["-u", "nobody-is-called-this"], '-u: unknown user "nobody-is-called-this"'),
+        (["-u", "no-such-user"], '-u: unknown user "no-such-user"'),
         (["-x\n\x1b[2J"], r"\x0a\x1b[2J"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_users_bus_has_its_own_address_and_file(monkeypatch: pytest.MonkeyPatc
     assert options.main_file == Path("/x/sbus/sbusd.toml")
 
 
-def test_a_users_folder_that_is_too_long_is_told() -> None:
+def test_a_users_folder_that_is_too_long_is_reported() -> None:
     with pytest.raises(UsageError, match="the path of a socket has at most 107"):
         Options(user_bus=True).default_address({"XDG_RUNTIME_DIR": "/" + "x" * 200})
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.faults import Configuration
-from sbusd.config.loader import load_configuration
+from sbusd.config.configuration import Configuration, load_configuration
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.daemon.options import Options
 from sbusd.daemon.reload import Reloader, changed_keys
 from sbusd.protocol.controls import STATS
-from tests.support.parlour import MakeParlour, Parlour
+from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.wire import error_code
 
 ALICE = 1_000
@@ -21,12 +20,12 @@ ALICE = 1_000
 class Setup:
     """A bus with a file, and its reloader."""
 
-    def __init__(self, make_parlour: MakeParlour, file: Path, text: str = "") -> None:
+    def __init__(self, make_bus: MakeBus, file: Path, text: str = "") -> None:
         self.file = file
         self.write(text)
         configuration = load_configuration(file)
-        self.parlour: Parlour = make_parlour(configuration.settings)
-        self.reloader = Reloader(Options(config_file=file), configuration, self.parlour.broker, self.parlour.journal)
+        self.bus: InProcessBus = make_bus(configuration.settings)
+        self.reloader = Reloader(Options(config_file=file), configuration, self.bus.broker, self.bus.journal)
 
     def write(self, text: str) -> None:
         """Write the file."""
@@ -39,21 +38,21 @@ class Setup:
 
 
 @pytest.fixture
-def setup(make_parlour: MakeParlour, tmp_path: Path) -> Setup:
+def setup(make_bus: MakeBus, tmp_path: Path) -> Setup:
     """A bus with an empty file."""
-    return Setup(make_parlour, tmp_path / "sbusd.toml")
+    return Setup(make_bus, tmp_path / "sbusd.toml")
 
 
 DENIAL = '[[policy]]\nkeys = "a"\nsubscribe = "deny"\n'
 
 
 def test_a_reload_applies_rules(setup: Setup) -> None:
-    guest = setup.parlour.guest(uid=ALICE)
+    client = setup.bus.client(uid=ALICE)
     setup.reload(DENIAL)
-    guest.subscribe(b"a")
-    (told,) = guest.barrier()
-    assert error_code(told) == "EPERM"
-    reloaded = setup.parlour.recorded()[0]
+    client.subscribe(b"a")
+    (reported,) = client.barrier()
+    assert error_code(reported) == "EPERM"
+    reloaded = setup.bus.recorded()[0]
     assert (reloaded.message.name, reloaded.facts["files"]) == ("reloaded", str(setup.file))
 
 
@@ -61,10 +60,10 @@ def test_a_reload_applies_rules(setup: Setup) -> None:
 def test_an_invalid_file_changes_nothing_and_is_recorded(setup: Setup, wrong: str) -> None:
     setup.reload(DENIAL)
     setup.reload(wrong + "\n" + "allowed_users = [1]\n")
-    guest = setup.parlour.guest(uid=ALICE)
-    guest.subscribe(b"a")
-    assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
-    failed = setup.parlour.recorded()[1]
+    client = setup.bus.client(uid=ALICE)
+    client.subscribe(b"a")
+    assert [error_code(packet) for packet in client.barrier()] == ["EPERM"]
+    failed = setup.bus.recorded()[1]
     assert failed.message.name == "reload-failed"
     assert str(failed.facts["reason"]).startswith(f"{setup.file}: ")
 
@@ -72,7 +71,7 @@ def test_an_invalid_file_changes_nothing_and_is_recorded(setup: Setup, wrong: st
 def test_a_removed_file_changes_nothing(setup: Setup) -> None:
     setup.file.unlink()
     setup.reloader.reload()
-    assert [record.message.name for record in setup.parlour.recorded()] == ["reload-failed"]
+    assert [record.message.name for record in setup.bus.recorded()] == ["reload-failed"]
 
 
 def test_a_defect_changes_nothing_and_is_recorded(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,30 +80,30 @@ def test_a_defect_changes_nothing_and_is_recorded(setup: Setup, monkeypatch: pyt
 
     monkeypatch.setattr("sbusd.daemon.reload.load_configuration", fail)
     setup.reloader.reload()
-    (record,) = setup.parlour.recorded()
+    (record,) = setup.bus.recorded()
     assert record.message.name == "internal-error"
     assert "ZeroDivisionError" in record.trace
 
 
-def test_users_of_the_command_line_are_still_admitted(make_parlour: MakeParlour, tmp_path: Path) -> None:
-    setup = Setup(make_parlour, tmp_path / "sbusd.toml")
+def test_users_of_the_command_line_are_still_admitted(make_bus: MakeBus, tmp_path: Path) -> None:
+    setup = Setup(make_bus, tmp_path / "sbusd.toml")
     reloader = Reloader(
         Options(config_file=setup.file, allowed_users=(ALICE,)),
         Configuration(DaemonSettings()),
-        setup.parlour.broker,
-        setup.parlour.journal,
+        setup.bus.broker,
+        setup.bus.journal,
     )
     setup.write("allowed_users = [7]")
-    guest = setup.parlour.guest(uid=ALICE)
+    client = setup.bus.client(uid=ALICE)
     reloader.reload()
-    assert guest.barrier() == []
+    assert client.barrier() == []
 
 
 def test_a_required_restart_is_recorded_until_the_key_is_restored(setup: Setup) -> None:
     setup.reload('separator = "."\n[limits]\nbatch_packets = 3\n')
     setup.reload('[limits]\nbatch_packets = 3\n[log]\nlevel = "warning"')
     setup.reload('[log]\nlevel = "debug"')
-    assert [record.facts.get("keys") for record in setup.parlour.recorded()] == [
+    assert [record.facts.get("keys") for record in setup.bus.recorded()] == [
         None,
         "separator, limits.batch_packets",
         "limits.batch_packets",
@@ -129,21 +128,21 @@ def test_a_broken_drop_in_denies_its_own_keys_only(setup: Setup) -> None:
     drop_in.symlink_to(setup.file.with_name("rules"))
     drop_in.resolve().write_text('[[policy]]\nkeys = "lab/"\nsubscribe = "allow"\n')
     setup.reload("")
-    guest = setup.parlour.guest(uid=ALICE)
-    guest.subscribe(b"lab/x")
-    assert guest.barrier() == []
+    client = setup.bus.client(uid=ALICE)
+    client.subscribe(b"lab/x")
+    assert client.barrier() == []
     drop_in.resolve().unlink()
     setup.reload(DENIAL)
-    guest = setup.parlour.guest(uid=ALICE)
+    client = setup.bus.client(uid=ALICE)
     for pattern in (b"lab/x", b"a", b"b"):
-        guest.subscribe(pattern)
-    told = guest.barrier()
-    assert [error_code(packet) for packet in told] == ["EPERM", "EPERM"]
-    assert b"a fault in 50-lab.toml" in told[0]
-    assert [record.message.name for record in setup.parlour.recorded()][:3] == ["reloaded", "reloaded", "configuration-fault"]
+        client.subscribe(pattern)
+    reported = client.barrier()
+    assert [error_code(packet) for packet in reported] == ["EPERM", "EPERM"]
+    assert b"a fault in 50-lab.toml" in reported[0]
+    assert [record.message.name for record in setup.bus.recorded()][:3] == ["reloaded", "reloaded", "configuration-fault"]
     (fault,) = setup.reloader.faults
-    assert setup.parlour.recorded()[2].facts["reason"] == str(fault)
-    counted = setup.parlour.guest().ask_json(STATS)["control"]
+    assert setup.bus.recorded()[2].facts["reason"] == str(fault)
+    counted = setup.bus.client().ask_json(STATS)["control"]
     assert isinstance(counted, dict)
     assert counted["configuration_faults"] == 1
     drop_in.unlink()
@@ -158,9 +157,9 @@ def test_a_broken_drop_in_admits_no_other_user(setup: Setup) -> None:
     drop_in.unlink()
     drop_in.symlink_to("nowhere")
     setup.reload("")
-    refusal, end = setup.parlour.guest(uid=ALICE).receive_all()[-2:]
+    refusal, end = setup.bus.client(uid=ALICE).receive_all()[-2:]
     assert (error_code(refusal), end) == ("EACCES", b"")
-    assert setup.parlour.guest(uid=7).barrier() == []
+    assert setup.bus.client(uid=7).barrier() == []
 
 
 def test_a_reload_never_denies_everything(setup: Setup) -> None:
@@ -169,15 +168,15 @@ def test_a_reload_never_denies_everything(setup: Setup) -> None:
     drop_in = _drop_in(setup)
     drop_in.mkdir()
     setup.reloader.reload()
-    guest = setup.parlour.guest(uid=ALICE)
-    guest.subscribe(b"a")
-    guest.subscribe(b"b")
-    assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
-    failed = setup.parlour.recorded()[1]
+    client = setup.bus.client(uid=ALICE)
+    client.subscribe(b"a")
+    client.subscribe(b"b")
+    assert [error_code(packet) for packet in client.barrier()] == ["EPERM"]
+    failed = setup.bus.recorded()[1]
     assert failed.message.name == "reload-failed"
     assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot read it: Is a directory")
 
 
 def test_a_removed_user_is_a_fault_but_not_a_failure(setup: Setup) -> None:
-    setup.reload('admins = ["nobody-is-called-this"]\n' + DENIAL)
-    assert [record.message.name for record in setup.parlour.recorded()] == ["reloaded", "configuration-fault"]
+    setup.reload('admins = ["no-such-user"]\n' + DENIAL)
+    assert [record.message.name for record in setup.bus.recorded()] == ["reloaded", "configuration-fault"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sbusd.dataplane.fairness import ScheduleModel
+from tests.oracle.turns import Loop, Work
 
 TURN = 1_000_000
 MILLISECOND = 1_000_000
+HOUR = 3_600_000 * MILLISECOND
 ANN, BOB, EVE = 0, 1, 2
 """Users; each has the connection of the same number."""
 
@@ -80,7 +82,7 @@ def test_batches_grow_by_doubling(model: ScheduleModel) -> None:
     [(10 * TURN + 1, True, 5), (10 * TURN, True, 64), (10 * TURN + 1, False, 64)],
     ids=["too long", "cut off for another reason", "not cut off"],
 )
-def test_batch_shrinks_to_what_could_be_routed(model: ScheduleModel, routing: int, is_cut_off: bool, expected: int) -> None:
+def test_a_batch_shrinks_to_its_routable_messages(model: ScheduleModel, routing: int, is_cut_off: bool, expected: int) -> None:
     model.serve(ANN, ANN, now=10, count=5, routing=routing, is_cut_off=is_cut_off)
     assert model.read_limit(ANN, ANN) == expected
 
@@ -151,3 +153,116 @@ def test_long_turn_serves_no_user_twice(model: ScheduleModel) -> None:
     assert not model.must_stop(ANN, 5 * TURN)
     model.begin_turn(6 * TURN, readable=(ANN,))
     assert not model.must_stop(ANN, 4 * TURN)
+
+
+# -- whole turns
+
+
+START = HOUR
+"""The schedule takes a user of which it knows nothing for one that was served at 0."""
+
+
+@pytest.fixture
+def loop(model: ScheduleModel) -> Loop:
+    loop = Loop(model, turn_time=TURN)
+    loop.clock.now = START
+    return loop
+
+
+def connect(loop: Loop, user: int, count: int, *work: Work) -> list[int]:
+    """Add *count* connections of a user, each with this work, and return their numbers."""
+    numbers = list(range(len(loop.workers), len(loop.workers) + count))
+    for number in numbers:
+        loop.connect(number, user)
+        loop.workers[number].work += work
+    return numbers
+
+
+@pytest.mark.parametrize(("connections", "each"), [(1, 64), (8, 8), (64, 1), (100, 1)])
+def test_greedy_user_has_one_batch_beside_many_users(loop: Loop, connections: int, each: int) -> None:
+    connect(loop, ANN, connections, *[Work()] * 500)
+    others = [connect(loop, user, 1, Work(), Work())[0] for user in range(1, 11)]
+    done = {service.number: service.packets for service in loop.turn()}
+    assert done == dict.fromkeys(range(connections), each) | dict.fromkeys(others, 2)
+
+
+@pytest.mark.parametrize("connections", [1, 8, 64])
+def test_user_with_costly_packets_has_a_fifth_of_the_time_however_many_connections(loop: Loop, connections: int) -> None:
+    connect(loop, ANN, connections, *[Work(time=2 * TURN, own=2 * TURN)] * 500)
+    (bob,) = connect(loop, BOB, 1)
+    costly = 0
+    while loop.clock.now < START + 1_000 * MILLISECOND:
+        loop.workers[bob].work.append(Work(time=TURN // 10))
+        began = loop.clock.now
+        done = loop.turn()
+        assert bob in {service.number for service in done}
+        assert loop.clock.now <= began + 2 * TURN + TURN // 10, "the other connections of the user wait too"
+        costly += 2 * TURN * sum(service.packets for service in done if service.number != bob)
+    assert 190 * MILLISECOND <= costly <= 202 * MILLISECOND
+
+
+@pytest.mark.parametrize(
+    ("routing", "packets"),
+    [(TURN // 10, [64]), (TURN, [11] * 5 + [9]), (5 * TURN, [3] * 21 + [1]), (20 * TURN, [1] * 64)],
+    ids=["not long", "longer than ten turns", "five turns for each packet", "each too long"],
+)
+def test_long_batch_is_split_over_turns_in_which_others_are_served(loop: Loop, routing: int, packets: list[int]) -> None:
+    (ann,) = connect(loop, ANN, 1, *[Work(routing=routing)] * 64)
+    (bob,) = connect(loop, BOB, 1)
+    done = []
+    for _ in packets:
+        loop.workers[bob].work.append(Work())
+        services = {service.number: service.packets for service in loop.turn()}
+        assert services.pop(bob) == 1
+        done.append(services[ann])
+    assert done == packets
+    assert loop.turn() == []
+
+
+def test_turn_that_was_cut_short_goes_on_with_other_connections(loop: Loop) -> None:
+    connect(loop, ANN, 8, *[Work(time=TURN)] * 2)
+    turns = []
+    while done := loop.turn():
+        turns.append([service.number for service in done])
+    # After three batches of two packets four times TURN are over.
+    assert [len(turn) for turn in turns[:3]] == [3, 3, 2]
+    assert sorted(number for turn in turns for number in turn) == list(range(8))
+
+
+@pytest.mark.parametrize("work", [Work(own=2 * TURN), Work(patterns=9 * TURN), Work(routing=50 * TURN)], ids=["own", "patterns", "routing"])
+def test_on_a_clock_that_stands_still_nobody_is_throttled(loop: Loop, work: Work) -> None:
+    """Estimates alone make batches smaller: they may be wrong."""
+    connect(loop, ANN, 1, *[work] * 100)
+    connect(loop, BOB, 1, *[Work()] * 100 * 64)
+    for _ in range(37):
+        assert [service.number for service in loop.turn()] == [ANN, BOB]
+
+
+def test_costly_connection_is_held_back_while_the_clock_stands_still(loop: Loop) -> None:
+    (eve,) = connect(loop, EVE, 1, *[Work(time=2 * TURN, own=2 * TURN)] * 200)
+    (bob,) = connect(loop, BOB, 1, Work())
+    assert {service.number for service in loop.turn()} == {eve, bob}
+    for _ in range(100):
+        assert loop.turn() == []
+    loop.clock.now += MILLISECOND
+    assert [service.number for service in loop.turn()] == [eve]
+
+
+@pytest.mark.parametrize(
+    ("jump", "is_served"),
+    [(99 * MILLISECOND, False), (999 * MILLISECOND, False), (1_000 * MILLISECOND, True), (HOUR, True)],
+)
+def test_jump_of_the_clock_within_a_batch_throttles_for_a_second_at_most(loop: Loop, jump: int, is_served: bool) -> None:
+    """As after the machine was suspended."""
+    (ann,) = connect(loop, ANN, 1, *[Work(time=HOUR, own=HOUR)] * 64)
+    loop.turn()
+    (bob,) = connect(loop, BOB, 1, Work())
+    loop.clock.now += jump
+    assert {service.number for service in loop.turn()} == ({ann, bob} if is_served else {bob})
+
+
+def test_jump_of_the_clock_between_turns_leaves_batches_small(loop: Loop) -> None:
+    connect(loop, ANN, 1, Work(time=4 * TURN, own=4 * TURN), *[Work()] * 100)
+    loop.turn()
+    loop.clock.now += HOUR
+    assert [loop.turn()[0].packets for _ in range(7)] == [1, 2, 4, 8, 16, 32, 37]

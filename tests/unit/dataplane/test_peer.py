@@ -51,7 +51,7 @@ def test_no_peer_has_the_groups_of_the_one_before(needs_root: None) -> None:
     assert found[0] is not found[2]
 
 
-def test_what_is_no_connected_unix_socket_is_an_error() -> None:
+def test_a_descriptor_that_is_not_a_connected_unix_socket_is_an_error() -> None:
     reader, writer = os.pipe()
     try:
         for fd in (reader, -1):

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from sbusd.dataplane.stalls import Stalls
+from tests.support.switch_harness import SwitchHarness
 from tests.support.wire import message
-from tests.support.world import World
 
 BLOCKED_SECONDS = 0.02
 QUEUED_NS = 5_000_000
 
 
-def report_of(world: World, work: Callable[[], None]) -> dict[str, Any]:
+def report_of(harness: SwitchHarness, work: Callable[[], None]) -> dict[str, Any]:
     """Return the stalls of a bus that does *work* once, in the callback of a watched descriptor."""
     stalls = Stalls()
-    world.switch.measure(stalls)
+    harness.switch.measure(stalls)
     inner, outer = os.pipe()
 
     def callback() -> None:
@@ -28,19 +28,19 @@ def report_of(world: World, work: Callable[[], None]) -> dict[str, Any]:
         work()
 
     try:
-        world.switch.watch(inner, callback)
+        harness.switch.watch(inner, callback)
         os.write(outer, b"x")
-        world.switch.turn(-1)
-        world.switch.turn(0)  # whose wait ends the stall
-        world.switch.unwatch(inner)
+        harness.switch.turn(-1)
+        harness.switch.turn(0)  # whose wait ends the stall
+        harness.switch.unwatch(inner)
     finally:
         os.close(inner)
         os.close(outer)
     return stalls.report()
 
 
-def test_time_in_which_the_loop_is_blocked_is_a_stall_and_no_processor_time(world: World) -> None:
-    longest = report_of(world, lambda: time.sleep(BLOCKED_SECONDS))["longest"]
+def test_time_in_which_the_loop_is_blocked_is_a_stall_and_no_processor_time(harness: SwitchHarness) -> None:
+    longest = report_of(harness, lambda: time.sleep(BLOCKED_SECONDS))["longest"]
     assert longest["has_slept"]
     assert longest["stall_us"] >= BLOCKED_SECONDS * 1e6
     assert longest["cpu_us"] <= longest["wall_us"] - BLOCKED_SECONDS * 1e6 + 1
@@ -57,7 +57,7 @@ def queued_ns() -> int:
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
-def test_time_in_which_another_thread_has_the_processor_is_no_stall(world: World) -> None:
+def test_time_of_other_threads_on_the_processor_is_not_a_stall(harness: SwitchHarness) -> None:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     rival = multiprocessing.get_context("fork").Process(target=spin, daemon=True)
@@ -70,7 +70,7 @@ def test_time_in_which_another_thread_has_the_processor_is_no_stall(world: World
         time.sleep(BLOCKED_SECONDS)  # so that this turn has the longest stall, however early it is disturbed
 
     try:
-        report = report_of(world, work_until_disturbed)
+        report = report_of(harness, work_until_disturbed)
     finally:
         rival.kill()
         rival.join()
@@ -80,29 +80,29 @@ def test_time_in_which_another_thread_has_the_processor_is_no_stall(world: World
     assert report["longest"]["stall_us"] <= report["longest"]["wall_us"] - QUEUED_NS // 1000 + 1
 
 
-def test_a_stall_without_sleep_is_time_on_the_processor(world: World) -> None:
+def test_a_stall_without_sleep_is_time_on_the_processor(harness: SwitchHarness) -> None:
     def work() -> None:
         end = time.thread_time_ns() + QUEUED_NS
         while time.thread_time_ns() < end:
             pass
 
-    longest = report_of(world, work)["longest"]
+    longest = report_of(harness, work)["longest"]
     assert not longest["has_slept"]
     assert longest["stall_us"] <= longest["cpu_us"]
     assert longest["stall_us"] >= QUEUED_NS // 1000 - 1
 
 
-def test_a_wait_for_events_is_no_stall(world: World) -> None:
+def test_a_wait_for_events_is_not_a_stall(harness: SwitchHarness) -> None:
     stalls = Stalls()
-    world.switch.measure(stalls)
-    world.switch.turn(100)
-    world.switch.turn(0)
+    harness.switch.measure(stalls)
+    harness.switch.turn(100)
+    harness.switch.turn(0)
     report: dict[str, Any] = stalls.report()
     assert report["turns"] == 2
     assert report["longest"]["wall_us"] - report["longest"]["run_queue_us"] < 100_000
 
 
-def test_before_the_first_wait_there_is_no_stall() -> None:
+def test_no_stall_is_measured_before_the_first_wait() -> None:
     stalls = Stalls()
     stalls.note("settling")
     stalls.rest()
@@ -110,15 +110,15 @@ def test_before_the_first_wait_there_is_no_stall() -> None:
     assert stalls.report()["causes"] == {}
 
 
-def test_each_part_of_a_turn_is_charged_to_its_cause(world: World) -> None:
+def test_each_part_of_a_turn_is_charged_to_its_cause(harness: SwitchHarness) -> None:
     stalls = Stalls()
-    world.switch.measure(stalls)
-    client = world.connect()
+    harness.switch.measure(stalls)
+    client = harness.connect()
     for packet in (b"SUB a", b"UNSUB a", b"CMSG !/bus/ping\0", b"CMSG order/stack", b"CMSG " + b"x" * 100, message(b"!/no"), message(b"a")):
-        world.send(client, packet)
-    world.run()
-    world.hang_up(client)
-    world.run()
+        harness.send(client, packet)
+    harness.run()
+    harness.hang_up(client)
+    harness.run()
     causes: dict[str, Any] = stalls.report()["causes"]  # type: ignore[assignment]
     for cause in ("SUB", "UNSUB", "CMSG !/bus/ping", "CMSG order/stack", "CMSG of an unknown name", "recording refusals"):
         assert causes[cause]["steps"] == 1, cause
@@ -126,11 +126,11 @@ def test_each_part_of_a_turn_is_charged_to_its_cause(world: World) -> None:
     assert causes["messages"]["steps"] > 1
 
 
-def test_the_main_cause_of_a_stall_is_named(world: World) -> None:
+def test_the_main_cause_of_a_stall_is_named(harness: SwitchHarness) -> None:
     def block() -> None:
         time.sleep(BLOCKED_SECONDS)
 
-    longest = report_of(world, block)["longest"]
+    longest = report_of(harness, block)["longest"]
     expected = "callback report_of.<locals>.callback"
     assert longest["cause"] == expected
     assert next(iter(longest["parts_us"].items())) == (expected, longest["parts_us"][expected])

@@ -6,7 +6,7 @@ from collections import deque
 from typing import cast
 
 from sbusd.client import Bus, Disconnected, ErrorCode, Gap, Item, Message, Reconnected, RemoteRefusal, SbusError, Subscription, TimedOut
-from sbusd.feeds.bus_publisher import BusActivity, BusPublisher
+from sbusd.feeds.bus_publisher import BusActivity, BusPublisher, LogThrottle
 
 REQUEST = Message(b"net/request", b"")
 
@@ -28,7 +28,7 @@ class FakeBus:
     def receive(self, timeout: float | None) -> Item:
         self.waits.append(timeout)
         if not self.items:
-            assert timeout == 0, "this would wait for ever"
+            assert timeout == 0, "this would wait indefinitely"
             raise TimedOut("receiving", 0)
         item = self.items.popleft()
         if item is None:
@@ -63,7 +63,7 @@ def test_reconnection_is_reported() -> None:
     assert outlet_on(FakeBus(Reconnected(3, 1.5))).activity() == BusActivity(reconnected=True)
 
 
-def test_bus_that_goes_away_is_waited_for() -> None:
+def test_the_feed_waits_for_a_bus_that_stops() -> None:
     bus = FakeBus(None, Reconnected(3, 1.5), REQUEST)
     assert outlet_on(bus).activity() == BusActivity(requests=1, reconnected=True)
     assert bus.waits == [0, None, 0, 0]
@@ -76,7 +76,7 @@ def test_flood_of_requests_leaves_time_for_the_kernel() -> None:
     assert activity.requests == 1000 - len(bus.items) < 1000
 
 
-def test_refusals_are_counted_and_said_ever_more_rarely() -> None:
+def test_refusals_are_counted_and_logged_less_and_less_often() -> None:
     said: list[str] = []
     bus = FakeBus(*[RemoteRefusal(ErrorCode.EPERM, "not for you")] * 120)
     assert outlet_on(bus, said).activity() == BusActivity(refused=120)
@@ -95,3 +95,10 @@ def test_publish() -> None:
     bus = FakeBus()
     outlet_on(bus).publish("net/link/lo", b"{}")
     assert bus.published == [("net/link/lo", b"{}")]
+
+
+def test_throttle_logs_powers_of_ten() -> None:
+    throttle = LogThrottle()
+    reported = [throttle.count() for _ in range(1500)]
+    assert [count for count in reported if count is not None] == [1, 10, 100, 1000]
+    assert reported.index(100) == 99

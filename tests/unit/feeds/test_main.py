@@ -67,7 +67,7 @@ def test_manual_page_has_the_rules_that_are_shipped() -> None:
     assert f".Bd -literal -offset indent\n{rules}.Ed" in TEXT
 
 
-def test_rules_that_are_shipped_are_what_the_bus_reads() -> None:
+def test_the_bus_accepts_the_shipped_rules() -> None:
     shipped = tomllib.loads((PAGE.parents[1] / "etc/sbusd.toml.d/50-journal.toml").read_text())
     for rule in shipped["policy"]:
         known = {**rule, "groups": [0] if "groups" in rule else [], "users": [0] if "users" in rule else []}
@@ -186,7 +186,7 @@ def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path
     assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0), 7)
 
 
-def test_standard_error_that_is_gone_does_not_end_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_error_does_not_stop_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -195,7 +195,7 @@ def test_standard_error_that_is_gone_does_not_end_the_feed(monkeypatch: pytest.M
     main._log("anything")
 
 
-def test_service_manager_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+def test_a_missing_service_manager_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "absent"))
     main._ready("fine")
     assert capsys.readouterr().err.startswith("sbus-feed: cannot notify the service manager: ")

@@ -12,9 +12,9 @@ from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 
 
-def test_the_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
-    told = rf"{tmp_path}: in use by another sbus-pipeline, process {os.getpid()}"
-    with run_lock(tmp_path), pytest.raises(PipelineError, match=told), run_lock(tmp_path):
+def test_the_second_run_names_the_first(tmp_path: Path) -> None:
+    reported = rf"{tmp_path}: in use by another sbus-pipeline, process {os.getpid()}"
+    with run_lock(tmp_path), pytest.raises(PipelineError, match=reported), run_lock(tmp_path):
         pass
     with run_lock(tmp_path):
         assert (tmp_path / RUN_LOCK).read_text() == f"{os.getpid()}\n"
@@ -22,7 +22,7 @@ def test_the_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
 
 def test_the_engine_of_a_killed_run_is_waited_for(tmp_path: Path) -> None:
     """Its lock is a record lock, which this process cannot hold against itself: another does."""
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     end, ended = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -31,11 +31,11 @@ def test_the_engine_of_a_killed_run_is_waited_for(tmp_path: Path) -> None:
         os.write(tell, b"x")
         os.read(end, 1)
         os._exit(0)
-    os.read(told, 1)
+    os.read(reported, 1)
     with pytest.raises(PipelineError, match="still locked by Spark of an earlier run"), run_lock(tmp_path, wait=0.0):
         pass
     os.write(ended, b"x")
     with run_lock(tmp_path, wait=60.0):
         os.waitpid(pid, 0)
-    for fd in (told, tell, end, ended):
+    for fd in (reported, tell, end, ended):
         os.close(fd)

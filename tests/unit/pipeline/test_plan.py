@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress
@@ -72,7 +72,7 @@ def test_an_entry_that_is_damaged_is_missing_in_the_hour_before_too(bench: Bench
 
 
 @pytest.mark.parametrize("name", ["x.json", "2026-11-20T24.alpha.1.json", "2026-13-20T12.alpha.1.json"])
-def test_an_entry_that_names_no_hour_is_told(bench: Bench, name: str) -> None:
+def test_an_entry_without_an_hour_is_reported(bench: Bench, name: str) -> None:
     bench.deliver("alpha", 1)
     (bench.root / "index" / name).write_text("{}")
     task = bench.task()

@@ -11,9 +11,9 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
-from sbusd.archive.record.reader import RecordReader
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
-from sbusd.archive.tables.publication import prepare_folder
+from sbusd.archive.tables.storage import prepare_folder
 from sbusd.pipeline import run
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress

@@ -1,12 +1,16 @@
-"""What Spark is told before it starts: this project's settings, and behind them, so that they win, the user's."""
+"""Spark is started with the options of the user, and only with a Java that it runs on."""
 
 from __future__ import annotations
 
 import itertools
 import shlex
 import sys
+from pathlib import Path
 
-from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY, prepare_environment
+import pytest
+
+from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY, check_java, prepare_environment
 
 
 def settings(environ: dict[str, str]) -> dict[str, str]:
@@ -25,7 +29,7 @@ def test_memory_is_bounded_inside_and_outside_of_the_heap() -> None:
     assert environ["PYSPARK_SUBMIT_ARGS"].endswith(" pyspark-shell")
 
 
-def test_what_the_user_has_set_wins() -> None:
+def test_settings_of_the_user_override() -> None:
     mine = {"PYSPARK_SUBMIT_ARGS": "--conf spark.driver.memory=1g pyspark-shell", "MALLOC_ARENA_MAX": "8", "PYSPARK_PYTHON": "/opt/python"}
     environ = {**mine, "SBUS_PIPELINE_JAVA_OPTIONS": "-XX:MaxDirectMemorySize=1g -Xint"}
     prepare_environment(environ, None)
@@ -52,3 +56,58 @@ def test_a_cluster_reaches_the_driver() -> None:
         assert (settings(here)[name], settings(local)[name], settings(there).get(name)) == ("true", "true", None)
     assert shlex.split(there["PYSPARK_SUBMIT_ARGS"])[:2] == ["--master", "spark://alpha:7077"]
     assert ("SPARK_LOCAL_IP" in here, "SPARK_LOCAL_IP" in there) == (True, False)
+
+
+_ADVICE = r"Install Java 17 or later \(Debian: apt-get install default-jre-headless\), or set JAVA_HOME"
+
+
+def make_java(folder: Path, says: str, status: int = 0) -> Path:
+    """Make a program that tells its version as Java does."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    "says", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "25" 2025-09-16', 'java version "21.0.1" 2023-10-17 LTS']
+)
+def test_java_is_found_by_home_and_by_path(tmp_path: Path, says: str) -> None:
+    java = make_java(tmp_path, says)
+    assert check_java({"JAVA_HOME": str(tmp_path)}) == java
+    assert check_java({"PATH": f"{tmp_path}:{java.parent}:/bin"}) == java
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "reason"),
+    [
+        ('java version "1.8.0_292"', 0, r"Spark needs Java 17 or later, but \S+ is Java 8"),
+        ('openjdk version "11.0.2" 2019-01-15', 0, r"Spark needs Java 17 or later, but \S+ is Java 11"),
+        ("hello", 0, r"\S+ does not print its version"),
+        ('openjdk version "17.0.15"', 1, r"\S+ does not print its version"),
+    ],
+)
+def test_an_unusable_java_is_named(tmp_path: Path, says: str, status: int, reason: str) -> None:
+    make_java(tmp_path, says, status)
+    with pytest.raises(PipelineError, match=rf"{reason}\. {_ADVICE}"):
+        check_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_no_java_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=rf"^Spark needs Java, but it is not installed\. {_ADVICE}$"):
+        check_java({"PATH": str(tmp_path)})
+
+
+def test_a_wrong_home_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=rf"JAVA_HOME is {tmp_path}, which has no bin/java\. {_ADVICE}"):
+        check_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+
+
+def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("no program")
+    java.chmod(0o755)
+    with pytest.raises(PipelineError, match=rf"{java} does not run: Exec format error"):
+        check_java({"JAVA_HOME": str(tmp_path)})

@@ -70,14 +70,14 @@ def test_every_form(text: str, address: Address) -> None:
         ("/tmp/\ud800", r"contains '\ud800', which cannot be in a path"),
     ],
 )
-def test_what_names_no_socket(text: str, reason: str) -> None:
+def test_an_address_without_a_socket(text: str, reason: str) -> None:
     with pytest.raises(BadAddressError) as caught:
         parse_address(text)
     error = caught.value
     assert reason in error.reason
     assert (error.address, error.code) == (text, ErrorCode.EINVAL)
     assert str(error).isprintable()
-    assert str(error) == f"EINVAL invalid address {text!r}: {error.reason}"
+    assert str(error) == f"EINVAL {f'invalid address {text!r}:' if text else 'the address'} {error.reason}"
 
 
 @pytest.mark.parametrize(

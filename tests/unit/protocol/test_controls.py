@@ -45,6 +45,6 @@ def test_the_names_are_those_of_the_protocol() -> None:
     }
 
 
-def test_what_is_answered_or_said_unasked_is_reserved_and_what_is_only_told_is_not() -> None:
+def test_keys_of_replies_and_notifications_are_reserved_and_those_of_commands_are_not() -> None:
     for name, value in names().items():
         assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "BATCH_"))

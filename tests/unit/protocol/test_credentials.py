@@ -1,3 +1,5 @@
+"""Credentials, the private keys that they open, and peers as the bus reports them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -6,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.protocol.credentials import Credentials, SecretPattern, is_credential_prefix, parse_secret_pattern
+from sbusd.protocol.credentials import Credentials, Peer, SecretPattern, is_credential_prefix, make_peer, parse_secret_pattern, parse_sender
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 
 PREFIX = b"!/cred/100/1000/1111"
@@ -89,7 +91,7 @@ def test_every_id_that_is_named_must_be_the_peers(gid: int | None, uid: int | No
 
 
 @pytest.mark.parametrize("digits", [b"4294967296", b"9999999999", b"18446744073709552616", b"1" + b"0" * 4_000])
-def test_an_id_that_overflows_is_nobodys(digits: bytes) -> None:
+def test_an_overflowing_id_belongs_to_no_user(digits: bytes) -> None:
     """4,294,967,296 is 0 to who counts in 32 bits: root's."""
     root = Credentials(pid=0, uid=0, gid=0)
     last = Credentials(pid=(1 << 31) - 1, uid=(1 << 32) - 1, gid=(1 << 32) - 1)
@@ -100,7 +102,7 @@ def test_an_id_that_overflows_is_nobodys(digits: bytes) -> None:
         assert not secret.opens_to(PEER)
 
 
-def test_zeros_in_front_are_no_other_number() -> None:
+def test_leading_zeros_do_not_change_a_number() -> None:
     """The spelling of whoami does not match such a pattern, but the id is the peer's own, however many zeros it has."""
     assert parse_secret_pattern(b"!/cred//" + b"0" * 10_000 + b"1000//x").opens_to(PEER)
     assert parse_secret_pattern(b"!/cred//" + b"0" * 10_000 + b"//x") == SecretPattern(None, 0, None, b"x")
@@ -142,14 +144,14 @@ PREFIXES = st.sampled_from([b"", PREFIX, PREFIX + b"/" + PREFIX])
 
 
 @given(PEERS, PREFIXES, st.binary())
-def test_what_whoami_says_opens_to_its_peer(peer: Credentials, prefix: bytes, rest: bytes) -> None:
+def test_a_peer_may_subscribe_to_its_whoami_key(peer: Credentials, prefix: bytes, rest: bytes) -> None:
     secret = parse_secret_pattern(peer.key(prefix) + b"/" + rest, prefix)
     assert secret == SecretPattern(peer.gid, peer.uid, peer.pid, rest)
     assert secret.opens_to(peer)
 
 
 @given(PEERS, PEERS)
-def test_what_whoami_says_opens_to_nobody_else(peer: Credentials, other: Credentials) -> None:
+def test_the_key_of_whoami_is_private(peer: Credentials, other: Credentials) -> None:
     same = (peer.pid, peer.uid) == (other.pid, other.uid) and peer.gid in {other.gid, *other.groups}
     assert parse_secret_pattern(peer.key() + b"/").opens_to(other) is same
 
@@ -160,3 +162,33 @@ def test_parsing_is_total(rest: bytes, prefix: bytes) -> None:
         with contextlib.suppress(ProtocolError):
             secret = parse_secret_pattern(pattern, prefix)
             assert pattern.endswith(b"/" + secret.rest)
+
+
+def test_a_sender() -> None:
+    peer = parse_sender(b"!/from/12/!/cred/100/1000/4242")
+    assert peer == Peer(12, uid=1000, gid=100, pid=4242, key=b"!/cred/100/1000/4242")
+    assert peer.address == b"!/conn/12/"
+
+
+def test_behind_a_prefix_the_last_credentials_are_its_own() -> None:
+    key = b"!/cred/1/2/3/!/cred/100/1000/4242"
+    assert make_peer(7, key) == Peer(7, uid=1000, gid=100, pid=4242, key=key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"!/from/",
+        b"!/from/x/!/cred/1/2/3",
+        b"!/from/-1/!/cred/1/2/3",
+        b"!/from/1/!/cred/1/2/",
+        b"!/from/1/!/cred/1/2/3/",
+        b"!/from/1/x!/cred/1/2/3",
+        b"!/from/1/!/cred/1/2/99999999999",
+        b"!/from/1",
+    ],
+)
+def test_a_key_without_a_sender(key: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_sender(key)
+    assert caught.value.code is ErrorCode.EPROTO

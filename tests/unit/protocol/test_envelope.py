@@ -102,7 +102,7 @@ def test_unknown_members_are_ignored() -> None:
         ({"err": "x" * (TEXT_LIMITS["err"] + 1)}, "err"),
     ],
 )
-def test_what_is_wrong_is_named(members: dict[str, object], names: str) -> None:
+def test_errors_are_named(members: dict[str, object], names: str) -> None:
     value = {"ver": 1, "uid": "a", "cmd": "b"} | members
     with pytest.raises(ProtocolError, match=f"invalid envelope: {names} ") as caught:
         parse_envelope(json.dumps(value).encode())
@@ -113,14 +113,14 @@ def test_what_is_wrong_is_named(members: dict[str, object], names: str) -> None:
     "payload",
     [b"", b"\xff", b"{", b"[]", b"1", b"null", b"[" * 100_000, b'{"ver":1,"uid":"a","cmd":"b","exp":' + b"9" * 5_000 + b"}"],
 )
-def test_what_is_no_envelope_at_all(payload: bytes) -> None:
+def test_a_payload_that_is_not_an_envelope(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         parse_envelope(payload)
     assert caught.value.code is ErrorCode.EINVAL
 
 
 @pytest.mark.parametrize("missing", ["ver", "uid", "cmd"])
-def test_what_must_be_there(missing: str) -> None:
+def test_required_members(missing: str) -> None:
     value = {"ver": 1, "uid": "a", "cmd": "b"}
     del value[missing]
     with pytest.raises(ProtocolError, match=missing):
@@ -197,6 +197,6 @@ def test_a_call_has_a_digest_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("command", "problem"), [("a.b/c-d", ""), ("", "empty"), ("a b", ""), ("a\t", "print"), ("*", "patterns")])
-def test_what_can_be_a_command(command: str, problem: str) -> None:
+def test_valid_commands(command: str, problem: str) -> None:
     assert problem in command_problem(command)
     assert bool(problem) is bool(command_problem(command))

@@ -14,7 +14,7 @@ def test_the_tree() -> None:
     assert issubclass(SbusError, Exception)
 
 
-def test_an_error_carries_what_the_peer_is_told() -> None:
+def test_an_error_carries_the_text_for_the_peer() -> None:
     error = ProtocolError(ErrorCode.EMSGSIZE, "packet too long: 5 bytes, at most 4 are allowed")
     assert (error.code, error.words) == (ErrorCode.EMSGSIZE, "packet too long: 5 bytes, at most 4 are allowed")
     assert str(error) == "EMSGSIZE packet too long: 5 bytes, at most 4 are allowed"

@@ -1,8 +1,11 @@
+"""Which pattern matches which key, and could a pattern reach under a prefix? All short keys are tried in tests/property/test_overlap.py."""
+
 from __future__ import annotations
 
 import pytest
 
-from sbusd.protocol.keys import KeySpace, Namespace, pattern_matches
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.keys import KeySpace, Namespace, Reach, connection_address, parse_connection_address, pattern_matches
 
 EXAMPLES = [
     # The examples of sbus-protocol(7) §3, in their order.
@@ -176,7 +179,7 @@ def test_behind_a_server_the_prefix_is_guarded_too() -> None:
         assert not keyspace.matches(pattern, secret)
 
 
-def test_namespaces_say_what_is_reserved() -> None:
+def test_namespaces_define_the_reserved_keys() -> None:
     secrets, server = Namespace(b"!/cred/", 5, public=True), Namespace(b"!/", 2, public=False)
     addresses, events = Namespace(b"!/conn/", 3, public=True), Namespace(b"!/event/", 2, public=False)
     assert KeySpace().namespaces == (secrets, addresses, events, server)
@@ -187,3 +190,67 @@ def test_namespaces_say_what_is_reserved() -> None:
     assert KeySpace().namespace(b"!/conn/5/x") == addresses
     assert KeySpace().namespace(b"!/event/connect/5") == events
     assert KeySpace().namespace(b"!x") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reaches"),
+    [
+        (b"", True),
+        (b"*/", True),
+        (b"*", False),  # one segment alone
+        (b"*/x", True),
+        (b"l*/x", True),
+        (b"lab", False),
+        (b"lab*", False),
+        (b"lab/", True),
+        (b"lab/x", True),
+        (b"lab/*/y/", True),
+        (b"la*b/x", False),  # takes nothing at all
+        (b"lab*/x", True),
+        (b"labor/x", False),
+        (b"x/", False),
+        (b"lab/x*y/", False),
+        (b"!/", False),
+    ],
+)
+def test_patterns_that_reach_under_lab(pattern: bytes, reaches: bool) -> None:
+    assert Reach(KeySpace(), pattern).touches(b"lab/") is reaches
+
+
+@pytest.mark.parametrize("pattern", [b"lab", b"lab*", b"la*", b"labor", b"*", b"", b"l*/"])
+def test_a_prefix_need_not_end_with_its_segment(pattern: bytes) -> None:
+    assert Reach(KeySpace(), pattern).touches(b"la")
+
+
+def test_wildcards_reach_no_secret_and_a_spelled_out_pattern_does() -> None:
+    for pattern in (b"", b"*/", b"!*/", b"*/cred/", b"!/*/", b"!/cred/"):
+        assert not Reach(KeySpace(), pattern).touches(b"!/cred/")
+    assert Reach(KeySpace(), b"!/cred//1000//x").touches(b"!/cred/")
+    assert Reach(KeySpace(), b"!/cred//1000//*").touches(b"")
+    assert not Reach(KeySpace(), b"!/cred//1000//x").touches(b"!/cred//1001/")
+
+
+def test_the_separator_is_the_buses() -> None:
+    assert Reach(KeySpace(b"."), b"lab.*").touches(b"lab.x")
+    assert not Reach(KeySpace(b"."), b"lab/*").touches(b"lab.x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "within"), [(b"lab/", True), (b"lab/x*", True), (b"lab", False), (b"l*/", False), (b"", False), (b"lab*/", False)]
+)
+def test_a_pattern_is_within_a_prefix_if_it_spells_it_out(pattern: bytes, within: bool) -> None:
+    assert Reach(KeySpace(), pattern).is_within(b"lab/") is within
+
+
+def test_everything_is_within_the_empty_prefix() -> None:
+    assert Reach(KeySpace(), b"*").is_within(b"")
+
+
+def test_addresses_there_and_back() -> None:
+    assert parse_connection_address(connection_address(4_294_967_296)) == 4_294_967_296
+
+
+@pytest.mark.parametrize("address", [b"", b"!/conn/", b"!/conn/x/", b"!/conn/1", b"!/conn/1/x", b"!/conn/999999999999999999999/"])
+def test_an_invalid_address(address: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_connection_address(address)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import (
+    BATCH_HEAD,
+    LENGTH_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_PACKET_BYTES,
     Control,
     Packet,
     Publish,
@@ -17,6 +22,9 @@ from sbusd.protocol.packets import (
     Unsubscribe,
     control_packet,
     error_packet,
+    is_batch,
+    join_batch,
+    parse_batch,
     parse_error,
     parse_packet,
     publish_packet,
@@ -111,10 +119,10 @@ def test_no_packet_is_made_of_a_key_with_a_nul() -> None:
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
-def test_an_error_is_told_and_understood(code: ErrorCode) -> None:
-    told = error_packet(code, f"{code.value}: for a reason")
-    packet = parse_packet(told)
-    assert told.startswith(b"CMSG !/bus/error\0" + code.name.encode() + b" ")
+def test_an_error_is_encoded_and_parsed(code: ErrorCode) -> None:
+    reported = error_packet(code, f"{code.value}: for a reason")
+    packet = parse_packet(reported)
+    assert reported.startswith(b"CMSG !/bus/error\0" + code.name.encode() + b" ")
     assert isinstance(packet, Control)
     assert packet.payload is not None
     assert parse_error(packet.payload) == (code, f"{code.value}: for a reason")
@@ -128,7 +136,7 @@ def test_an_error_of_a_later_version_is_understood_as_far_as_it_goes() -> None:
     assert parse_error(b"disconnects x")[0] is None  # a name of the class, not of a code
 
 
-def test_words_that_are_no_unicode_can_be_told() -> None:
+def test_an_error_text_that_is_not_unicode_can_be_encoded() -> None:
     assert error_packet(ErrorCode.EINVAL, "bad \udcff") == b"CMSG !/bus/error\0EINVAL bad \\udcff"
 
 
@@ -144,3 +152,88 @@ def test_understanding_an_error_is_total(payload: bytes) -> None:
     code, words = parse_error(payload)
     assert code is None or payload.startswith(code.name.encode())
     assert isinstance(words, str)
+
+
+PACKETS = st.binary(min_size=1).filter(lambda packet: not is_batch(packet))
+
+
+def reported(batch: bytes) -> tuple[list[bytes], str]:
+    """Return what is in a malformed batch in front of the fault, and what the fault is."""
+    found: list[bytes] = []
+    with pytest.raises(ProtocolError) as raised:
+        found.extend(parse_batch(batch))
+    assert raised.value.code is ErrorCode.EINVAL
+    return found, raised.value.words
+
+
+def test_the_bytes_are_those_of_the_protocol() -> None:
+    assert join_batch([b"MSG a\0x", b"SUB b"]) == b"CMSG !/batch\0\7\0\0\0MSG a\0x\5\0\0\0SUB b"
+    assert BATCH_HEAD == b"CMSG !/batch\0"
+    assert LENGTH_BYTES == 4
+
+
+@given(st.lists(PACKETS, min_size=1))
+def test_joined_packets_are_split_again(packets: list[bytes]) -> None:
+    batch = join_batch(packets)
+    assert is_batch(batch)
+    assert list(parse_batch(batch)) == packets
+    assert len(batch) == len(BATCH_HEAD) + sum(LENGTH_BYTES + len(packet) for packet in packets)
+
+
+def test_a_batch_is_known_by_its_key() -> None:
+    assert is_batch(b"CMSG !/batch\0")
+    assert is_batch(b"CMSG !/batch")
+    assert not is_batch(b"CMSG !/batches\0")
+    assert not is_batch(b"MSG !/batch\0")
+    assert not is_batch(b"CMSG batch/on")
+
+
+@pytest.mark.parametrize("batch", [b"CMSG !/batch", BATCH_HEAD])
+def test_a_batch_of_nothing_is_a_fault(batch: bytes) -> None:
+    assert reported(batch) == ([], "malformed batch: it contains no packet")
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains no packet"):
+        join_batch([])
+
+
+def test_of_a_malformed_batch_the_packets_in_front_of_the_fault_come() -> None:
+    good = join_batch([b"MSG a\0x", b"CMSG echo/off"])
+    front = [b"MSG a\0x", b"CMSG echo/off"]
+    assert reported(good + b"\1\0\0") == (front, "malformed batch: 3 bytes left for a length of 4 bytes")
+    assert reported(good + struct.pack("<I", 6) + b"MSG a") == (front, "malformed batch: 5 bytes left for a packet of 6 bytes")
+    assert reported(good + b"\xff\xff\xff\xff") == (front, "malformed batch: 0 bytes left for a packet of 4294967295 bytes")
+    assert reported(good + bytes(4) + b"\1\0\0\0x") == (front, "malformed batch: it contains an empty packet")
+
+
+@pytest.mark.parametrize("inner", [b"CMSG !/batch", BATCH_HEAD, join_batch([b"MSG a\0"])])
+def test_a_nested_batch_is_rejected(inner: bytes) -> None:
+    batch = join_batch([b"MSG a\0x"]) + struct.pack("<I", len(inner)) + inner + struct.pack("<I", 5) + b"SUB a"
+    assert reported(batch) == ([b"MSG a\0x"], "malformed batch: it contains another batch")
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains another batch"):
+        join_batch([b"MSG a\0x", inner])
+
+
+def test_a_batch_contains_only_packets_and_is_at_most_as_long_as_a_packet() -> None:
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains an empty packet"):
+        join_batch([b"MSG a\0x", b""])
+    longest = MAX_PACKET_BYTES - len(BATCH_HEAD) - LENGTH_BYTES
+    assert len(join_batch([bytes(longest)])) == MAX_PACKET_BYTES
+    with pytest.raises(ProtocolError, match="EMSGSIZE batch too long: 409601 bytes, at most 409600 are allowed"):
+        join_batch([bytes(longest + 1)])
+
+
+def test_a_batch_that_is_cut_anywhere_gives_whole_packets_alone() -> None:
+    packets = [b"MSG a\0x", b"SUB b", b"CMSG !/bus/ping\0token"]
+    whole = join_batch(packets)
+    ends = [len(join_batch(packets[: count + 1])) for count in range(len(packets))]
+    for length in range(len(BATCH_HEAD), len(whole)):
+        if length in ends:
+            assert list(parse_batch(whole[:length])) == packets[: ends.index(length) + 1]
+        else:
+            assert reported(whole[:length])[0] == packets[: sum(end < length for end in ends)]
+
+
+def test_the_sizes_are_those_of_the_protocol() -> None:
+    """409,600 bytes is the original's; a key is as long as a path can be, with its NUL."""
+    assert MAX_PACKET_BYTES == 409_600
+    assert MAX_KEY_BYTES == 4_096
+    assert MAX_BATCH_BYTES == 65_536

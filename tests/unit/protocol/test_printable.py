@@ -24,7 +24,7 @@ from sbusd.protocol.printable import printable
         ("", ""),
     ],
 )
-def test_what_does_not_print_is_escaped(text: bytes | str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: bytes | str, shown: str) -> None:
     assert printable(text) == shown
 
 

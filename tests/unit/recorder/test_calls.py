@@ -1,4 +1,4 @@
-"""Requests and replies: joined by one number, and by nobody else's."""
+"""Requests and replies are joined by their own number only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.record.kinds import Role
+from sbusd.archive.record.schema import Role
 from sbusd.recorder.calls import CallRecognizer
 
 BOOK = CallRecognizer("alpha", "boot")
@@ -31,7 +31,7 @@ def test_a_request_and_its_reply_have_one_number(key: bytes) -> None:
     assert -(2**63) <= request.call_id < 2**63
 
 
-def test_a_reply_that_tells_an_error_has_failed() -> None:
+def test_a_reply_with_an_error_has_failed() -> None:
     reply = BOOK.part(RET.encode(), envelope(err="no such account"), 9)
     assert reply is not None
     assert reply.failed is True
@@ -76,7 +76,7 @@ def test_another_call_has_another_number(book: CallRecognizer, sender: int | Non
         (b"rpc/add", b"\xff{}"),
     ],
 )
-def test_what_is_no_calls_is_none(key: bytes, payload: bytes) -> None:
+def test_a_message_that_is_not_a_call_is_none(key: bytes, payload: bytes) -> None:
     assert BOOK.part(key, payload, 7) is None
 
 
@@ -92,11 +92,11 @@ _NOT_TAKEN: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("changes", _NOT_TAKEN)
-def test_an_envelope_that_nobody_takes_is_none_here_either(changes: dict[str, object]) -> None:
+def test_an_envelope_that_clients_reject_is_rejected_here_too(changes: dict[str, object]) -> None:
     assert BOOK.part(b"rpc/add", envelope(**changes), 7) is None
 
 
-def test_a_request_that_waits_for_ever_has_no_number_of_seconds() -> None:
+def test_a_request_without_a_timeout_has_no_number_of_seconds() -> None:
     request = BOOK.part(b"rpc/add", envelope(exp=0), 7)
     assert request is not None
     assert request.expires_seconds is None

@@ -14,35 +14,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
-from sbusd.archive.record.schema import Row, batch_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
-from tests.support.recorders import Book, recorded
+from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message, numbered, rows
 
 GIB = 1 << 30
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def log() -> RecordedLog:
+    return RecordedLog()
 
 
 @pytest.fixture
-def make(tmp_path: Path, book: Book) -> Callable[..., Converter]:
+def make(tmp_path: Path, log: RecordedLog) -> Callable[..., Converter]:
     (tmp_path / "archive").mkdir()
     (tmp_path / "spool").mkdir()
 
     def make(quota: int = GIB) -> Converter:
         retention = Retention(tmp_path / "archive", "alpha", quota, 1e9)
         retention.load()
-        return Converter(tmp_path / "archive", retention, book, wall_ns=lambda: NOON, retry_seconds=0.01)
+        return Converter(tmp_path / "archive", retention, log, wall_ns=lambda: NOON, retry_seconds=0.01)
 
     return make
 
@@ -100,8 +98,8 @@ def test_rows_of_two_hours_are_two_segments(tmp_path: Path, make: Callable[..., 
     assert [entry.hour for entry in convert(tmp_path / "archive", read_wal(writer.path))] == [12, 13]
 
 
-def test_an_archive_that_cannot_be_written_is_said_once_and_tried_again(
-    tmp_path: Path, make: Callable[..., Converter], book: Book, monkeypatch: pytest.MonkeyPatch
+def test_an_unwritable_archive_is_logged_once_and_retried(
+    tmp_path: Path, make: Callable[..., Converter], log: RecordedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = threading.Semaphore(0)
     full = threading.Event()
@@ -119,15 +117,15 @@ def test_an_archive_that_cannot_be_written_is_said_once_and_tried_again(
     converter.start()
     for _ in range(3):
         assert tries.acquire(timeout=30)
-    assert [event for event, _ in book.records] == [ARCHIVE_FAILED]
+    assert [event for event, _ in log.records] == [ARCHIVE_FAILED]
     full.clear()
     assert tries.acquire(timeout=30)
     assert converter.close(30)
-    assert [event for event, _ in book.records] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [event for event, _ in log.records] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
 
 
-def test_at_the_end_a_file_that_cannot_be_converted_is_kept(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+def test_at_the_end_a_file_that_cannot_be_converted_is_kept(tmp_path: Path, make: Callable[..., Converter], log: RecordedLog) -> None:
     converter = make()
     path = spooled(tmp_path, 1, 3)
     (tmp_path / "archive" / "date=2026-11-20").write_text("in the way")
@@ -136,10 +134,10 @@ def test_at_the_end_a_file_that_cannot_be_converted_is_kept(tmp_path: Path, make
     assert not converter.close(30)
     assert converter.failure is None
     assert path.exists()
-    assert len(book.facts(ARCHIVE_FAILED)) == 1
+    assert len(log.facts(ARCHIVE_FAILED)) == 1
 
 
-def test_a_damaged_stretch_is_in_the_record_as_a_count(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+def test_a_damaged_stretch_is_in_the_record_as_a_count(tmp_path: Path, make: Callable[..., Converter], log: RecordedLog) -> None:
     converter = make()
     path = spooled(tmp_path, 1, 5)
     content = bytearray(path.read_bytes())
@@ -151,10 +149,10 @@ def test_a_damaged_stretch_is_in_the_record_as_a_count(tmp_path: Path, make: Cal
     rows = recorded(tmp_path / "archive")
     assert [row.seq for row in rows] == [1, 2, 3, 4, 5]
     assert [(row.seq, row.lost, row.ts) for row in rows if row.kind == Kind.GAP] == [(3, 1, message(2).ts)]
-    assert len(book.facts(DAMAGED)) == 1
+    assert len(log.facts(DAMAGED)) == 1
 
 
-def test_what_is_no_write_ahead_is_set_aside(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+def test_a_file_that_is_not_a_write_ahead_log_is_set_aside(tmp_path: Path, make: Callable[..., Converter], log: RecordedLog) -> None:
     converter = make()
     path = wal_path(tmp_path / "spool", 1)
     path.write_bytes(b"something else")
@@ -164,10 +162,10 @@ def test_what_is_no_write_ahead_is_set_aside(tmp_path: Path, make: Callable[...,
     assert converter.close(30)
     assert [row.seq for row in recorded(tmp_path / "archive")] == [2]
     assert path.with_name(path.name + ".damaged").read_bytes() == b"something else"
-    assert "; renamed to " in str(book.facts(DAMAGED)[0]["reason"])
+    assert "; renamed to " in str(log.facts(DAMAGED)[0]["reason"])
 
 
-def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: Callable[..., Converter], log: RecordedLog) -> None:
     archive = tmp_path / "archive"
     for first in (1, 2, 3):
         path = spooled(tmp_path, first, first)
@@ -181,7 +179,7 @@ def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: 
     assert [row.seq for row in recorded(archive)] == [3, 4]
     removed = [entry for entry in RecordReader(archive).entries(removed=True) if entry.is_removed]
     assert [(entry.first_seq, entry.removed_because, entry.removed_at) for entry in removed] == [(1, "quota", NOON), (2, "quota", NOON)]
-    assert sum(int(facts["segments"]) for facts in book.facts(REMOVED)) == 2
+    assert sum(int(facts["segments"]) for facts in log.facts(REMOVED)) == 2
 
 
 def test_a_mistake_of_the_recorder_itself_is_kept_for_its_loop(

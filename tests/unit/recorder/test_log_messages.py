@@ -6,7 +6,7 @@ import re
 import string
 
 from sbusd.recorder import log_messages as journal
-from sbusd.systemd.log_record import LogMessage
+from sbusd.systemd.log_records import LogMessage
 
 
 def test_each_call_gives_all_facts() -> None:

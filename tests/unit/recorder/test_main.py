@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.recorders import recorded
-from tests.support.tapped import TappedBus, message_packet
+from tests.support.recorder_fakes import recorded
+from tests.support.tapped_bus import TappedBus, message_packet
 from tools.stage import ROOT
 
 COMMAND = [sys.executable, "-m", "sbusd.recorder.main"]
@@ -36,7 +36,7 @@ def bus(tmp_path: Path) -> Iterator[TappedBus]:
         yield bus
 
 
-def test_it_records_until_it_is_told_to_end(bus: TappedBus, config: Path, tmp_path: Path) -> None:
+def test_it_records_until_it_is_stopped(bus: TappedBus, config: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "--address", str(bus.path), "-C", str(config), "--verbose"]
     with subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

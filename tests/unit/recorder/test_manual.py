@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import tomllib
@@ -13,17 +14,16 @@ import pytest
 import typer.main
 
 from sbusd.archive.record.index import INDEX_VERSION, OTHERS, IndexEntry
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind
 from sbusd.archive.record.segments import ROW_GROUP_ROWS
 from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
-from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.recorder import main, quota, subscription_snapshot
+from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbusd.recorder import main, quota
 from sbusd.recorder.log_messages import MESSAGES
-from sbusd.recorder.recording import MAX_BATCH_BYTES
+from sbusd.recorder.recording import MAX_BATCH_BYTES, MAX_PATTERNS
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -97,7 +97,7 @@ def test_the_rule_that_the_page_speaks_of_lets_the_service_listen(tmp_path: Path
 def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOG MESSAGES"), re.MULTILINE)
     assert {name for item in items for name in item.split(" , ")} == {event.name for event in MESSAGES}
-    assert f"more than {subscription_snapshot.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOG MESSAGES"))
+    assert f"more than {MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOG MESSAGES"))
 
 
 def test_the_shares_of_the_disk_are_documented() -> None:
@@ -116,9 +116,7 @@ def test_the_shares_of_the_disk_are_documented() -> None:
 
 
 def test_the_status_is_documented() -> None:
-    assert f"{main.EX_CONFIG} An administrator must act" in words(
-        re.sub(r"^\.It ", "", section(PROGRAM, "EXIT STATUS"), flags=re.MULTILINE)
-    )
+    assert f"{os.EX_CONFIG} An administrator must act" in words(re.sub(r"^\.It ", "", section(PROGRAM, "EXIT STATUS"), flags=re.MULTILINE))
 
 
 def test_every_column_is_documented_in_its_order() -> None:
@@ -154,7 +152,7 @@ def test_the_form_of_a_segment_is_documented() -> None:
 def test_the_page_is_clean(page: Path) -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages need not be installed on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

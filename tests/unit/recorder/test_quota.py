@@ -1,4 +1,4 @@
-"""The disk quota is shared fairly: what one user writes does not cost another its record."""
+"""A flood removes the record of its own user; the ranking of users gives the lowest first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record.index import MAX_ENTRY_BYTES, OTHERS, IndexEntry, last_position, write_entry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, batch_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import REMOVED
-from sbusd.recorder.quota import MAX_USERS, ROW_BYTES, bytes_by_user, common_limit, next_to_remove
+from sbusd.recorder.quota import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal
-from tests.support.recorders import Book, recorded
+from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
 
 ALICE, BOB, CAROL = 1_000, 1_001, 1_002
@@ -39,7 +38,7 @@ class Hosted:
     """An archive of one host, and the files of its write-ahead, each converted as it is written."""
 
     def __init__(self, folder: Path, quota: int) -> None:
-        self.archive, self.spool, self.book = folder / "archive", folder / "spool", Book()
+        self.archive, self.spool, self.log = folder / "archive", folder / "spool", RecordedLog()
         for each in (self.archive, self.spool):
             each.mkdir()
         self.quota, self.seq = quota, 0
@@ -48,7 +47,7 @@ class Hosted:
         """Convert a file for each of *batches*, with a recorder that is new."""
         retention = Retention(self.archive, "alpha", self.quota, 1e9)
         retention.load()
-        converter = Converter(self.archive, retention, self.book, wall_ns=lambda: NOON, retry_seconds=0.01)
+        converter = Converter(self.archive, retention, self.log, wall_ns=lambda: NOON, retry_seconds=0.01)
         for rows in batches:
             converter.submit(self.spooled(rows))
         converter.start()
@@ -73,7 +72,7 @@ def flood(uid: int, size: int) -> list[Row]:
     return [of(uid, message(0, payload=os.urandom(size)))]
 
 
-def test_a_flood_of_one_user_costs_nobody_else_a_row(tmp_path: Path) -> None:
+def test_a_flood_of_one_user_removes_no_row_of_others(tmp_path: Path) -> None:
     """On a tree with one pool for all, the oldest rows went first, whosever they were."""
     host = Hosted(tmp_path, QUOTA)
     host.write([of(uid, message(0)) for uid in (ALICE, None, CAROL, ALICE)])
@@ -82,10 +81,10 @@ def test_a_flood_of_one_user_costs_nobody_else_a_row(tmp_path: Path) -> None:
     assert [host.rows_of(uid) for uid in (ALICE, None, CAROL)] == [2, 1, 31]
     assert 0 < host.rows_of(BOB) < 30
     assert sum(entry.bytes for entry in RecordReader(host.archive).entries()) <= host.quota
-    assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {f"user {BOB}"}
+    assert {facts["whose"] for facts in host.log.facts(REMOVED)} == {f"user {BOB}"}
 
 
-def test_what_a_user_within_the_share_has_stays_whoever_writes_much(tmp_path: Path) -> None:
+def test_rows_of_a_user_within_the_share_are_kept(tmp_path: Path) -> None:
     host = Hosted(tmp_path, 600_000)
     for uid, size, files in ((ALICE, 20_000, 8), (BOB, 100_000, 20)):
         for _ in range(files):
@@ -116,7 +115,7 @@ def many() -> list[Row]:
     return [of(100_000 + uid, message(0, payload=bytes(8))) for uid in range(MAX_USERS + 1_000)]
 
 
-def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_users_of_one_person_remove_no_row_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, users that no entry named were counted nowhere: they filled the common segments, and everybody's oldest rows went."""
     monkeypatch.setattr("sbusd.recorder.quota.MAX_USERS", 3)
     host = Hosted(tmp_path, QUOTA)
@@ -132,7 +131,7 @@ def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monk
     others = [entry for entry in RecordReader(host.archive).entries() if entry.uid == OTHERS]
     assert all(not entry.users and entry.unnamed == 98 * (ROW_BYTES + 500 + 3) for entry in others)
     assert {entry.uid for entry in RecordReader(host.archive).entries(removed=True) if entry.is_removed} == {OTHERS}
-    assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {"users beyond the 3 lowest user ids"}
+    assert {facts["whose"] for facts in host.log.facts(REMOVED)} == {"users beyond the 3 lowest user ids"}
 
 
 def test_rows_of_more_users_than_an_entry_names(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(
     assert (len(made.users), made.rows, made.unnamed) == (MAX_USERS, MAX_USERS + 1_000, 1_000 * (ROW_BYTES + 8 + 3))
     retention = Retention(host.archive, "alpha", host.quota, 1e9)
     retention.load()
-    again = Converter(host.archive, retention, host.book, wall_ns=lambda: NOON)
+    again = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
     again.submit(path)
     again.start()
     assert again.close(60)
@@ -163,10 +162,10 @@ def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(
 
 @pytest.mark.parametrize("max_users", [1, 2, 1_000])
 @pytest.mark.parametrize("interrupted", range(5))
-def test_whoever_is_interrupted_makes_the_same_segments(
+def test_an_interrupted_run_creates_the_same_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int
 ) -> None:
-    """A try that failed has counted nobody's bytes, and the next one must put no row where it is a second time."""
+    """A failed attempt has counted no bytes, and the next attempt must not write any row twice."""
     monkeypatch.setattr("sbusd.recorder.quota.MAX_USERS", max_users)
     host = Hosted(tmp_path, QUOTA)
     rows = [
@@ -183,7 +182,7 @@ def test_whoever_is_interrupted_makes_the_same_segments(
 
         patched.setattr("sbusd.recorder.converter.write_segments", write)
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
-        converter = Converter(host.archive, retention, host.book, wall_ns=lambda: NOON)
+        converter = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
         path = host.spooled(rows)
         converter.submit(path)
         converter.start()
@@ -194,7 +193,7 @@ def test_whoever_is_interrupted_makes_the_same_segments(
         host.quota = 1 << 40 if interrupted == 2 else 300_000
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
         retention.load()
-        again = Converter(host.archive, retention, host.book, wall_ns=lambda: NOON)
+        again = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
         again.submit(path)
         again.start()
         assert again.close(60)
@@ -212,7 +211,7 @@ def test_a_write_ahead_that_begins_with_a_row_of_a_user_apart(tmp_path: Path) ->
     assert last_position(host.archive, "alpha") == 7
 
 
-def test_what_rows_take(tmp_path: Path) -> None:
+def test_the_size_of_rows(tmp_path: Path) -> None:
     rows = [of(ALICE, message(1, key="k" * 50, payload=b"x" * 100)), of(BOB, Row(1, 2, "denial", reason="12345")), of(None, message(3))]
     assert bytes_by_user(pa.Table.from_batches([batch_of(rows)])) == {ALICE: ROW_BYTES + 150, BOB: ROW_BYTES + 5}
     assert bytes_by_user(pa.Table.from_batches([batch_of([])])) == {}
@@ -222,14 +221,14 @@ def test_what_rows_take(tmp_path: Path) -> None:
     ("own", "common", "users", "expected"),
     [(None, 0, 0, None), (None, 9, 1, None), ((2, 6), 6, 1, 2), ((2, 6), 7, 1, None), ((1, 5), 9, 2, 1), ((1, 5), 4, 0, 1)],
 )
-def test_who_has_most(own: tuple[int, int] | None, common: int, users: int, expected: int | None) -> None:
+def test_the_users_with_the_most_rows(own: tuple[int, int] | None, common: int, users: int, expected: int | None) -> None:
     assert next_to_remove(own, common, users) == expected
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 120_000), min_size=1, max_size=4), max_size=60), st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], restarts: bool) -> None:
-    """The plain model: what each has written, and what is left of it."""
+    """A plain model: the rows that each user has written, and those that remain."""
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder)
         retention = Retention(archive, "alpha", QUOTA, 1e9)
@@ -266,3 +265,30 @@ def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], rest
             share = QUOTA // users - common_limit(QUOTA, users)
             for uid, size in written.items():
                 assert left[uid] >= min(size, share - most[uid] * (size > share)), (uid, share)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(-3, 3)), max_size=300))
+def test_the_first_is_the_one_that_a_search_finds(changes: list[tuple[int, int | None]]) -> None:
+    ranking: Ranking[int] = Ranking()
+    numbers: dict[int, int] = {}
+    for key, number in changes:
+        if number is not None:
+            numbers[key] = number
+            ranking.put(key, number)
+        elif key in numbers:
+            del numbers[key]
+            ranking.drop(key)
+        else:
+            with pytest.raises(KeyError):
+                ranking.drop(key)
+        assert ranking.first() == min(numbers, key=lambda each: (numbers[each], each), default=None)
+        assert len(ranking) == len(numbers)
+
+
+def test_outdated_entries_are_removed() -> None:
+    ranking: Ranking[str] = Ranking()
+    ranking.put("first", -1)
+    for number in range(10_000):
+        ranking.put("changing", number)
+        assert len(ranking._items) <= 100
+    assert ranking.first() == "first"

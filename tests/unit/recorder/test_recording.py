@@ -1,4 +1,4 @@
-"""Rows to the disk: when they are written, when a file ends, and what becomes of them when it cannot be."""
+"""Rows become durable in batches and files; each hour can repeat the active subscriptions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row, rows_of
+from sbusd.archive.record.schema import Kind, Row, rows_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import RESUMED, SUSPENDED
-from sbusd.recorder.recording import MAX_BATCH_BYTES, RETRY_SECONDS, Recording
+from sbusd.recorder.recording import MAX_BATCH_BYTES, RETRY_SECONDS, Recording, SubscriptionSnapshot
 from sbusd.recorder.wal import read_wal, wal_files
-from tests.support.recorders import Book, Hands
+from tests.support.recorder_fakes import ManualClocks, RecordedLog
 from tests.support.records import NOON, message
 
 
@@ -25,8 +24,8 @@ class Setup:
     """A recording with clocks that stand still, and what it says."""
 
     def __init__(self, spool: Path, **settings: Any) -> None:
-        self.hands = Hands()
-        self.book = Book()
+        self.hands = ManualClocks()
+        self.log = RecordedLog()
         self.finished: list[Path] = []
         self.durable: list[int] = []
         self.refusal: str | None = None
@@ -35,7 +34,7 @@ class Setup:
             dataclasses.replace(RecorderSettings(archive="/nowhere", spool=str(spool)), **settings),
             "alpha",
             1,
-            self.book,
+            self.log,
             self.finished.append,
             durable=self.durable.append,
             refusal=lambda _bytes: self.refusal,
@@ -139,7 +138,7 @@ def test_an_hour_ends_with_the_first_row_of_the_next(setup: Setup) -> None:
     assert [read_wal(path).rows for path in setup.finished] == [1, 2]
 
 
-def test_the_end_writes_what_waits(setup: Setup) -> None:
+def test_the_end_writes_pending_rows(setup: Setup) -> None:
     setup.recording.add(message(0))
     setup.recording.close()
     assert setup.durable == [1]
@@ -150,7 +149,7 @@ def _fail(_fd: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_said_once_and_what_is_missing_is_recorded(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_logged_once_and_missing_rows_are_recorded(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.recording.add(message(0))
     setup.wait()
     with monkeypatch.context() as full:
@@ -161,13 +160,13 @@ def test_a_full_disk_is_said_once_and_what_is_missing_is_recorded(setup: Setup, 
         for _ in range(3):
             setup.wait()
         setup.recording.add(message(0))
-        assert setup.book.records == [(SUSPENDED, {"reason": "No space left on device"})]
+        assert setup.log.records == [(SUSPENDED, {"reason": "No space left on device"})]
         assert setup.recording.due == pytest.approx(setup.hands.seconds + RETRY_SECONDS)
     begun = setup.hands.wall_ns
     setup.wait()
     setup.recording.add(message(0))
     setup.recording.close()
-    assert setup.book.facts(RESUMED) == [{"lost": 6}]
+    assert setup.log.facts(RESUMED) == [{"lost": 6}]
     rows = setup.rows()
     assert [(row.seq, row.kind, row.lost) for row in rows] == [(1, "message", None), (2, "gap", 6), (3, "message", None)]
     assert rows[1].reason == "No space left on device"
@@ -191,16 +190,57 @@ def test_a_quota_that_is_used_up_is_as_a_full_disk(setup: Setup) -> None:
     setup.refusal = "no room"
     setup.recording.add(message(0))
     setup.wait()
-    assert setup.book.records == [(SUSPENDED, {"reason": "no room"})]
+    assert setup.log.records == [(SUSPENDED, {"reason": "no room"})]
     setup.refusal = None
     setup.wait()
     assert [(row.kind, row.lost, row.reason) for row in setup.rows()] == [(Kind.GAP, 1, "no room")]
 
 
-def test_an_end_while_suspended_tells_what_is_missing_if_it_can(setup: Setup) -> None:
+def test_an_end_while_suspended_reports_missing_rows_if_possible(setup: Setup) -> None:
     setup.refusal = "no room"
     setup.recording.add(message(0))
     setup.wait()
     setup.refusal = None
     setup.recording.close()
     assert [(row.kind, row.lost) for row in setup.rows()] == [(Kind.GAP, 1)]
+
+
+def happened(kind: Kind, conn: int | None, pattern: str | None = None) -> Row:
+    return Row(NOON, 0, kind, pattern, conn, uid=1000 + (conn or 0))
+
+
+def known(standing: SubscriptionSnapshot) -> set[tuple[int | None, str | None]]:
+    rows = list(standing.rows(NOON + 5))
+    assert len(rows) == len(standing)
+    assert all((row.kind, row.ts, row.uid) == (Kind.STANDING, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
+    return {(row.conn, row.key) for row in rows}
+
+
+def test_subscriptions_are_listed_until_they_end() -> None:
+    standing = SubscriptionSnapshot()
+    for conn, pattern in [(1, "a"), (2, "a"), (1, "a"), (None, "x")]:
+        standing.note(happened(Kind.SUBSCRIBE, conn, pattern))
+    assert not standing.knows(happened(Kind.STANDING, 1, "b"))
+    standing.note(happened(Kind.STANDING, 1, "b"))
+    assert [standing.knows(happened(Kind.STANDING, *each)) for each in ((1, "b"), (2, "b"), (3, "a"), (None, "x"))] == [True, *[False] * 3]
+    assert known(standing) == {(1, "a"), (1, "b"), (2, "a")}
+    standing.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
+    standing.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
+    standing.note(happened(Kind.UNSUBSCRIBE, 9, "a"))
+    standing.note(happened(Kind.MESSAGE, 1, "b"))
+    assert known(standing) == {(1, "b"), (2, "a")}
+    standing.note(happened(Kind.DISCONNECT, 1))
+    standing.note(happened(Kind.DISCONNECT, 9))
+    assert known(standing) == {(2, "a")}
+    standing.clear()
+    assert known(standing) == set()
+
+
+def test_omitted_items_are_counted() -> None:
+    standing = SubscriptionSnapshot(most=2)
+    for number in range(5):
+        standing.note(happened(Kind.SUBSCRIBE, number, "a"))
+    assert (len(standing), standing.forgotten) == (2, 3)
+    standing.note(happened(Kind.DISCONNECT, 0))
+    standing.note(happened(Kind.SUBSCRIBE, 7, "b"))
+    assert known(standing) == {(1, "a"), (7, "b")}

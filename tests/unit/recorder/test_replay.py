@@ -9,12 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbusd.archive.errors import RecordError
-from sbusd.archive.record.kinds import Kind
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
-from sbusd.archive.record.schema import Row, batch_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.recorder.replay import RecordedMessage, Replay, SkippedMessages, paced
 from tests.support.records import NOON, message
 
@@ -40,7 +38,7 @@ def test_only_keys_that_are_asked_for(tmp_path: Path) -> None:
     assert [each.key for each in Replay(archive, b"\xff")] == [b"\xff"]
 
 
-def test_what_cannot_be_published_is_counted(tmp_path: Path) -> None:
+def test_unpublishable_messages_are_counted(tmp_path: Path) -> None:
     some = [
         message(1, "whole"),
         message(2, "cut", b"ab")._replace(payload_bytes=3),
@@ -57,14 +55,14 @@ def test_what_cannot_be_published_is_counted(tmp_path: Path) -> None:
     assert replay.missing == 12
 
 
-def test_a_segment_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_removed_segment_is_reported(tmp_path: Path) -> None:
     archive = archive_of(tmp_path, [message(1)])
     archive.path(archive.entries()[0]).unlink()
     with pytest.raises(RecordError, match="missing, but named in the index"):
         list(Replay(archive))
 
 
-def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_key_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="invalid key "):
         list(Replay(archive_of(tmp_path, [message(1, "\\")])))
 
@@ -100,7 +98,7 @@ def test_messages_are_as_far_apart_as_they_were_by_the_speed(speed: float, slept
     assert clock.slept == slept
 
 
-def test_what_fell_behind_catches_up() -> None:
+def test_a_delayed_replay_catches_up() -> None:
     clock = Clock(step=2.0)  # each look at the clock takes two seconds
     list(paced(_messages(), 1.0, clock, clock.sleep))
     assert clock.slept == []

@@ -13,9 +13,8 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
-from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import batch_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.recorder.retention import Retention
 from tests.support.records import NOON, message
 
@@ -93,7 +92,7 @@ def test_a_segment_that_is_written_again_counts_once(tmp_path: Path) -> None:
     assert retention.bytes == 0
 
 
-def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_removed_is_reported(tmp_path: Path) -> None:
     put(tmp_path, 1, NOON)
     retention = Retention(tmp_path, "alpha", 1, DAY_SECONDS)
     retention.load()
@@ -136,7 +135,7 @@ def work_of(users: int, monkeypatch: pytest.MonkeyPatch) -> int:
     return count
 
 
-def test_cleaning_takes_work_in_proportion_to_what_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_of_cleaning_is_proportional_to_the_removed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a user with many numbers makes each removal slower for all. What is counted is work, not time."""
     few, many = (work_of(users, monkeypatch) for users in (50, 400))
     assert many < 2 * 8 * few

@@ -1,4 +1,4 @@
-"""What the tap says, as rows: every kind, and nothing that a later step could stumble over."""
+"""Packets of the tap become rows, with as much of their payloads as the rules allow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.schema import Row, batch_of, rows_of
+from sbusd.archive.record.schema import Kind, Row, batch_of, rows_of
+from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.envelope import Envelope, call_digest
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.recorder.calls import CallRecognizer
-from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.rows import Keep, PayloadPolicy, RowBuilder
 from tests.support.records import NOON
-from tests.support.tapped import fact, message_packet, tap_packet
+from tests.support.tapped_bus import fact, message_packet, tap_packet
 
 
 class Units:
@@ -64,7 +64,7 @@ def test_connections_that_missed_a_message_are_kept(maker: RowBuilder, missed: l
 
 
 @pytest.mark.parametrize("missed", [7, "7", [-1], ["7"], [2**63], [True], [None], {}])
-def test_what_is_no_list_of_connections_is_counted_as_unreadable(maker: RowBuilder, missed: object) -> None:
+def test_an_invalid_connection_list_is_counted_as_unreadable(maker: RowBuilder, missed: object) -> None:
     assert maker.row(message_packet(b"a", b"", missed=missed)) is None
     assert maker.unreadable == 1
 
@@ -107,18 +107,18 @@ def test_subscriptions(maker: RowBuilder, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value, pattern="a/*"))) == row(kind, key="a/*")
     odd = fact(kind.value, pattern=r"\xff", pattern_base64=base64.b64encode(b"\xff").decode())
     assert maker.row(tap_packet(odd)) == row(kind, key=r"\xff")
-    # Without its bytes beside it, a backslash in a pattern is a backslash.
+    # Without the bytes of the pattern, a backslash is an ordinary character.
     assert maker.row(tap_packet(fact(kind.value, pattern=r"\xff"))) == row(kind, key=r"\\xff")
 
 
 def test_a_denial(maker: RowBuilder) -> None:
-    told = fact("denial", packet="SUB", error="EACCES", reason="not yours", count=3, key="!/cred//0//x")
-    assert maker.row(tap_packet(told)) == row(Kind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3)
+    reported = fact("denial", packet="SUB", error="EACCES", reason="not yours", count=3, key="!/cred//0//x")
+    assert maker.row(tap_packet(reported)) == row(Kind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3)
 
 
-def test_a_denial_of_somebody_who_never_connected(maker: RowBuilder) -> None:
-    told = {"kind": "denial", "time": NOON, "cred": "!/cred/100/1000/4321", "packet": "CONNECT", "error": "EMFILE", "reason": "full"}
-    assert maker.row(tap_packet(told)) == row(Kind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1)
+def test_a_denial_of_an_unknown_connection(maker: RowBuilder) -> None:
+    reported = {"kind": "denial", "time": NOON, "cred": "!/cred/100/1000/4321", "packet": "CONNECT", "error": "EMFILE", "reason": "full"}
+    assert maker.row(tap_packet(reported)) == row(Kind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1)
 
 
 def test_a_loss(maker: RowBuilder) -> None:
@@ -126,20 +126,20 @@ def test_a_loss(maker: RowBuilder) -> None:
 
 
 def test_a_relay_attempt(maker: RowBuilder) -> None:
-    told = {"twin": 1002, "attempt": 2, "cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9}
-    made = maker.row(message_packet(b"relay/attempt", json.dumps(told).encode()))
+    reported = {"twin": 1002, "attempt": 2, "cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9}
+    made = maker.row(message_packet(b"relay/attempt", json.dumps(reported).encode()))
     expected = {"call_cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9, "twin": 1002, "attempt": 2}
     assert made == row(Kind.RELAY, key="relay/attempt", **expected)
     call = Envelope("add", "u", reply_to="!/conn/7/ret/u")
     digest = call_digest(7, call.reply_to.encode(), call.uid)
-    joined = maker.row(message_packet(b"relay/attempt", json.dumps(told | {"call": digest}).encode()))
+    joined = maker.row(message_packet(b"relay/attempt", json.dumps(reported | {"call": digest}).encode()))
     asked = maker.row(message_packet(b"relay/1002/add", call.encode()))
     assert joined is not None
     assert asked is not None
     assert joined == row(Kind.RELAY, key="relay/attempt", call_id=joined.call_id, **expected)
     assert joined.call_id == asked.call_id is not None
     for strange in ("", digest[1:], digest.upper(), digest + "0", 5, None):
-        odd = maker.row(message_packet(b"relay/attempt", json.dumps(told | {"call": strange}).encode()))
+        odd = maker.row(message_packet(b"relay/attempt", json.dumps(reported | {"call": strange}).encode()))
         assert odd == made
     other = maker.row(message_packet(b"relay/attempt", b"something else"))
     assert other is not None
@@ -149,7 +149,7 @@ def test_a_relay_attempt(maker: RowBuilder) -> None:
 def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
     known = {8: NOON - 5 * 10**9}
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), lambda conn, _ts: known.get(conn), units)
-    # Of one that has just come, the time is in the event; of one whose age nobody knows, the process may be another by now.
+    # The event has the time of a new connection; if its age is unknown, the process id may have been reused.
     packets = (message_packet(id=8), message_packet(id=9), tap_packet(fact("connect", id=10)))
     made = [maker.row(packet) for packet in packets]
     assert [row.unit for row in made if row] == ["unit-4321.service", None, "unit-4321.service"]
@@ -197,7 +197,7 @@ def test_behind_a_credential_prefix_the_last_credentials_count(maker: RowBuilder
         tap_packet(fact("subscribe", pattern="\ud800")),
     ],
 )
-def test_what_cannot_be_read_is_counted(maker: RowBuilder, packet: bytes) -> None:
+def test_unreadable_records_are_counted(maker: RowBuilder, packet: bytes) -> None:
     assert maker.row(packet) is None
     assert maker.unreadable == 1
 
@@ -217,10 +217,52 @@ _FACTS = st.fixed_dictionaries(
     st.binary(max_size=20).filter(lambda key: b"\0" not in key),
     st.binary(),
 )
-def test_whatever_is_told_fits_the_columns(told: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
+def test_all_tap_records_fit_the_columns(reported: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
-    made = maker.row(tap_packet(told, b"MSG %b%b\0%b" % (head, key, payload)))
+    made = maker.row(tap_packet(reported, b"MSG %b%b\0%b" % (head, key, payload)))
     if made is not None:
         batch = batch_of([made])
         batch.validate(full=True)
         assert rows_of(batch) == [made]
+
+
+PAYLOAD = bytes(range(100))
+
+
+@pytest.mark.parametrize(
+    ("keep", "rules", "key", "kept"),
+    [
+        ("whole", (), b"a", PAYLOAD),
+        ("none", (), b"a", None),
+        (10, (), b"a", PAYLOAD[:10]),
+        (0, (), b"a", b""),
+        ("whole", (), b"!/cred/1/2/3/x", None),
+        ("whole", (), b"!/conn/7/x", None),
+        ("whole", (("", "whole"),), b"!/cred/1/2/3/x", None),
+        ("whole", (("!", "whole"),), b"!/cred/1/2/3/x", None),
+        ("whole", (("!/conn/", 5),), b"!/conn/7/x", PAYLOAD[:5]),
+        ("whole", (("!/conn/", 5),), b"!/cred/1/2/3/x", None),
+        ("none", (("", "whole"),), b"a", PAYLOAD),
+        ("whole", (("a/", 1), ("a/b/", 2)), b"a/b/c", PAYLOAD[:2]),
+        ("whole", (("a/b/", 2), ("a/", 1)), b"a/b/c", PAYLOAD[:2]),
+        ("whole", (("a/", 1), ("a/", 2)), b"a/b", PAYLOAD[:2]),
+        ("whole", (("ü/", 1),), "ü/x".encode(), PAYLOAD[:1]),
+    ],
+)
+def test_kept_payloads(keep: Keep, rules: tuple[tuple[str, Keep], ...], key: bytes, kept: bytes | None) -> None:
+    policy = PayloadPolicy(keep, [PayloadRule(prefix, much) for prefix, much in rules])
+    for _ in range(2):  # the second time from memory
+        assert policy.kept(key, PAYLOAD) == kept
+
+
+def test_the_largest_payload_is_whole() -> None:
+    assert PayloadPolicy().kept(b"a", bytes(MAX_PACKET_BYTES)) == bytes(MAX_PACKET_BYTES)
+
+
+def test_stored_payloads_are_bounded() -> None:
+    policy = PayloadPolicy("none", [PayloadRule("k/7", "whole")])
+    for number in range(10_000):
+        policy.kept(b"k/%d" % number, b"x")
+    assert len(policy._known) <= 4_096
+    assert policy.kept(b"k/77", b"x") == b"x"
+    assert policy.kept(b"k/8", b"x") is None

@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.private_files import ExposedFolderError
-from sbusd.archive.record.kinds import Kind
+from sbusd.archive.files import ExposedFolderError
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
-from sbusd.archive.record.schema import batch_of
+from sbusd.archive.record.schema import Kind, batch_of
+from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.tap import RecorderTap
 from sbusd.recorder.wal import WalWriter, wal_files, wal_path
 from sbusd.systemd.service_manager import ServiceManager
-from tests.support.recorders import Book, Durable, recorded
+from tests.support.recorder_fakes import DurableRows, RecordedLog, recorded
 from tests.support.records import NOON, message
-from tests.support.tapped import FEATURES, OWN_ID, TappedBus, fact, message_packet, tap_packet
+from tests.support.tapped_bus import FEATURES, OWN_ID, TappedBus, fact, message_packet, tap_packet
 
 
 @pytest.fixture
@@ -40,12 +39,12 @@ def bus(tmp_path: Path) -> Iterator[TappedBus]:
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def log() -> RecordedLog:
+    return RecordedLog()
 
 
-def make(settings: RecorderSettings, bus: TappedBus, book: Book, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
-    return Recorder(settings, RecorderTap(str(bus.path), b""), book, ServiceManager(), durable=durable)
+def make(settings: RecorderSettings, bus: TappedBus, log: RecordedLog, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
+    return Recorder(settings, RecorderTap(str(bus.path), b""), log, ServiceManager(), durable=durable)
 
 
 @contextmanager
@@ -75,9 +74,9 @@ def running(recorder: Recorder, bus: TappedBus, *early: bytes) -> Iterator[None]
         assert not failures, failures
 
 
-def test_what_the_bus_tells_is_in_the_archive_once(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus, message_packet(b"early")):
+def test_each_tap_record_is_in_the_archive_once(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus, message_packet(b"early")):
         bus.tell(*(message_packet(b"k/%d" % number, b"p%d" % number, time=NOON + number) for number in range(100)))
         bus.tell(tap_packet(fact("connect", id=9)), tap_packet(fact("disconnect", id=9)))
         durable.wait(104)
@@ -88,16 +87,16 @@ def test_what_the_bus_tells_is_in_the_archive_once(settings: RecorderSettings, b
     assert not wal_files(Path(settings.spool))
 
 
-def test_the_pattern_is_what_the_bus_is_asked_for(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    recorder = Recorder(settings, RecorderTap(str(bus.path), b"net/"), book, ServiceManager())
+def test_the_pattern_is_sent_to_the_bus(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    recorder = Recorder(settings, RecorderTap(str(bus.path), b"net/"), log, ServiceManager())
     with running(recorder, bus):
         assert bus.demand == b"CMSG tap/on\0net/"
 
 
-def test_positions_go_on_where_an_earlier_run_stopped(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+def test_positions_go_on_where_an_earlier_run_stopped(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     for run in range(3):
-        durable = Durable()
-        with running(make(settings, bus, book, durable=durable), bus):
+        durable = DurableRows()
+        with running(make(settings, bus, log, durable=durable), bus):
             bus.tell(message_packet(b"run/%d" % run))
             durable.wait(2 * run + 2)
     assert [(row.seq, row.kind) for row in recorded(settings.archive)] == [
@@ -110,7 +109,7 @@ def test_positions_go_on_where_an_earlier_run_stopped(settings: RecorderSettings
     ]
 
 
-def test_what_a_killed_run_left_is_finished(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+def test_files_of_a_killed_run_are_completed(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     spool = Path(settings.spool)
     spool.mkdir()
     wal = WalWriter.create(spool, "alpha", 5)
@@ -119,17 +118,17 @@ def test_what_a_killed_run_left_is_finished(settings: RecorderSettings, bus: Tap
     with wal.path.open("ab") as file:
         file.write(b"half a frame")
     wal_path(spool, 1).write_bytes(b"")
-    with running(make(settings, bus, book), bus):
+    with running(make(settings, bus, log), bus):
         pass
     assert [row.seq for row in recorded(settings.archive)] == [5, 6, 7]
-    assert book.facts(RECOVERED) == [{"rows": 2, "torn": len(b"half a frame")}]
-    assert len(book.facts(DAMAGED)) == 1
+    assert log.facts(RECOVERED) == [{"rows": 2, "torn": len(b"half a frame")}]
+    assert len(log.facts(DAMAGED)) == 1
     assert [path.name for path in spool.iterdir() if path.suffix == ".damaged"] == ["00000000000000000001.wal.damaged"]
 
 
-def test_what_the_tap_lost_is_in_the_record_as_a_count(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus):
+def test_losses_of_the_tap_are_recorded_as_a_count(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus):
         bus.tell(
             b"CMSG !/bus/lost\x0017",
             b"CMSG !/bus/lost\x000",
@@ -139,21 +138,21 @@ def test_what_the_tap_lost_is_in_the_record_as_a_count(settings: RecorderSetting
         durable.wait(4)
     rows = recorded(settings.archive)
     assert [(row.kind, row.lost) for row in rows] == [("restart", None), ("tap_loss", 17), ("tap_loss", None), ("loss", 5)]
-    assert sum(int(facts["lost"]) for facts in book.facts(TAP_LOSS)) == 17
+    assert sum(int(facts["lost"]) for facts in log.facts(TAP_LOSS)) == 17
 
 
-def test_the_last_line_counts_what_the_tap_lost(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus):
+def test_the_last_line_counts_losses_of_the_tap(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus):
         bus.tell(b"CMSG !/bus/lost\x00807", message_packet(), b"CMSG !/bus/lost\x000", b"CMSG !/bus/lost\x009024")
         durable.wait(5)
-    (facts,) = book.facts(STOPPED)
+    (facts,) = log.facts(STOPPED)
     assert (facts["rows"], facts["lost"]) == (5, 9_831)
 
 
-def test_a_bus_that_comes_back_is_followed(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus):
+def test_a_restarted_bus_is_followed(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus):
         bus.tell(message_packet(b"before"))
         durable.wait(2)
         bus.hang_up()
@@ -165,11 +164,13 @@ def test_a_bus_that_comes_back_is_followed(settings: RecorderSettings, bus: Tapp
     assert (rows[2].duration or 0) > 0
 
 
-def test_what_stood_before_is_in_the_record_once_and_again_in_each_hour(settings: RecorderSettings, tmp_path: Path, book: Book) -> None:
-    durable = Durable()
+def test_existing_subscriptions_are_recorded_once_and_again_in_each_hour(
+    settings: RecorderSettings, tmp_path: Path, log: RecordedLog
+) -> None:
+    durable = DurableRows()
     with (
         TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus,
-        running(make(settings, bus, book, durable=durable), bus),
+        running(make(settings, bus, log, durable=durable), bus),
     ):
         stood = [{"id": conn, "cred": f"!/cred/100/{conn}000/99", "pattern": pattern} for conn, pattern in ((1, "a/"), (2, "b"), (2, "c"))]
         bus.answer_question(stood, "2/63")
@@ -186,14 +187,14 @@ def test_what_stood_before_is_in_the_record_once_and_again_in_each_hour(settings
         ("standing", 1, 1000, "a/"),
         ("standing", 2, 2000, "c"),
     ]
-    assert book.facts(UNREADABLE)[-1] == {"count": 3}
+    assert log.facts(UNREADABLE)[-1] == {"count": 3}
 
 
-def test_of_a_bus_that_comes_back_it_learns_anew_who_is_there(settings: RecorderSettings, tmp_path: Path, book: Book) -> None:
-    durable = Durable()
+def test_the_connections_of_a_restarted_bus_are_read_again(settings: RecorderSettings, tmp_path: Path, log: RecordedLog) -> None:
+    durable = DurableRows()
     with (
         TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus,
-        running(make(settings, bus, book, durable=durable), bus),
+        running(make(settings, bus, log, durable=durable), bus),
     ):
         bus.answer_question([{"id": 1, "cred": "!/cred/100/1000/99", "pattern": "a/"}])
         durable.wait(2)
@@ -205,9 +206,9 @@ def test_of_a_bus_that_comes_back_it_learns_anew_who_is_there(settings: Recorder
     assert rows == [("restart", None, None, None), ("standing", 1, 1000, "a/"), ("restart", None, None, None), ("standing", 1, 2000, "a/")]
 
 
-def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus):
+def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus):
         now = 4_000_000_000 * 10**9  # behind the clock of any machine, so that the facts alone make the hours
         bus.tell(tap_packet(fact("subscribe", time=now, pattern="a/*")), tap_packet(fact("subscribe", time=now, id=8, pattern="b")))
         bus.tell(tap_packet(fact("unsubscribe", time=now, id=8, pattern="b")))
@@ -219,16 +220,16 @@ def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSe
     assert [entry.hour for entry in RecordReader(Path(settings.archive)).entries()][-2:] == [7, 8]
 
 
-def test_after_a_gap_the_subscriptions_are_told_again(
-    settings: RecorderSettings, bus: TappedBus, book: Book, monkeypatch: pytest.MonkeyPatch
+def test_after_a_gap_the_subscriptions_are_recorded_again(
+    settings: RecorderSettings, bus: TappedBus, log: RecordedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    durable, tried = Durable(), threading.Event()
+    durable, tried = DurableRows(), threading.Event()
 
     def fail(_fd: int) -> None:
         tried.set()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with running(make(settings, bus, book, durable=durable), bus):
+    with running(make(settings, bus, log, durable=durable), bus):
         bus.tell(tap_packet(fact("subscribe", pattern="a/*")))
         durable.wait(2)
         with monkeypatch.context() as full:
@@ -236,7 +237,7 @@ def test_after_a_gap_the_subscriptions_are_told_again(
             bus.tell(message_packet(b"lost"))
             assert tried.wait(30)
             bus.tell(tap_packet(fact("subscribe", pattern="b")))
-            # Nothing is written for it: that it was heard shows when it is told again.
+            # It writes nothing: only its repetition shows that it was received.
         durable.wait(3)
         bus.tell(message_packet(b"kept"))
         durable.wait(5)
@@ -246,18 +247,18 @@ def test_after_a_gap_the_subscriptions_are_told_again(
     assert {row.key for row in rows[3:] if row.kind in (Kind.STANDING, Kind.SUBSCRIBE)} == {"a/*", "b"}
 
 
-def test_what_cannot_be_read_is_counted_and_told(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    durable = Durable()
-    with running(make(settings, bus, book, durable=durable), bus):
+def test_unreadable_records_are_counted_and_reported(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    durable = DurableRows()
+    with running(make(settings, bus, log, durable=durable), bus):
         bus.tell(tap_packet(fact("colour")), b"CMSG !/tap\0no json\n", message_packet())
         durable.wait(2)
-    assert book.facts(UNREADABLE)[-1] == {"count": 2}
+    assert log.facts(UNREADABLE)[-1] == {"count": 2}
 
 
-def test_what_it_makes_is_closed_to_others(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+def test_its_files_are_private(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     before = os.umask(0)
     try:
-        with running(make(settings, bus, book), bus):
+        with running(make(settings, bus, log), bus):
             bus.tell(message_packet())
     finally:
         os.umask(before)
@@ -266,31 +267,31 @@ def test_what_it_makes_is_closed_to_others(settings: RecorderSettings, bus: Tapp
     assert {path: path.stat().st_mode & 0o777 for path in paths} == {path: 0o750 if path.is_dir() else 0o640 for path in paths}
 
 
-def test_folders_that_are_there_are_closed_to_others_or_refused(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+def test_folders_that_are_there_are_closed_to_others_or_refused(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     for name in (settings.archive, settings.spool):
         Path(name).mkdir()
         Path(name).chmod(0o755)
-    with running(make(settings, bus, book), bus):
+    with running(make(settings, bus, log), bus):
         pass
     assert [Path(name).stat().st_mode & 0o777 for name in (settings.archive, settings.spool)] == [0o750] * 2
     Path(settings.archive, "diary").touch()
     Path(settings.archive).chmod(0o755)
-    refused = make(settings, bus, book)
+    refused = make(settings, bus, log)
     with pytest.raises(ExposedFolderError, match="such as 'diary'"):
         refused.prepare()
     refused.close()
 
 
-def test_two_recorders_do_not_share_a_spool(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    second = make(settings, bus, book)
-    with running(make(settings, bus, book), bus):
+def test_two_recorders_do_not_share_a_spool(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
+    second = make(settings, bus, log)
+    with running(make(settings, bus, log), bus):
         with pytest.raises(SpoolInUseError, match=r"in use by another recorder, process \d+"):
             second.prepare()
         second.close()
 
 
 @pytest.mark.parametrize("host", ["a/b", "", "ü", "x" * 65])
-def test_a_host_that_cannot_stand_in_an_archive_is_told(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_host_name_is_reported(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
     with pytest.raises(BadHostError, match=r"invalid host name .* for an archive: set host in recorder\.toml"):
         host_of(RecorderSettings())

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sbusd.client.errors import NoBus
-from sbusd.protocol.batches import join_batch
+from sbusd.protocol.packets import join_batch
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
-from tests.support.tapped import FEATURES, OWN_ID, TappedBus, message_packet
+from tests.support.tapped_bus import FEATURES, OWN_ID, TappedBus, message_packet
 
 
 @pytest.fixture
@@ -32,10 +32,13 @@ def opened(bus: TappedBus, *early: bytes, clock: Callable[[], float] | None = No
 def receive(tap: RecorderTap, count: int) -> list[TapOutput]:
     """Return the next *count* things that are heard."""
     heard: list[TapOutput] = []
-    while len(heard) < count:
+    while True:
+        # Before the first wait: the socket has nothing to read if all came while the tap was opened.
+        heard += tap.receive(100)
+        if len(heard) >= count:
+            break
         if (fd := tap.fileno()) is not None:
             select.select([fd], [], [], 30)
-        heard += tap.receive(100)
     return heard
 
 
@@ -59,7 +62,7 @@ def test_it_knows_since_when_older_connections_are_there(bus: TappedBus) -> None
         assert [tap.since(conn, 9) for conn in (1, OWN_ID + 1)] == [None, 9]
 
 
-def test_it_hears_the_tap_and_nothing_else(bus: TappedBus) -> None:
+def test_it_receives_only_the_tap(bus: TappedBus) -> None:
     with closing(opened(bus, message_packet(b"early"))) as tap:
         bus.tell(b"MSG a\0b", message_packet(b"a"), b"CMSG !/bus/error\0EPERM something", b"CMSG !/bus/lost\x0012", message_packet(b"b"))
         assert receive(tap, 4) == [message_packet(b"early"), message_packet(b"a"), LostPackets(12), message_packet(b"b")]
@@ -72,33 +75,33 @@ def test_a_loss_is_a_number_or_unknown(bus: TappedBus, payload: bytes, count: in
         assert receive(tap, 1) == [LostPackets(count)]
 
 
-def test_it_hears_no_more_at_once_than_it_is_asked_for(bus: TappedBus) -> None:
+def test_it_receives_at_most_the_requested_number(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(*(message_packet(b"%d" % number) for number in range(5)))
         assert [len(list(tap.receive(2))) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_it_takes_batches_apart_from_the_first_packet_on(bus: TappedBus) -> None:
+def test_it_splits_batches_from_the_first_packet_on(bus: TappedBus) -> None:
     with closing(opened(bus, join_batch([message_packet(b"early"), b"MSG a\0b", message_packet(b"on time")]))) as tap:
         bus.tell(join_batch([message_packet(b"a"), b"CMSG !/bus/lost\x0012", message_packet(b"b")]), message_packet(b"c"))
         early, one, two = message_packet(b"early"), message_packet(b"on time"), message_packet(b"a")
         assert receive(tap, 6) == [early, one, two, LostPackets(12), message_packet(b"b"), message_packet(b"c")]
 
 
-def test_a_batch_is_heard_to_its_end_though_it_holds_more_than_was_asked_for(bus: TappedBus) -> None:
+def test_a_batch_is_received_completely_even_over_the_requested_number(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(join_batch([message_packet(b"%d" % number) for number in range(5)]), message_packet(b"5"))
         assert [len(list(tap.receive(2))) for _ in range(3)] == [5, 1, 0]
 
 
-def test_a_fault_in_a_batch_is_an_unknown_loss_behind_what_stands_in_front_of_it(bus: TappedBus) -> None:
+def test_a_fault_in_a_batch_is_an_unknown_loss_after_the_packets_before_it(bus: TappedBus) -> None:
     faulty = join_batch([message_packet(b"a"), message_packet(b"b")])[:-1]
     with closing(opened(bus, b"CMSG !/batch")) as tap:
         bus.tell(faulty, message_packet(b"c"))
         assert receive(tap, 4) == [LostPackets(None), message_packet(b"a"), LostPackets(None), message_packet(b"c")]
 
 
-def test_the_end_of_the_bus_is_told_and_a_new_one_found(bus: TappedBus) -> None:
+def test_the_end_of_the_bus_is_reported_and_a_new_one_is_found(bus: TappedBus) -> None:
     now = 100.0
     with closing(opened(bus, clock=lambda: now)) as tap:
         bus.hang_up()
@@ -131,7 +134,7 @@ def test_while_the_bus_is_away_it_is_tried_when_due_and_not_before(bus: TappedBu
         assert max(dues) > 1.0
 
 
-def test_the_end_comes_behind_all_that_was_told(bus: TappedBus) -> None:
+def test_the_end_follows_all_records(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(message_packet(b"before"))
         tap.request_end()
@@ -142,7 +145,7 @@ def test_the_end_comes_behind_all_that_was_told(bus: TappedBus) -> None:
         assert receive(tap, 1) == [message_packet(b"behind")]
         assert (tap.has_ended, tap.fileno() is None) == (True, False)
         bus.hang_up()
-        tap.request_end()  # of a bus that has gone nobody is asked
+        tap.request_end()  # a stopped bus is not asked
 
 
 ONE, TWO = {"id": 1, "pattern": "a"}, {"id": 2, "pattern": "b"}
@@ -150,7 +153,7 @@ ONE, TWO = {"id": 1, "pattern": "a"}, {"id": 2, "pattern": "b"}
 
 @pytest.fixture
 def knowing(tmp_path: Path) -> Iterator[TappedBus]:
-    """A bus that tells who has subscribed."""
+    """A bus that reports subscriptions."""
     with TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus:
         yield bus
 
@@ -163,7 +166,7 @@ def listening(bus: TappedBus, pattern: bytes = b"") -> RecorderTap:
     return tap
 
 
-def test_it_learns_what_stands_page_by_page(knowing: TappedBus) -> None:
+def test_it_reads_subscriptions_page_by_page(knowing: TappedBus) -> None:
     with closing(listening(knowing)) as tap:
         knowing.answer_question([ONE], "1/61")
         knowing.tell(message_packet(b"between"))
@@ -173,7 +176,7 @@ def test_it_learns_what_stands_page_by_page(knowing: TappedBus) -> None:
         assert knowing.asked == [b"", b"1/61"]
 
 
-def test_after_a_loss_it_asks_anew_and_heeds_no_answer_to_what_it_asked_before(knowing: TappedBus) -> None:
+def test_after_a_loss_it_asks_again_and_ignores_earlier_replies(knowing: TappedBus) -> None:
     with closing(listening(knowing)) as tap:
         knowing.answer_question([ONE], "1/61")
         knowing.tell(b"CMSG !/bus/lost\x003")
@@ -187,13 +190,13 @@ def test_after_a_loss_it_asks_anew_and_heeds_no_answer_to_what_it_asked_before(k
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b"7", b"{", b"\xff", b'{"after":"","subscriptions":7,"next":null}', b"[" * 20_000])
-def test_an_answer_that_says_nothing_is_no_end(knowing: TappedBus, answer: bytes) -> None:
+def test_an_empty_reply_is_not_the_end(knowing: TappedBus, answer: bytes) -> None:
     with closing(listening(knowing)) as tap:
         knowing.tell(b"CMSG !/bus/subscriptions\0" + answer, message_packet(b"a"))
         assert receive(tap, 1) == [message_packet(b"a")]
 
 
-def test_nobody_is_asked_who_does_not_know_or_for_a_part_of_the_bus(bus: TappedBus, knowing: TappedBus) -> None:
+def test_an_old_bus_and_a_partial_tap_are_not_asked_for_subscriptions(bus: TappedBus, knowing: TappedBus) -> None:
     for tap in (listening(bus), listening(knowing, b"net/")):
         with closing(tap):
             tap.request_end()
@@ -201,7 +204,7 @@ def test_nobody_is_asked_who_does_not_know_or_for_a_part_of_the_bus(bus: TappedB
         assert each.next_question() == b"CMSG !/bus/ping\0end"
 
 
-def test_nobody_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_bus_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoBus, match=r"cannot connect to .*/nowhere"):
         RecorderTap(str(tmp_path / "nowhere"), b"").open()
 
@@ -218,7 +221,7 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
         (b"", None, "too old to have a tap"),
     ],
 )
-def test_a_bus_that_does_not_let_it_listen_is_told(tmp_path: Path, features: bytes, refusal: bytes | None, says: str) -> None:
+def test_a_bus_that_denies_the_tap_is_reported(tmp_path: Path, features: bytes, refusal: bytes | None, says: str) -> None:
     with TappedBus(tmp_path / "bus", features=features, refusal=refusal) as bus:
         accepting = bus.accept_soon()
         tap = RecorderTap(str(bus.path), b"")
@@ -229,7 +232,7 @@ def test_a_bus_that_does_not_let_it_listen_is_told(tmp_path: Path, features: byt
         accepting.join(30)
 
 
-def test_a_bus_that_hangs_up_at_once_is_no_bus(bus: TappedBus, tmp_path: Path) -> None:
+def test_a_bus_that_disconnects_immediately_is_not_a_bus(bus: TappedBus, tmp_path: Path) -> None:
     import threading
 
     def accept_and_close() -> None:

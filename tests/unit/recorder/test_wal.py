@@ -1,4 +1,4 @@
-"""The write-ahead: cut anywhere it gives its whole batches; zeros and flipped bits are no rows."""
+"""The write-ahead log: truncated anywhere it yields its complete batches; zeros and flipped bits yield no rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows_in(content: WalContent) -> list[Row]:
     return [row for batch in content.batches for row in rows_of(batch)]
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_written_rows_are_read(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     content = read_wal(path)
     assert rows_in(content) == [row for batch in BATCHES for row in batch]
@@ -71,7 +71,7 @@ def test_every_cut_gives_the_whole_batches(tmp_path: Path) -> None:
         assert (frames.end, frames.damaged) == (sizes[whole - 1], 0)
 
 
-def test_every_cut_in_the_head_is_told(tmp_path: Path) -> None:
+def test_a_head_truncated_anywhere_is_reported(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     content = path.read_bytes()
     for cut in range(sizes[0]):
@@ -81,7 +81,7 @@ def test_every_cut_in_the_head_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zeros", [1, 7, 8, 9, 4096, 1 << 20])
-def test_a_tail_of_zeros_is_no_frame(tmp_path: Path, zeros: int) -> None:
+def test_a_tail_of_zeros_is_not_a_frame(tmp_path: Path, zeros: int) -> None:
     path, _ = write(tmp_path)
     with path.open("ab") as file:
         file.write(bytes(zeros))
@@ -90,7 +90,7 @@ def test_a_tail_of_zeros_is_no_frame(tmp_path: Path, zeros: int) -> None:
     assert (content.torn_bytes, content.damaged_frames) == (zeros, 0)
 
 
-def test_zeros_in_place_of_the_last_frame_are_no_frame(tmp_path: Path) -> None:
+def test_zeros_instead_of_the_last_frame_are_not_a_frame(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content[: sizes[2]] + bytes(len(content) - sizes[2]))
@@ -108,7 +108,7 @@ def test_every_flipped_bit_costs_its_own_frame_and_is_found(tmp_path: Path) -> N
         content[byte] ^= 1 << (byte % 8)
         hit = sum(size <= byte for size in sizes)
         if byte - sizes[hit - 1] < 4:
-            # The length is wrong, so where the next frame begins is not known: what is found is right, and the rest is told.
+            # The length is wrong, so the start of the next frame is unknown: found rows are right, and the rest is reported.
             assert found == bodies[:hit]
             assert frames.end == sizes[hit - 1]
         else:
@@ -144,7 +144,7 @@ def _framed(head: bytes) -> bytes:
         (json.dumps({"version": 1, "host": "a", "first_seq": "1"}).encode(), "no valid host or position"),
     ],
 )
-def test_a_head_that_is_none_is_told_with_the_file(tmp_path: Path, head: bytes, says: str) -> None:
+def test_an_invalid_head_is_reported_with_the_file(tmp_path: Path, head: bytes, says: str) -> None:
     path = wal_path(tmp_path, 1)
     path.write_bytes(_framed(head))
     with pytest.raises(WalError, match=says) as caught:
@@ -187,7 +187,7 @@ def test_files_come_oldest_first_and_others_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in wal_files(tmp_path)] == ["00000000000000000009.wal", "00000000000000000010.wal"]
 
 
-def test_what_is_set_aside_is_kept(tmp_path: Path) -> None:
+def test_files_set_aside_are_kept(tmp_path: Path) -> None:
     path = wal_path(tmp_path, 1)
     path.write_bytes(b"x")
     assert set_aside(path).read_bytes() == b"x"

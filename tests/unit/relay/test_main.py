@@ -63,7 +63,7 @@ def test_wrong_options_are_two(config: Path, arguments: tuple[str, ...]) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_without_its_libraries_it_says_what_to_install(config: Path, tmp_path: Path) -> None:
+def test_missing_libraries_are_reported_with_their_packages(config: Path, tmp_path: Path) -> None:
     (tmp_path / "broken" / "redis").mkdir(parents=True)
     (tmp_path / "broken" / "redis" / "__init__.py").write_text("raise ModuleNotFoundError('redis', name='redis')")
     done = run("-C", str(config), "--twin", "1", PYTHONPATH=f"{tmp_path}/broken:{ROOT}")

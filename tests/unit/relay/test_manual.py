@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import tomllib
@@ -17,14 +18,14 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
-from sbusd.relay.attempts import KEY
 from sbusd.relay.bus import services
-from sbusd.relay.http import client, server, signature
-from sbusd.relay.http.certificates import twin_name
+from sbusd.relay.http import client, credentials, server
+from sbusd.relay.http.credentials import twin_name
 from sbusd.relay.log_messages import MESSAGES, QUIET_SECONDS
 from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
+from sbusd.relay.sender import ATTEMPT_KEY
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -110,18 +111,18 @@ def test_the_queues_are_the_codes() -> None:
     assert f"at most {store.MAX_REFUSED}." in words(section("Message flow", "Ss"))
 
 
-def test_what_goes_between_hosts_is_documented() -> None:
+def test_the_messages_between_hosts_are_documented() -> None:
     text = words(section("Between hosts", "Ss"))
     assert all(f"POST {path}" in text for path in (server.REMOTE_PATH, server.REPLY_PATH))
     (passing,) = re.findall(r"The sender retries after status ([\d, ]+) and 5xx\.", text)
     assert {int(each) for each in passing.split(",")} == client.PASSING
 
 
-def test_who_may_is_documented() -> None:
+def test_the_permitted_users_are_documented() -> None:
     text = words(section("Authentication", "Ss"))
-    for header in (signature.FROM, signature.TIME, signature.NONCE, signature.SIGNATURE):
+    for header in (credentials.FROM, credentials.TIME, credentials.NONCE, credentials.SIGNATURE):
         assert header in text
-    assert f"at least {signature.MIN_KEY_BYTES} bytes and at most {signature.MAX_KEY_BYTES}" in text
+    assert f"at least {credentials.MIN_KEY_BYTES} bytes and at most {credentials.MAX_KEY_BYTES}" in text
     assert twin_name(1002) in text
     assert f"used for {resolver.FRESH_SECONDS / 60:g} minutes" in words(section("Host addresses", "Ss"))
 
@@ -130,14 +131,14 @@ def test_the_signature_is_made_as_documented() -> None:
     import hashlib
     import hmac
 
-    stamp = signature.SignatureHeaders(1001, 1_795_000_000, "0" * 32, "")
+    stamp = credentials.SignatureHeaders(1001, 1_795_000_000, "0" * 32, "")
     lines = ["sbus-relay-2", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
-    assert signature.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made
+    assert credentials.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made
     lines = ["sbus-relay-2", "response", "0" * 32, made, "200", hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
     signed = dataclasses.replace(stamp, signature=lines[3])
-    assert signature.response_signature(b"k" * 16, signed, 200, b"{}") == made
+    assert credentials.response_signature(b"k" * 16, signed, 200, b"{}") == made
 
 
 def test_every_event_is_documented() -> None:
@@ -147,7 +148,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
-    assert f"{main.NEEDS_PERSON} The configuration is invalid" in words(section("EXIT STATUS"))
+    assert f"{os.EX_CONFIG} The configuration is invalid" in words(section("EXIT STATUS"))
     (tmp_path / "x.toml").write_text(section("EXAMPLES").split("-offset indent\n")[1].split("\n.Ed")[0])
     settings = read_settings([tmp_path / "x.toml"], RelaySettings)
     assert settings.is_authenticated
@@ -160,7 +161,7 @@ def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) ->
     assert f".Pa /usr/lib/sbus/sbusd.toml.d/{rules.name}" in section("On the bus", "Ss")
     (tmp_path / "x.toml").write_text(rules.read_text().replace('"sbus-relay"', "4711"))
     policy = load_daemon_settings(tmp_path / "x.toml", required=True).policy
-    assert {rule.keys for rule in policy} == {KEY, RELAY_HEAD.decode(), RELAYED_HEAD.decode()}
+    assert {rule.keys for rule in policy} == {ATTEMPT_KEY, RELAY_HEAD.decode(), RELAYED_HEAD.decode()}
     for keys in {rule.keys for rule in policy}:
         *allowing, last = (rule for rule in policy if rule.keys == keys)
         assert allowing

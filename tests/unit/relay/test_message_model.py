@@ -28,7 +28,7 @@ def test_the_defaults_are_the_founding_documents() -> None:
     }
 
 
-def test_what_is_parsed_is_encoded_again() -> None:
+def test_parsed_messages_are_encoded_again() -> None:
     text = (
         b'{"ver":1,"uid":"1002.1","cmd":"a","exp":1,"try":2,"dat":"aGk=","src":1,"dst":[2,3],"ret":"r","shm":"","now":4,"err":"\xc3\xa9"}'
     )
@@ -61,14 +61,14 @@ def test_what_is_parsed_is_encoded_again() -> None:
         (b'{"err": null}', "err: "),
     ],
 )
-def test_what_is_none_is_refused_by_its_member(text: bytes, says: str) -> None:
+def test_an_invalid_message_is_rejected_by_its_member(text: bytes, says: str) -> None:
     with pytest.raises(InvalidMessageError, match=r".") as caught:
         RelayMessage.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_says_what_an_answer_needs() -> None:
+def test_a_refusal_has_the_members_for_a_response() -> None:
     with pytest.raises(InvalidMessageError) as caught:
         RelayMessage.parse(b'{"cmd": "c", "ret": "r", "dst": [1, 2], "exp": -1}')
     assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("r", (1, 2), "c")

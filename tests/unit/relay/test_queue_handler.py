@@ -219,9 +219,9 @@ def test_application_cannot_respond_for_another_host(server: RedisServer, capfd:
         assert fixture.sender.begun == begun
 
     run_with_handler(server, body)
-    told = capfd.readouterr().err
-    assert "response to 1002.1 that host 1002 did not send" in told
-    assert "src: a response must name this host" in told
+    reported = capfd.readouterr().err
+    assert "response to 1002.1 that host 1002 did not send" in reported
+    assert "src: a response must name this host" in reported
 
 
 def test_request_is_declined_when_the_queue_of_its_command_is_full(server: RedisServer) -> None:
@@ -236,7 +236,7 @@ def test_request_is_declined_when_the_queue_of_its_command_is_full(server: Redis
     run_with_handler(server, body, queue_messages=1)
 
 
-def test_what_a_service_had_when_its_relay_died_is_answered(server: RedisServer) -> None:
+def test_requests_of_a_service_whose_relay_died_get_a_response(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         message = RelayMessage(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY)
         await fixture.store.accept(SECOND, message, "d", 60.0)
@@ -248,7 +248,7 @@ def test_what_a_service_had_when_its_relay_died_is_answered(server: RedisServer)
     run_with_handler(server, body)
 
 
-def test_what_expires_is_answered_once(server: RedisServer) -> None:
+def test_an_expired_request_gets_one_response(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(SECOND, exp=7))
         assert await fixture.handler.expire(10) == 0
@@ -262,7 +262,7 @@ def test_what_expires_is_answered_once(server: RedisServer) -> None:
 
 def test_undeliverable_response_is_logged(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
-        fixture.client.set("ret", "is no list")
+        fixture.client.set("ret", "not a list")
         await fixture.put(names.LOCAL, asked(SECOND))
         fixture.client.zadd(names.DEADLINES, {"1002.1": 1})
         assert await fixture.handler.expire(10) == 1

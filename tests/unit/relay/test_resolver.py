@@ -33,7 +33,7 @@ class Service:
         self.asked = 0
         self.hangs = False
         self.seconds = 100.0
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         self.asked += 1
@@ -48,7 +48,7 @@ class Service:
     def run(self, test: Callable[[GraphQlResolver], Awaitable[None]], timeout: float = 300.0) -> None:
         async def run() -> None:
             async with TestServer(_application(self)) as server:
-                resolver = GraphQlResolver(str(server.make_url("/")), self.told.append, timeout=timeout, clock=lambda: self.seconds)
+                resolver = GraphQlResolver(str(server.make_url("/")), self.reported.append, timeout=timeout, clock=lambda: self.seconds)
                 try:
                     await test(resolver)
                 finally:
@@ -63,7 +63,7 @@ def _application(service: Service) -> web.Application:
     return application
 
 
-def test_the_table_goes_first() -> None:
+def test_the_table_takes_precedence() -> None:
     async def run() -> None:
         table = StaticResolver({1002: "10.0.0.2:1"})
         assert await table.resolve(1002) == "10.0.0.2:1"
@@ -105,7 +105,7 @@ def test_unknown_host_is_cached() -> None:
     service.run(test)
 
 
-def test_what_was_known_is_used_while_the_service_is_down() -> None:
+def test_cached_addresses_are_used_while_the_service_is_down() -> None:
     service = Service()
 
     async def test(resolver: GraphQlResolver) -> None:
@@ -113,8 +113,8 @@ def test_what_was_known_is_used_while_the_service_is_down() -> None:
         service.status = 502
         service.seconds += FRESH_SECONDS + 1
         assert await resolver.resolve(1002) == "10.0.0.2:8051"
-        assert len(service.told) == 1
-        assert "status 502" in service.told[0]
+        assert len(service.reported) == 1
+        assert "status 502" in service.reported[0]
         with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1003)
         assert service.asked == 2, "it is left alone for a while"
@@ -151,7 +151,7 @@ def test_a_service_that_hangs_is_away() -> None:
         {"data": {"twins": [{"ip": "x" * 100_000}]}},
     ],
 )
-def test_an_answer_that_is_none_is_no_address(answer: Any) -> None:
+def test_an_invalid_response_is_not_an_address(answer: Any) -> None:
     """Nor is one that would lead back into this host."""
     service = Service()
     service.answer = answer
@@ -159,7 +159,7 @@ def test_an_answer_that_is_none_is_no_address(answer: Any) -> None:
     async def test(resolver: GraphQlResolver) -> None:
         with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1002)
-        assert len(service.told) == 1
+        assert len(service.reported) == 1
 
     service.run(test)
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.attempts import Attempt
 from sbusd.relay.http.client import PeerRejectedError, PeerUnreachableError
 from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim
 from sbusd.relay.resolver import ResolverUnavailableError, UnknownHostError
-from sbusd.relay.sender import TWIN_SENDS, Sender
+from sbusd.relay.sender import TWIN_SENDS, Attempt, Sender
 from tests.support.bus_hosts import SECOND
 from tests.support.message_stores import outgoing
 
@@ -131,7 +130,7 @@ def run(body: Callable[[SenderFixture], Awaitable[None]], error: Exception | Non
     return asyncio.run(bounded())
 
 
-def test_what_arrives_is_done() -> None:
+def test_a_delivered_message_is_finished() -> None:
     fixture = run(lambda fixture: fixture.settle(claim(), claim(2, is_request=False)))
     assert fixture.store.results == [("sent", "q:1002.1"), ("sent", "r:1002:1002.2")]
     assert [path for path, _ in fixture.network.sent] == ["/zbus-remote", "/zbus-reply"]
@@ -149,9 +148,9 @@ def test_unreachable_host_is_retried_and_logged_once(error: Exception, capfd: py
 
     fixture = run(body, error)
     assert fixture.store.results == [("postponed", "no route")] * 2 + [("sent", "q:1002.3")]
-    told = capfd.readouterr().err
-    assert told.count("remote host 1002 unreachable: no route") == 1
-    assert told.count("remote host 1002 reachable again") == 1
+    reported = capfd.readouterr().err
+    assert reported.count("remote host 1002 unreachable: no route") == 1
+    assert reported.count("remote host 1002 reachable again") == 1
 
 
 def test_the_last_try_is_answered() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
-from sbusd.archive.tables.latencies import percentile
-from sbusd.archive.tables.reader import read_tables
+from sbusd.archive.tables.schema import percentile
+from sbusd.archive.tables.storage import read_tables
 from sbusd.report import digest as module
 from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_ROWS, MOST_USERS, Digest, digest_of
-from tests.support.published import publish_record
+from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
-from tests.support.traffic import Busy
+from tests.support.traffic import GrowingRecord
 
 
 def digest(folder: Path, record: Mapping[str, Sequence[Row]]) -> Digest:
@@ -25,7 +25,7 @@ def digest(folder: Path, record: Mapping[str, Sequence[Row]]) -> Digest:
 
 
 def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
-    record = {"alpha": Busy(1).fill(400), "beta": Busy(2).fill(200)}
+    record = {"alpha": GrowingRecord(1).fill(400), "beta": GrowingRecord(2).fill(200)}
     data = digest(tmp_path, record).data
     rows = [row for rows in record.values() for row in rows]
     messages = [row for row in rows if row.kind == "message"]
@@ -46,7 +46,7 @@ def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
 
 
 def test_columns_have_one_length(tmp_path: Path) -> None:
-    data = digest(tmp_path, {"alpha": Busy(1).fill(200)}).data
+    data = digest(tmp_path, {"alpha": GrowingRecord(1).fill(200)}).data
     for name in ("traffic", "units", "flows", "calls", "losses", "security", "relay"):
         assert len({len(column) for column in data[name].values()}) == 1, name
 
@@ -58,8 +58,8 @@ def test_users_and_keys_have_names(tmp_path: Path) -> None:
     assert data["users"] == ("alice (1000)", "uid 7", "unknown", "all others")
 
 
-def test_a_user_who_was_only_refused_has_a_name(tmp_path: Path) -> None:
-    """Whoever tries to read others' secrets sends little."""
+def test_a_user_with_only_rejected_messages_has_a_name(tmp_path: Path) -> None:
+    """An attacker of private keys publishes few messages."""
     crowd = [message(number, uid_key(number))._replace(uid=2_000 + number % 50) for number in range(1, 500)]
     refused = message(1_000)._replace(kind="denial", code="EACCES", uid=66)
     data = digest(tmp_path, {"alpha": [*crowd, refused]}).data
@@ -113,7 +113,7 @@ def test_latencies_are_added_up_over_hours(tmp_path: Path) -> None:
 
 
 def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
-    from sbusd.archive.tables.publication import prepare_folder
+    from sbusd.archive.tables.storage import prepare_folder
 
     prepare_folder(tmp_path)
     data = digest_of(read_tables(tmp_path), lambda _: None, 5).data

@@ -37,7 +37,7 @@ class Setup:
         while self.store.has_work:
             self.store.step()
 
-    def arrive(self, count: int = 1) -> None:
+    def connect_next(self, count: int = 1) -> None:
         for _ in range(count):
             mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.live.append(mine)
@@ -45,7 +45,7 @@ class Setup:
 
     def park_new(self, count: int) -> None:
         for _ in range(count):
-            self.arrive()
+            self.connect_next()
             assert self.store.add(self.live[-1].fileno())
 
     def seen_by_the_next(self) -> set[int]:
@@ -186,7 +186,7 @@ def test_a_kill_during_a_rewrite_loses_no_connection(setup: Setup, step: str, mo
 def test_a_connection_that_cannot_be_stored_is_counted(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.park_new(2)
     monkeypatch.setattr(parking, "_send", _refuse)
-    setup.arrive()
+    setup.connect_next()
     assert not setup.store.add(setup.live[-1].fileno())
     assert not setup.store.rewrite()
     assert setup.store.failures == 1

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from sbusd.restart.program_check import ProgramCheck
-from tests.support.world import World
+from tests.support.switch_harness import SwitchHarness
 
 
-def _result(world: World, command: list[str], folder: str = "/") -> str:
+def _result(harness: SwitchHarness, command: list[str], folder: str = "/") -> str:
     """Return the result of the check of a program."""
-    check = ProgramCheck(world.switch, command, folder)
+    check = ProgramCheck(harness.switch, command, folder)
     check.start()
     while (result := check.take_result()) is None:
-        world.switch.turn(30_000)
+        harness.switch.turn(30_000)
     assert check.take_result() is None
     check.close()
     return result
@@ -34,31 +34,31 @@ def _result(world: World, command: list[str], folder: str = "/") -> str:
         ("import sys; assert sys.argv[1:] == ['--check-config']", ""),
     ],
 )
-def test_the_exit_status_decides(world: World, program: str, says: str) -> None:
-    result = _result(world, [sys.executable, "-c", program])
+def test_the_exit_status_decides(harness: SwitchHarness, program: str, says: str) -> None:
+    result = _result(harness, [sys.executable, "-c", program])
     assert says in result
     assert bool(result) == bool(says)
     assert result.isprintable()
 
 
-def test_a_program_that_cannot_run_is_an_error(world: World) -> None:
-    assert "cannot run the new program" in _result(world, ["/no/such/program"])
-    assert "cannot run the new program" in _result(world, [sys.executable], "/no/such/folder")
+def test_a_program_that_cannot_run_is_an_error(harness: SwitchHarness) -> None:
+    assert "cannot run the new program" in _result(harness, ["/no/such/program"])
+    assert "cannot run the new program" in _result(harness, [sys.executable], "/no/such/folder")
 
 
-def test_a_second_check_stops_the_first(world: World) -> None:
-    check = ProgramCheck(world.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
+def test_a_second_check_stops_the_first(harness: SwitchHarness) -> None:
+    check = ProgramCheck(harness.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
     check.start()
     check.start()
     check.close()
     assert check.take_result() is None
 
 
-def test_an_old_result_is_not_that_of_a_later_check(world: World, tmp_path: Path) -> None:
+def test_an_old_result_is_not_that_of_a_later_check(harness: SwitchHarness, tmp_path: Path) -> None:
     program = "import pathlib, time; p = pathlib.Path('mark'); p.exists() and time.sleep(600); p.touch()"
-    check = ProgramCheck(world.switch, [sys.executable, "-c", program], str(tmp_path))
+    check = ProgramCheck(harness.switch, [sys.executable, "-c", program], str(tmp_path))
     check.start()
-    while not (tmp_path / "mark").exists() or not world.switch.turn(100):
+    while not (tmp_path / "mark").exists() or not harness.switch.turn(100):
         pass
     check.start()
     assert check.take_result() is None

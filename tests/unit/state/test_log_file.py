@@ -51,7 +51,7 @@ def _adopt(content: bytes) -> list[bytes]:
         os.close(fd)
 
 
-def test_the_next_process_reads_what_was_appended(file: StateFile) -> None:
+def test_the_next_process_reads_appended_records(file: StateFile) -> None:
     assert _read(file.fd) == []
     for record in RECORDS:
         file.append(record)
@@ -83,7 +83,7 @@ def test_it_is_private_and_cannot_be_truncated(file: StateFile) -> None:
         os.ftruncate(file.fd, 0)
 
 
-def test_only_what_the_header_covers_exists(file: StateFile) -> None:
+def test_only_records_covered_by_the_header_exist(file: StateFile) -> None:
     """A kill between the record and the header, and one in the middle of a new log."""
     file.append(b"a")
     os.pwrite(file.fd, b"\x05\0\0\0half", PAGE + file.size)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.dataplane.connection_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
+from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.state import records as state
 from sbusd.state.log_file import StateError
 from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State

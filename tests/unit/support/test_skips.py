@@ -38,7 +38,7 @@ def _run_suite(folder: Path, *options: str, ci: str = "") -> subprocess.Complete
     return subprocess.run([*command, *options, str(folder)], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_skips_are_skips_when_nobody_asked(tmp_path: Path) -> None:
+def test_skips_are_not_failures_by_default(tmp_path: Path) -> None:
     result = _run_suite(tmp_path)
     assert result.returncode == 0, result.stdout
     assert "1 passed, 3 skipped" in result.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FOLDERS, PACKAGES
+from tests.conftest import FOLDERS, LONGEST, PACKAGES
 from tools.stage import ROOT
 
 _SUITE = """
@@ -29,11 +29,11 @@ def test_numbered(number, worker_id{more}):
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """Files in three folders, two of which use packages; each test adds its folder, its file and its worker to a file."""
-    for name in ("unit/test_a", "integration/test_b", "system/test_c", "system/test_d", "system/test_e"):
+    """Files in three folders; two use packages, and one is among the longest; each test adds its folder, file and worker to a file."""
+    for name in ("unit/test_a", "integration/test_b", "system/test_c", "system/test_d", "system/test_e", "integration/test_pipeline"):
         file = tmp_path / "tests" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_SUITE.format(more=", built" if name.endswith(("d", "e")) else ""))
+        file.write_text(_SUITE.format(more=", built" if name.endswith(("_d", "_e")) else ""))
     return tmp_path
 
 
@@ -50,20 +50,22 @@ def make_check(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
 
 def test_all_tests_of_a_file_run_in_one_of_several_workers(suite: Path) -> None:
     last_line, ran = make_check(suite, "-n2")
-    assert last_line.strip("= ").startswith("20 passed in ")  # .ci/run ends with this line
-    assert len({(file, worker) for _, file, worker in ran}) == 5
+    assert last_line.strip("= ").startswith("24 passed in ")  # .ci/run ends with this line
+    assert len({(file, worker) for _, file, worker in ran}) == 6
     assert {worker for _, _, worker in ran} == {"gw0", "gw1"}
 
 
 def test_without_workers_all_tests_run_in_one_process_in_the_same_order(suite: Path) -> None:
     last_line, ran = make_check(suite, "-n0")
-    assert last_line.strip("= ").startswith("20 passed in ")
+    assert last_line.strip("= ").startswith("24 passed in ")
     assert {worker for _, _, worker in ran} == {"master"}
     files = [file for _, file, _ in ran]
-    assert list(dict.fromkeys(files)) == [f"test_{name}.py" for name in "dceba"]
-    assert files == sorted(files, key=lambda file: "dceba".index(file[5]))
+    names = ("d", "pipeline", "c", "e", "b", "a")
+    assert files == [f"test_{name}.py" for name in names for _ in range(4)]
 
 
-def test_every_folder_of_tests_has_a_place_and_the_fixture_its_name() -> None:
-    assert {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")} == set(FOLDERS)
+def test_every_folder_of_tests_has_a_place_and_the_fixture_and_the_longest_files_their_names() -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    assert {path.relative_to(ROOT / "tests").parts[0] for path in files} == set(FOLDERS)
+    assert set(LONGEST) <= {path.name for path in files}
     assert f"\ndef {PACKAGES}(" in (ROOT / "tests/system/conftest.py").read_text()

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from sbusd.systemd.signals import ENDING, Signals
-from tests.support.world import World
+from tests.support.switch_harness import SwitchHarness
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -67,15 +67,15 @@ def test_the_previous_handlers_are_restored() -> None:
 
 
 @pytest.mark.parametrize("wait", ["turn", "run"])
-def test_a_signal_ends_the_wait_of_a_switch(world: World, wait: str) -> None:
+def test_a_signal_ends_the_wait_of_a_switch(harness: SwitchHarness, wait: str) -> None:
     stopped: list[bool] = []
     with Signals(lambda: stopped.append(True)) as signals:
-        world.switch.watch(signals.fileno(), signals.drain)
+        harness.switch.watch(signals.fileno(), signals.drain)
         previous = signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(os.getpid(), signal.SIGTERM))
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             while not stopped:
-                (world.switch.run if wait == "run" else world.switch.turn)(-1)
+                (harness.switch.run if wait == "run" else harness.switch.turn)(-1)
         finally:
             signal.signal(signal.SIGALRM, previous)
-        world.run()
+        harness.run()

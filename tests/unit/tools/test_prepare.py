@@ -83,7 +83,7 @@ class Machine:
         self._be(1000)
 
     def _be(self, uid: int) -> None:
-        """Make id(1) say *uid*, whoever runs the tests."""
+        """Make id(1) print *uid*, regardless of the user who runs the tests."""
         (self.folder / "id").unlink()
         (self.folder / "id").write_text(f"#!/bin/sh\necho {uid}\n")
         (self.folder / "id").chmod(0o755)
@@ -102,14 +102,14 @@ class Machine:
 
 
 @pytest.mark.parametrize("mode", ["run", "test", "bench", "package", "check"])
-def test_nothing_is_said_or_done_when_nothing_is_missing(tmp_path: Path, mode: str) -> None:
+def test_nothing_is_printed_or_done_if_nothing_is_missing(tmp_path: Path, mode: str) -> None:
     machine = Machine(tmp_path)
     machine.add_apt_get()
     done = machine.prepare(mode)
     assert (done.returncode, done.stdout, done.stderr, machine.asked) == (0, "", "", [])
 
 
-def test_only_what_is_missing_is_installed_and_only_once(tmp_path: Path) -> None:
+def test_only_missing_packages_are_installed_and_only_once(tmp_path: Path) -> None:
     machine = Machine(tmp_path, without=("socat",))
     machine.add_apt_get()
     machine.be_root()
@@ -121,7 +121,7 @@ def test_only_what_is_missing_is_installed_and_only_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("version", "wants"), [("1.8.0_292", True), ("11.0.2", True), ("17", False), ("21.0.1", False), ("25", False)])
-def test_a_java_that_is_too_old_for_spark_is_none(tmp_path: Path, version: str, wants: bool) -> None:
+def test_a_java_too_old_for_spark_counts_as_missing(tmp_path: Path, version: str, wants: bool) -> None:
     machine = Machine(tmp_path)
     machine.add_apt_get()
     machine.add_java(version)
@@ -136,7 +136,7 @@ def test_packages_are_built_by_programs_of_their_own(tmp_path: Path) -> None:
     assert machine.prepare("package").stderr.endswith("apt-get install -y --no-install-recommends mmdebstrap\n")
 
 
-def test_what_only_the_bench_needs_is_installed_for_it_alone(tmp_path: Path) -> None:
+def test_packages_for_the_bench_are_installed_only_for_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path, without=("dbus-daemon", "dbus-broker"))
     machine.add_apt_get()
     machine.be_somebody()
@@ -144,14 +144,14 @@ def test_what_only_the_bench_needs_is_installed_for_it_alone(tmp_path: Path) -> 
     assert machine.prepare("test").stderr == ""
 
 
-def test_what_only_tests_need_is_not_installed_to_run(tmp_path: Path) -> None:
+def test_packages_for_tests_are_not_installed_for_running(tmp_path: Path) -> None:
     machine = Machine(tmp_path, without=_TEST_PROGRAMS)
     machine.add_apt_get()
     assert machine.prepare("run").stderr == ""
     assert machine.asked == []
 
 
-def test_somebody_without_sudo_is_told_what_to_type(tmp_path: Path) -> None:
+def test_a_user_without_sudo_gets_the_command_to_type(tmp_path: Path) -> None:
     machine = Machine(tmp_path, without=("socat", "systemd-socket-activate"))
     machine.add_apt_get()
     machine.be_somebody()
@@ -161,7 +161,7 @@ def test_somebody_without_sudo_is_told_what_to_type(tmp_path: Path) -> None:
     assert machine.asked == []
 
 
-def test_a_machine_without_apt_get_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_a_machine_without_apt_get_gets_a_list_of_missing_programs(tmp_path: Path) -> None:
     done = Machine(tmp_path, without=("g++",)).prepare("run")
     assert done.returncode == 1
     assert done.stderr == "prepare: this machine lacks, by Debian's names: g++; and it has no apt-get: install them your way\n"
@@ -195,7 +195,7 @@ def test_an_installation_that_does_not_help_is_noticed(tmp_path: Path) -> None:
     assert done.stderr.endswith("prepare: installed systemd, but this is still not usable: systemd\n")
 
 
-def test_the_systems_python_comes_first_as_every_user_can_run_it(tmp_path: Path) -> None:
+def test_the_systems_python_is_preferred_because_every_user_can_run_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     own = tmp_path / "python3"
     own.symlink_to(sys.executable)

@@ -20,7 +20,7 @@ def test_marks_are_fonts(text: str, roff: str) -> None:
     assert marked(text) == roff
 
 
-def test_what_roff_would_take_for_its_own_is_escaped() -> None:
+def test_characters_special_to_roff_are_escaped() -> None:
     assert escaped("a\\b §") == "a\\eb \\[u00A7]"
     assert filled(".Pp is text") == "\\&.Pp is text\n"
     assert literal("'x'\n.y") == ".Bd -literal\n\\&'x'\n\\&.y\n.Ed\n"

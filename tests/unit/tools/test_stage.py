@@ -20,7 +20,7 @@ def test_stage_is_usable_by_a_test_user(stage: Stage, first_user: User) -> None:
     assert Path(result.stdout.strip()) == (stage.folder or module.ROOT) / "sbusd"
 
 
-def test_program_is_what_pip_installed_or_runs_the_same_function(tmp_path: Path) -> None:
+def test_a_program_is_installed_by_pip_or_runs_the_same_function(tmp_path: Path) -> None:
     made = Stage(str(tmp_path / "python"), {})
     assert made.program("sbusctl", "version") == [made.python, "-c", "from sbusd.ctl.main import main as run; run()", "version"]
     (tmp_path / "sbusctl").write_text("")

@@ -1,4 +1,4 @@
-/* broker PATH: run dbus-broker at a socket, with a policy that allows everything, until it is told to end.
+/* broker PATH: run dbus-broker at a socket, with a policy that allows everything, until it is terminated.
  *
  * dbus-broker gets its sockets and its policy from a controller. The one it comes with, dbus-broker-launch, needs a running systemd; this one
  * does not, and does nothing else. Closes standard output when it is ready; dbus-broker is its only child. */
@@ -46,7 +46,7 @@ static pid_t start_broker(int controller) {
     /* Not our standard output: its end is how we say that we are ready. */
     if (dup2(controller, CONTROLLER_FD) < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
         die("dup2");
-    /* The bounds of one user, who is everybody here: as dbus-broker-launch sets them on a session's bus, and bytes for any load. */
+    /* The quotas of the only user: as dbus-broker-launch sets them on a session bus, with enough bytes for any load. */
     execlp("dbus-broker", "dbus-broker", "--controller", "3", "--machine-id", "00000000000000000000000000000001", "--max-bytes",
            "1000000000000", "--max-fds", "6400", "--max-matches", "50000", "--max-objects", "1000000", NULL);
     die("cannot run dbus-broker");

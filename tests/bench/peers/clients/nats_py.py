@@ -30,7 +30,7 @@ async def publish(address: str, supply: Supply) -> None:
 
 
 async def receive(address: str, tally: Tally) -> None:
-    """Take messages in a callback, the faster of the library's two ways, with no bound on what waits."""
+    """Receive messages in a callback, the faster of the library's two ways, with an unbounded queue."""
     server = await _connect(address)
 
     async def take(message: Any) -> None:

@@ -1,7 +1,7 @@
 """``run CLIENT publish|receive|trip ADDRESS AMOUNT``: one program over one client library. What it measured is a JSON object a line.
 
 A publisher publishes for AMOUNT seconds, says how many, and then says to its receiver that this was all, again and again until it is
-killed. A receiver counts until it is told so, or until nothing has come for a while. A trip makes AMOUNT round trips.
+killed. A receiver counts until the end message, or until it has been idle for a while. A trip makes AMOUNT round trips.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def _end(bus: Bus, supply: Supply) -> None:
 
 
 def receive(address: str, tally: Tally) -> None:
-    """Iterate; a gap is no message, and so is counted as what is missing."""
+    """Iterate; a gap is not a message, so its messages count as missing."""
     with Bus.connect(address) as bus, bus.subscribe(KEY) as subscription:
         tally.ready()
         for item in subscription:

@@ -36,7 +36,7 @@ async def _end(bus: AsyncBus, supply: Supply) -> None:
 
 
 async def receive(address: str, tally: Tally) -> None:
-    """Iterate; a gap is no message, and so is counted as what is missing."""
+    """Iterate; a gap is not a message, so its messages count as missing."""
     async with await AsyncBus.connect(address) as bus, await bus.subscribe(KEY) as subscription:
         tally.ready()
         async for item in subscription:

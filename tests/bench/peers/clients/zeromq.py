@@ -22,7 +22,7 @@ def _socket(kind: int, address: str) -> Any:
 
 
 def _source(address: str) -> Any:
-    """Connect a publisher and wait until it knows of the subscription: before that it sends to nobody."""
+    """Connect a publisher and wait until it knows the subscription: before that it discards messages."""
     made = _socket(zmq.XPUB, f"{address}.in")
     made.recv()
     return made

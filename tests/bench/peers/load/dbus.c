@@ -87,7 +87,7 @@ static void call(struct wire *wire, const char *member, const char *argument) {
         if (length > sizeof answer)
             stream_unexpected(wire, answer, FIXED_BYTES);
         stream_read(wire, answer + FIXED_BYTES, length - FIXED_BYTES);
-        if (answer[1] != METHOD_RETURN && answer[1] != SIGNAL) /* what is left is an error */
+        if (answer[1] != METHOD_RETURN && answer[1] != SIGNAL) /* any other type is an error */
             stream_unexpected(wire, answer + FIXED_BYTES, length - FIXED_BYTES);
     } while (answer[1] != METHOD_RETURN);
 }

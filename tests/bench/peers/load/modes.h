@@ -10,7 +10,7 @@
 struct options {
     const struct protocol *protocol;
     const char *address; /* a path, or a port of 127.0.0.1 */
-    int daemon_pid;      /* whose CPU is measured; 0: nobody's */
+    int daemon_pid;      /* whose CPU is measured; 0: none */
     size_t payload;      /* bytes, from 8 */
     uint32_t receivers;  /* pump */
     uint32_t window;     /* pump: most messages between the publisher and the slowest recipient */

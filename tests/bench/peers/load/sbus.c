@@ -86,7 +86,7 @@ static void flush(struct wire *wire) {
         pieces[--waiting].iov_len = SLOT_BYTES;
 }
 
-/* A batch stands in the first slot: its head, and of each packet the length and itself. */
+/* A batch is in the first slot: its head, then the length and the bytes of each packet. */
 static void put_into_batch(struct wire *wire, const char *payload) {
     uint32_t length = (uint32_t)packet_length(wire);
     char *next = slots[0] + sizeof BATCH_HEAD + waiting++ * (LENGTH_BYTES + length);
@@ -97,7 +97,7 @@ static void put_into_batch(struct wire *wire, const char *payload) {
 static void flush_batch(struct wire *wire) {
     size_t length = packet_length(wire);
     memcpy(slots[0], BATCH_HEAD, sizeof BATCH_HEAD);
-    if (waiting == 1) /* a packet alone is no batch */
+    if (waiting == 1) /* a single packet is sent without a batch */
         bus_send(wire->fd, slots[0] + sizeof BATCH_HEAD + LENGTH_BYTES, length);
     else
         bus_send(wire->fd, slots[0], sizeof BATCH_HEAD + waiting * (LENGTH_BYTES + length));

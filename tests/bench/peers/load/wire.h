@@ -35,7 +35,7 @@ struct protocol {
     void (*flush)(struct wire *wire);
     /* Read once, with *flags* for recv(2), and call *taker* for each message that is whole. */
     void (*receive)(struct wire *wire, int flags, take taker, void *context);
-    /* Streams: return the length of the first frame, or 0 if it is not whole; *payload stays NULL if it is no message. */
+    /* Streams: return the length of the first frame, or 0 if it is not whole; *payload stays NULL if it is not a message. */
     size_t (*parse)(const struct wire *wire, const char *bytes, size_t length, const char **payload);
 };
 

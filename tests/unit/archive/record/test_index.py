@@ -1,4 +1,4 @@
-"""Index entries: whole or not at all, and damage is told."""
+"""Index entries are read completely or not at all, and damage is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.errors import RecordError
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry, read_entry, read_index, write_entry
 from sbusd.archive.record.layout import SegmentName
 from tests.support.records import NOON
@@ -33,12 +33,12 @@ def entry(first_seq: int = 1, host: str = "alpha") -> IndexEntry:
     )
 
 
-def test_an_entry_comes_back(tmp_path: Path) -> None:
+def test_an_entry_survives_encoding(tmp_path: Path) -> None:
     write_entry(tmp_path, entry())
     assert list(read_index(tmp_path)) == [entry()]
 
 
-def test_a_later_entry_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
+def test_a_later_entry_replaces_the_earlier(tmp_path: Path) -> None:
     write_entry(tmp_path, entry())
     gone = dataclasses.replace(entry(), removed_at=NOON, removed_because="quota")
     write_entry(tmp_path, gone)
@@ -81,7 +81,7 @@ def _changed(**changes: object) -> str:
         (_changed(x="y" * 70_000), "longer than"),
     ],
 )
-def test_what_is_no_entry_is_told_with_its_file(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_entry_is_reported_with_its_file(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(RecordError, match=says) as caught:
@@ -98,7 +98,7 @@ def test_a_field_that_is_missing_is_named(name: str) -> None:
         IndexEntry.from_json(json.dumps(value))
 
 
-def test_fields_that_came_later_are_ignored() -> None:
+def test_newer_fields_are_ignored() -> None:
     assert IndexEntry.from_json(_changed(colour="red")) == entry()
 
 

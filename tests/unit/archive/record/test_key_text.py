@@ -28,13 +28,13 @@ def test_known_keys(key: bytes, text: str) -> None:
 
 
 @given(st.binary())
-def test_any_key_comes_back(key: bytes) -> None:
+def test_any_key_survives_encoding(key: bytes) -> None:
     text = key_text(key)
     assert key_bytes(text) == key
     text.encode("utf-8")
 
 
 @pytest.mark.parametrize("text", ["\\", r"a\b", r"\x", r"\xF0", r"\x0", "\\\\\\"])
-def test_what_is_no_keys_text_is_refused(text: str) -> None:
+def test_an_invalid_key_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="invalid key "):
         key_bytes(text)

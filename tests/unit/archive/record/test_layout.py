@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, is_host, temporary
+from sbusd.archive.files import temporary
+from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, is_host
 from tests.support.records import NOON
 
 
@@ -20,7 +21,7 @@ def test_a_segment_lies_in_the_folder_of_its_hour() -> None:
 
 
 @given(st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from(["a", "a.b-c", "0"]))
-def test_any_name_comes_back(ts: int, first_seq: int, host: str) -> None:
+def test_any_name_survives_encoding(ts: int, first_seq: int, host: str) -> None:
     name = SegmentName.at(ts, host, first_seq)
     assert SegmentName.parse(name.path) == name
     assert hour_of(ts) <= ts < hour_of(ts) + HOUR_NS
@@ -38,7 +39,7 @@ def test_any_name_comes_back(ts: int, first_seq: int, host: str) -> None:
         "date=2026-11-20/hour=12/host=a/00000000000000000001.parquet\n",
     ],
 )
-def test_what_is_no_segments_path_is_refused(path: str) -> None:
+def test_an_invalid_segment_path_is_rejected(path: str) -> None:
     with pytest.raises(ValueError):
         SegmentName.parse(path)
 
@@ -51,5 +52,5 @@ def test_hosts(name: str, right: bool) -> None:
     assert is_host(name) is right
 
 
-def test_a_draft_is_hidden_and_beside_its_target() -> None:
+def test_a_draft_is_hidden_in_the_folder_of_its_target() -> None:
     assert temporary(Path("/x/y.json")) == Path("/x/.y.json.tmp")

@@ -16,7 +16,7 @@ def test_a_row_has_the_columns_of_the_schema() -> None:
     assert not set(SCHEMA.names) & set(PARTITION_SCHEMA.names)
 
 
-def test_every_column_says_what_it_means() -> None:
+def test_every_column_is_documented() -> None:
     for field in [*SCHEMA, *PARTITION_SCHEMA]:
         assert (field.metadata or {}).get(b"doc"), field.name
 
@@ -29,6 +29,6 @@ def test_any_rows_come_back(some: list[Row]) -> None:
     assert rows_of(batch) == some
 
 
-def test_a_value_that_is_none_of_its_column_is_refused() -> None:
+def test_a_value_that_is_invalid_for_its_column_is_rejected() -> None:
     with pytest.raises((ValueError, TypeError)):
         batch_of([message(1)._replace(key="\udc80")])

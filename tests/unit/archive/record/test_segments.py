@@ -1,21 +1,23 @@
-"""Segments: what goes in comes out, once, hour by hour, and what is known of it stands in the index."""
+"""Segments: the rows that are written are read again, hour by hour; damaged and missing segments are reported."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.archive.record.kinds import Kind
+from sbusd.archive.files import RecordError, SegmentGoneError
+from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import RecordReader
-from sbusd.archive.record.schema import SORT_KEYS, Row, batch_of, rows_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Kind, Row, batch_of, rows_of, schema_of
+from sbusd.archive.record.segments import RecordReader, write_segments
 from tests.support.records import NOON, message, numbered, rows
 
 
@@ -48,7 +50,7 @@ def test_the_sort_key_of_the_test_is_that_of_the_schema() -> None:
     assert SORT_KEYS == ("kind", "key", "ts", "seq")
 
 
-def test_an_entry_says_what_is_in_the_segment(tmp_path: Path) -> None:
+def test_an_entry_describes_its_segment(tmp_path: Path) -> None:
     cut, left_out = message(2)._replace(payload=b"", payload_bytes=1), message(3)._replace(payload=None, payload_bytes=9)
     gone = [Row(NOON, 4, Kind.GAP, lost=7), Row(NOON, 5, Kind.TAP_LOSS, lost=3), Row(NOON, 6, Kind.LOSS, lost=100)]
     (entry,) = write_segments(tmp_path, "alpha", 1, table_of([message(1), cut, left_out, *gone]))
@@ -77,3 +79,80 @@ def test_a_folder_that_cannot_be_written_is_an_oserror(tmp_path: Path) -> None:
     (tmp_path / "date=2026-11-20").write_text("in the way")
     with pytest.raises(OSError, match="date=2026-11-20"):
         write_segments(tmp_path, "alpha", 1, table_of([message(1)]))
+
+
+ROWS = [message(seq, key=f"k/{seq}") for seq in range(1, 6)]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> RecordReader:
+    write_segments(tmp_path, "alpha", 1, pa.Table.from_batches([batch_of(ROWS)]))
+    return RecordReader(tmp_path)
+
+
+@pytest.fixture
+def entry(archive: RecordReader) -> IndexEntry:
+    return archive.entries()[0]
+
+
+def test_the_folders_are_columns(archive: RecordReader, entry: IndexEntry) -> None:
+    (row, *_) = archive.read(entry, ["host", "hour", "key", "date"]).to_pylist()
+    assert row == {"host": "alpha", "hour": 12, "key": "k/1", "date": "2026-11-20"}
+    assert archive.read(entry).column_names == [*SCHEMA.names, "date", "hour", "host"]
+
+
+def test_batches_are_bounded_and_complete(archive: RecordReader, entry: IndexEntry) -> None:
+    batches = list(archive.read_batches(entry, rows=2))
+    assert max(batch.num_rows for batch in batches) <= 2
+    assert [row for batch in batches for row in rows_of(batch)] == ROWS
+
+
+def test_a_removed_segment_is_in_the_index_when_asked_for(archive: RecordReader, entry: IndexEntry) -> None:
+    gone = dataclasses.replace(entry, removed_at=NOON, removed_because="retention")
+    write_entry(archive.root, gone)
+    archive.path(entry).unlink()
+    assert archive.entries() == []
+    assert archive.entries(removed=True) == [gone]
+    with pytest.raises(SegmentGoneError, match="removed by the recorder: retention"):
+        archive.read(gone)
+
+
+def test_a_missing_segment_is_reported(archive: RecordReader, entry: IndexEntry) -> None:
+    archive.path(entry).unlink()
+    for look in (archive.read, archive.verify, lambda entry: list(archive.read_batches(entry))):
+        with pytest.raises(SegmentGoneError, match="missing, but named in the index"):
+            look(entry)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_truncated_segment_is_reported(archive: RecordReader, entry: IndexEntry, keep: int) -> None:
+    content = archive.path(entry).read_bytes()
+    archive.path(entry).write_bytes(content[:keep])
+    with pytest.raises(RecordError, match=r"parquet: damaged segment: .+"):
+        archive.read(entry)
+    with pytest.raises(RecordError, match="checksum"):
+        archive.verify(entry)
+
+
+def test_a_flipped_bit_is_found_by_the_checksum(archive: RecordReader, entry: IndexEntry) -> None:
+    content = bytearray(archive.path(entry).read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.path(entry).write_bytes(content)
+    with pytest.raises(RecordError, match="checksum"):
+        archive.verify(entry)
+
+
+def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexEntry) -> None:
+    pq.write_table(pa.Table.from_pylist([{"a": 1}]), archive.path(entry))
+    with pytest.raises(RecordError, match="not a segment: its columns are not those of sbus-record"):
+        archive.read(entry)
+
+
+def test_missing_columns_of_first_version_segments_are_null(archive: RecordReader, entry: IndexEntry) -> None:
+    first = schema_of(1)
+    assert first.names == SCHEMA.names[:-1]
+    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(first.names).cast(first), archive.path(entry))
+    assert rows_of(archive.read(entry)) == ROWS
+    assert archive.read(entry, ["missed", "seq"]).to_pylist()[0] == {"missed": None, "seq": 1}
+    assert [row for batch in archive.read_batches(entry) for row in rows_of(batch)] == ROWS
+    assert pa.Table.from_batches(archive.scan(entry, ["missed"], None, 10)).to_pylist() == [{"missed": None}] * len(ROWS)

@@ -1,13 +1,16 @@
-"""The tables' columns are those of the manual page, and the manual's numbers are those of the code."""
+"""The tables' columns and limits are those of the manual page; latency buckets are narrow, and percentiles at most a little too high."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sbusd.archive.tables.schema import CALL_SECONDS, TABLES, TOP, Table
+from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS, TABLES, TOP, Table, bucket_of, percentile, upper_bound
 from sbusd.pipeline.measures.flows import MAX_EVENTS
 from sbusd.pipeline.measures.subscriptions import MAX_ROUTES
 
@@ -46,3 +49,28 @@ def test_arrow_and_spark_have_the_same_columns(table: Table) -> None:
     assert table.arrow_schema().names == [*table.names, "date", "hour"]
     assert [part.split()[0] for part in re.split(r", (?![^<]*>)", table.ddl())] == list(table.names)
     assert table.keys == table.names[: len(table.keys)]
+
+
+def test_buckets_lie_side_by_side() -> None:
+    bounds = [upper_bound(bucket) for bucket in range(40 * LATENCY_STEPS)]
+    assert bounds == sorted(set(bounds))
+    for below, above in itertools.pairwise(bounds):
+        assert bucket_of(below) + 1 == bucket_of(below + 1) == bucket_of(above)
+
+
+@given(st.integers(0, 2**62))
+def test_a_latency_is_in_its_bucket(latency: int) -> None:
+    bound = upper_bound(bucket_of(latency))
+    assert latency <= bound <= latency * (1 + 1 / LATENCY_STEPS)
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_a_little_too_large_at_most(latencies: list[int], percent: int) -> None:
+    true = sorted(latencies)[-(-len(latencies) * percent // 100) - 1]
+    found = percentile([(bucket_of(latency), 1) for latency in latencies], percent, max(latencies))
+    assert found == min(upper_bound(bucket_of(true)), max(latencies))
+
+
+def test_nothing_has_no_percentile() -> None:
+    assert percentile([], 50, 0) is None
+    assert percentile([(3, 0)], 50, 3) is None

@@ -8,15 +8,15 @@ TICKS = [100, 10, 50, 800, 20, 5, 5, 30, 7, 7]
 """user nice system idle iowait irq softirq steal guest guest_nice; the guests' are in user and nice already."""
 
 
-def test_work_is_what_is_neither_idle_nor_stolen() -> None:
+def test_work_excludes_idle_and_stolen_time() -> None:
     assert work_of(TICKS[:8]) == (170, 30)
 
 
-def test_an_old_kernel_tells_of_no_stolen_time() -> None:
+def test_an_old_kernel_has_no_stolen_time() -> None:
     assert work_of(TICKS[:7]) == (170, 0)
 
 
-def test_others_are_what_is_left_of_the_work() -> None:
+def test_other_work_is_the_rest_of_the_work() -> None:
     before = Moment(clock=10.0, busy=5.0, stolen=1.0, own=1.0, load=0.5)
     after = Moment(clock=20.0, busy=17.0, stolen=2.0, own=7.0, load=2.25)
     assert words(before, after, 2) == (

@@ -1,4 +1,4 @@
-"""What the rounds of bench-peers are taken for: medians, ratios of pairs, who is ahead, what is left out."""
+"""Evaluation of the rounds of bench-peers: medians, ratios of pairs, the fastest contender, and omissions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_contender_that_failed_once_has_no_figures_at_all() -> None:
     assert left_out([row(sbusd=cell([1.0]), peer=failed)]) == ["peer: it ended"]
 
 
-def test_what_is_left_out_of_some_rows_names_them() -> None:
+def test_omissions_name_their_rows() -> None:
     failed = Cell(reason="too slow")
     rows = [Row("one", {"peer": failed}), Row("two", {"peer": cell([1.0])}), Row("three", {"other": cell([1.0])})]
     assert left_out(rows) == ["peer: too slow (one)"]
@@ -84,18 +84,18 @@ def test_less_is_better_for_times() -> None:
     assert row(sbusd=ours, quick=quick, slow=slow).ahead(P50) == {"quick": 0.8}
 
 
-def test_in_what_only_explains_nobody_is_ahead() -> None:
+def test_an_explanatory_figure_has_no_winner() -> None:
     ours, peer = Cell(), Cell()
     for made, busy in ((ours, 0.9), (peer, 0.5)):
         made.add({BUSY: busy})
     assert row(sbusd=ours, peer=peer).ahead(BUSY) == {}
 
 
-def test_without_a_figure_of_ours_nobody_is_ahead() -> None:
+def test_without_a_figure_of_sbusd_no_peer_is_ahead() -> None:
     assert row(sbusd=Cell(reason="no"), peer=cell([5.0])).ahead(RATE) == {}
 
 
-def test_losses_are_told_with_their_place() -> None:
+def test_losses_are_reported_with_their_row() -> None:
     assert losses([row(sbusd=cell([1.0]), peer=cell([1.0, 1.0], lost=7))]) == ["1:1: peer lost 7 messages"]
     assert losses([row(sbusd=cell([1.0]))]) == []
 
@@ -105,7 +105,7 @@ def test_three_digits(figure: float | None, text: str) -> None:
     assert digits(figure) == text
 
 
-def test_tables_hold_what_was_measured_and_a_dash_for_what_was_not() -> None:
+def test_tables_show_a_dash_for_unmeasured_figures() -> None:
     rows = [row(sbusd=cell([250e3], [1000.0]), peer=cell([125e3], [4000.0])), Row("1:8", {"sbusd": cell([1e6]), "late": cell([2e6])})]
     assert [line.split() for line in medians(RATE, rows).splitlines()] == [
         ["deliveries,", "k/s"],
@@ -138,5 +138,5 @@ def test_the_worst_spread_names_whose_it_is() -> None:
     assert line.split()[-2:] == ["100%", "peer"]
 
 
-def test_what_failed_once_is_told() -> None:
+def test_a_repeated_round_is_reported() -> None:
     assert repetitions([row(sbusd=cell([1.0]), peer=Cell(repeated=["it stood still"]))]) == ["1:1: peer: it stood still"]

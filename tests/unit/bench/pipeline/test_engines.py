@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, rows_of
+from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
 from tests.bench.pipeline import duckdb_tables, polars_tables
 from tests.bench.pipeline.archive import HOSTS, make_archive, make_part

@@ -1,4 +1,4 @@
-"""A program is measured with all that it starts, and its failure is told."""
+"""A program is measured together with its children, and its failure is reported."""
 
 from __future__ import annotations
 

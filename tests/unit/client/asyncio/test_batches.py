@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sbusd.client import AsyncBus, Closed, Disconnected, Gap, Item, Message, Overflow, RemoteRefusal, TimedOut
-from sbusd.client.message_batch import MessageRun
+from sbusd.client.incoming import MessageRun
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
 
 MESSAGES = [Message(b"a", b"%d" % number) for number in range(200)]
@@ -57,7 +57,7 @@ def test_iteration_takes_a_batch_apart_once_and_waits_once(fake: FakeBus, monkey
     run(main)
 
 
-def test_what_nobody_reads_is_not_taken_apart(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_batch_is_not_split(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(MessageRun, "messages")
 
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_with_discard_a_batch_meets_the_bounds_as_its_messages_would_alone(fake:
     run(main)
 
 
-def test_a_refusal_is_told_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> None:
+def test_a_refusal_is_raised_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> None:
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
             peer = fake.peer()

@@ -26,7 +26,7 @@ from sbusd.client import (
     Unanswered,
 )
 from sbusd.client.asyncio.link import _TURN_PACKETS
-from sbusd.client.messages import Item
+from sbusd.client.items import Item
 from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
@@ -208,7 +208,7 @@ def test_a_cancelled_calls_answer_is_never_given_to_another(fake: FakeBus) -> No
     run(main)
 
 
-def test_a_call_that_timed_out_hands_its_answer_to_nobody(fake: FakeBus) -> None:
+def test_the_late_response_of_a_timed_out_call_is_discarded(fake: FakeBus) -> None:
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus:
             peer = fake.peer()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sbusd.client import AsyncBus, Bus, RemoteError, Request
-from sbusd.client.rpc.serving import MAX_CONCURRENT_HANDLERS
+from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
 
@@ -22,17 +22,17 @@ async def serving(bus: AsyncBus) -> asyncio.Task[None]:
     return task
 
 
-def run(mini: MiniBus, main: Callable[[AsyncBus, AsyncBus], Awaitable[None]]) -> None:
+def run(mini_bus: MiniBus, main: Callable[[AsyncBus, AsyncBus], Awaitable[None]]) -> None:
     """Run *main* with a service's bus and a caller's."""
 
     async def both() -> None:
-        async with AsyncBus.connect(mini.address) as service, AsyncBus.connect(mini.address) as caller:
+        async with AsyncBus.connect(mini_bus.address) as service, AsyncBus.connect(mini_bus.address) as caller:
             await main(service, caller)
 
     asyncio.run(asyncio.wait_for(both(), WAIT_SECONDS * 2))
 
 
-def test_coroutines_and_plain_functions_serve(mini: MiniBus) -> None:
+def test_coroutines_and_plain_functions_serve(mini_bus: MiniBus) -> None:
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         @service.service("plain")
         def plain(request: Request) -> bytes:
@@ -49,10 +49,10 @@ def test_coroutines_and_plain_functions_serve(mini: MiniBus) -> None:
         await service.close()
         await task
 
-    run(mini, main)
+    run(mini_bus, main)
 
 
-def test_many_run_at_once_and_no_more_than_many(mini: MiniBus) -> None:
+def test_many_run_at_once_and_no_more_than_many(mini_bus: MiniBus) -> None:
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         running = 0
         most = 0
@@ -77,10 +77,10 @@ def test_many_run_at_once_and_no_more_than_many(mini: MiniBus) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    run(mini, main)
+    run(mini_bus, main)
 
 
-def test_who_is_being_served_at_the_end_is_told(mini: MiniBus) -> None:
+def test_callers_being_served_at_the_end_get_an_error(mini_bus: MiniBus) -> None:
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         begun = asyncio.Event()
 
@@ -98,10 +98,10 @@ def test_who_is_being_served_at_the_end_is_told(mini: MiniBus) -> None:
             await call
         assert await caller.members("rpc/slow") == ()
 
-    run(mini, main)
+    run(mini_bus, main)
 
 
-def test_a_failure_of_a_coroutine_is_one_line(mini: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_a_coroutine_is_one_line(mini_bus: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         @service.service("fail")
         async def fail(request: Request) -> bytes:
@@ -114,11 +114,11 @@ def test_a_failure_of_a_coroutine_is_one_line(mini: MiniBus, caplog: pytest.LogC
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    run(mini, main)
+    run(mini_bus, main)
     assert "Traceback" in caplog.text
 
 
-def test_a_service_may_call_another_on_the_same_connection(mini: MiniBus) -> None:
+def test_a_service_may_call_another_on_the_same_connection(mini_bus: MiniBus) -> None:
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         @service.service("inner")
         async def inner(request: Request) -> bytes:
@@ -133,15 +133,15 @@ def test_a_service_may_call_another_on_the_same_connection(mini: MiniBus) -> Non
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    run(mini, main)
+    run(mini_bus, main)
 
 
-def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini_bus: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(request: Request) -> bytes:
         return b""
 
     def serve() -> None:
-        with Bus.connect(mini.address) as bus:
+        with Bus.connect(mini_bus.address) as bus:
             bus.service("odd")(handler)
             bus.service("end")(end)
             with pytest.raises(SystemExit):
@@ -152,16 +152,16 @@ def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini: Min
 
     async def main(_service: AsyncBus, caller: AsyncBus) -> None:
         blocking = asyncio.get_running_loop().run_in_executor(None, serve)
-        await asyncio.to_thread(mini.wait_for, lambda: bool(mini.members(b"rpc/end")))
+        await asyncio.to_thread(mini_bus.wait_for, lambda: bool(mini_bus.members(b"rpc/end")))
         with pytest.raises(RemoteError, match="serve it on an AsyncBus"):
             await caller.call("odd")
         with pytest.raises(RemoteError, match="stopped while it ran the request"):
             await caller.call("end")
         await blocking
 
-    run(mini, main)
+    run(mini_bus, main)
 
 
-def test_there_must_be_something_to_serve(mini: MiniBus) -> None:
-    with Bus.connect(mini.address) as bus, pytest.raises(ValueError, match="nothing to serve"):
+def test_there_must_be_something_to_serve(mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as bus, pytest.raises(ValueError, match="nothing to serve"):
         bus.serve()

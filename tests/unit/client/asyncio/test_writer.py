@@ -214,7 +214,7 @@ def test_one_that_is_too_large_fails_alone(batching: FakeBus) -> None:
     run(main)
 
 
-def test_a_refusal_in_a_batch_is_told_to_nobody_elses_call(batching: FakeBus) -> None:
+def test_a_refusal_in_a_batch_does_not_affect_other_calls(batching: FakeBus) -> None:
     async def main() -> None:
         async with AsyncBus.connect(batching.address) as bus:
             await asked(bus)

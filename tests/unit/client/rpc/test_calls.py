@@ -24,8 +24,8 @@ from sbusd.client import (
     Request,
 )
 from sbusd.protocol.envelope import Envelope, parse_envelope
-from tests.support.clerks import Clerks
-from tests.support.minibus import WAIT_SECONDS, MiniBus, Resident
+from tests.support.minibus import WAIT_SECONDS, BusConnection, MiniBus
+from tests.support.service_threads import ServiceThreads
 
 
 def echo(request: Request) -> bytes:
@@ -52,44 +52,44 @@ class Face:
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
-def face(request: pytest.FixtureRequest, mini: MiniBus) -> Face:
-    return Face(request.param, mini.address)
+def face(request: pytest.FixtureRequest, mini_bus: MiniBus) -> Face:
+    return Face(request.param, mini_bus.address)
 
 
-def test_a_call_is_answered(face: Face, clerks: Clerks) -> None:
-    clerk = clerks.add(echo=echo)
+def test_a_call_is_answered(face: Face, services: ServiceThreads) -> None:
+    service = services.add(echo=echo)
     answer = face.call("echo", b"\0hello")
     assert answer == b"\0hello"
     assert answer.callee is not None
-    assert answer.callee.connection == clerk.connection
+    assert answer.callee.connection == service.connection
     assert answer.source == 0
 
 
-def test_nobody_serves_it(face: Face, clerks: Clerks) -> None:
-    clerks.add(echo=echo)
+def test_a_call_without_a_service_fails(face: Face, services: ServiceThreads) -> None:
+    services.add(echo=echo)
     with pytest.raises(NoRecipient, match="no service for 'other'"):
         face.call("other")
 
 
-def test_a_listener_is_no_service(face: Face, mini: MiniBus) -> None:
+def test_a_wildcard_subscriber_does_not_count_as_a_service(face: Face, mini_bus: MiniBus) -> None:
     """Who listens to everything neither makes a service be there, nor keeps its end from being noticed."""
-    with Bus.connect(mini.address) as spy, spy.subscribe("", "rpc/echo"), pytest.raises(NoRecipient):
+    with Bus.connect(mini_bus.address) as spy, spy.subscribe("", "rpc/echo"), pytest.raises(NoRecipient):
         face.call("echo")
 
 
-def test_an_error_has_the_services_words(face: Face, clerks: Clerks) -> None:
+def test_an_error_has_the_services_words(face: Face, services: ServiceThreads) -> None:
     def fail(request: Request) -> bytes:
         raise LookupError("no such account")
 
-    clerks.add(fail=fail)
+    services.add(fail=fail)
     with pytest.raises(RemoteError) as caught:
         face.call("fail")
     assert (caught.value.command, caught.value.words) == ("fail", "LookupError: no such account")
 
 
-def test_the_time_is_up(face: Face, mini: MiniBus) -> None:
+def test_the_time_is_up(face: Face, mini_bus: MiniBus) -> None:
     with (
-        Bus.connect(mini.address) as silent,
+        Bus.connect(mini_bus.address) as silent,
         silent.subscribe("rpc/slow", silent.address + b"rpc/slow"),
         pytest.raises(CallTimeout) as late,
     ):
@@ -97,21 +97,21 @@ def test_the_time_is_up(face: Face, mini: MiniBus) -> None:
     assert (late.value.seconds, [peer.connection for peer in late.value.callees]) == (0.05, [1])
 
 
-def test_who_was_to_answer_goes(face: Face, mini: MiniBus, clerks: Clerks) -> None:
-    clerk = clerks.add(slow=lambda _request: mini.hang_up(clerk.connection))
+def test_who_was_to_answer_goes(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    service = services.add(slow=lambda _request: mini_bus.hang_up(service.connection))
     with pytest.raises(PeerDisconnected) as caught:
         face.call("slow", timeout=None)
-    assert [peer.connection for peer in caught.value.callees] == [clerk.connection]
+    assert [peer.connection for peer in caught.value.callees] == [service.connection]
 
 
-def test_the_last_one_going_is_what_counts(face: Face, mini: MiniBus, clerks: Clerks) -> None:
-    first = clerks.add(both=lambda _request: mini.hang_up(first.connection))
+def test_the_last_one_going_is_what_counts(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    first = services.add(both=lambda _request: mini_bus.hang_up(first.connection))
 
     def last_one(request: Request) -> str:
-        mini.wait_for(lambda: first.connection not in mini.residents)
+        mini_bus.wait_for(lambda: first.connection not in mini_bus.connections)
         return "still here"
 
-    clerks.add(both=last_one)
+    services.add(both=last_one)
     assert face.call("both", timeout=WAIT_SECONDS) == b"still here"
 
 
@@ -125,151 +125,151 @@ STEPS: dict[str, Callable[[bytes], bool]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_callee_dies_at_each_step(face: Face, mini: MiniBus, step: str) -> None:
+def test_the_callee_dies_at_each_step(face: Face, mini_bus: MiniBus, step: str) -> None:
     """Whenever the service dies, the call fails at once, with NoRecipient or PeerDisconnected, and not with a timeout."""
-    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"):
+    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"):
         number = int(silent.address.split(b"/")[2])
 
-        def before(resident: Resident, packet: bytes) -> None:
-            if resident.number != number and STEPS[step](packet):
-                mini.hang_up(number)
+        def before(connection: BusConnection, packet: bytes) -> None:
+            if connection.number != number and STEPS[step](packet):
+                mini_bus.hang_up(number)
 
-        mini.before = before
+        mini_bus.before = before
         with pytest.raises((NoRecipient, PeerDisconnected)) as caught:
             face.call("slow", timeout=None)
-        assert number not in mini.residents
+        assert number not in mini_bus.connections
         # A request that was not handed to anybody was not run, and that is said.
         expects_nobody = step in ("before it is known who is there", "before the request", "before the place of answers")
         assert caught.type is (NoRecipient if expects_nobody else PeerDisconnected)
 
 
-def test_a_one_shot_service_that_answers_and_goes(face: Face, mini: MiniBus) -> None:
+def test_a_one_shot_service_that_answers_and_goes(face: Face, mini_bus: MiniBus) -> None:
     """Its answer counts, though it has gone before it was known who was called."""
-    with Bus.connect(mini.address) as service, service.subscribe("rpc/once", service.address + b"rpc/once"):
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/once", service.address + b"rpc/once"):
         asked: list[Envelope] = []
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/once\0"):
                 asked.append(parse_envelope(packet.partition(b"\0")[2]))
             if packet.startswith(b"SUB !/event/disconnect/1"):
-                mini.publish(asked[0].reply_to.encode(), Envelope("once", asked[0].uid, b"x").encode(), 1)
-                mini.hang_up(1)
+                mini_bus.publish(asked[0].reply_to.encode(), Envelope("once", asked[0].uid, b"x").encode(), 1)
+                mini_bus.hang_up(1)
 
-        mini.before = before
+        mini_bus.before = before
         assert face.call("once", timeout=WAIT_SECONDS) == b"x"
 
 
-def forged(mini: MiniBus, face: Face, forge: Callable[[Envelope], None]) -> Answer | None:
+def forged(mini_bus: MiniBus, face: Face, forge: Callable[[Envelope], None]) -> Answer | None:
     """Make a call during which *forge* acts when the request is on the bus; then the service answers ``true``."""
-    with Bus.connect(mini.address) as service, service.subscribe("rpc/secret", service.address + b"rpc/secret"):
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/secret", service.address + b"rpc/secret"):
         number = int(service.address.split(b"/")[2])
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/secret\0"):
                 envelope = parse_envelope(packet.partition(b"\0")[2])
                 forge(envelope)
                 reply = Envelope("secret", envelope.uid, b"true")
-                mini.publish(envelope.reply_to.encode(), reply.encode(), number)
+                mini_bus.publish(envelope.reply_to.encode(), reply.encode(), number)
 
-        mini.before = before
+        mini_bus.before = before
         return face.call("secret", timeout=WAIT_SECONDS)
 
 
-def test_an_answer_of_a_third_user_who_has_learnt_the_ret_is_refused(face: Face, mini: MiniBus) -> None:
-    mini.uids = {50: 4_000}
+def test_an_answer_of_a_third_user_who_has_learnt_the_ret_is_refused(face: Face, mini_bus: MiniBus) -> None:
+    mini_bus.uids = {50: 4_000}
 
     def forge(envelope: Envelope) -> None:
-        mini.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
+        mini_bus.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
 
-    assert forged(mini, face, forge) == b"true"
+    assert forged(mini_bus, face, forge) == b"true"
 
 
-def test_an_answer_with_another_uid_is_refused(face: Face, mini: MiniBus) -> None:
+def test_an_answer_with_another_uid_is_refused(face: Face, mini_bus: MiniBus) -> None:
     def forge(envelope: Envelope) -> None:
-        mini.publish(envelope.reply_to.encode(), Envelope("secret", "guessed", b"forged").encode(), 1)
+        mini_bus.publish(envelope.reply_to.encode(), Envelope("secret", "guessed", b"forged").encode(), 1)
 
-    assert forged(mini, face, forge) == b"true"
+    assert forged(mini_bus, face, forge) == b"true"
 
 
-def test_a_flood_of_forged_answers_does_not_hide_the_true_one(face: Face, mini: MiniBus) -> None:
+def test_a_flood_of_forged_answers_does_not_hide_the_true_one(face: Face, mini_bus: MiniBus) -> None:
     def forge(envelope: Envelope) -> None:
         for _ in range(10):
-            mini.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
+            mini_bus.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
 
-    assert forged(mini, face, forge) == b"true"
+    assert forged(mini_bus, face, forge) == b"true"
 
 
-def test_an_answer_that_cannot_be_read_fails_the_call(face: Face, mini: MiniBus) -> None:
-    with Bus.connect(mini.address) as service, service.subscribe("rpc/odd", service.address + b"rpc/odd"):
+def test_an_answer_that_cannot_be_read_fails_the_call(face: Face, mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/odd", service.address + b"rpc/odd"):
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/odd\0"):
-                mini.publish(parse_envelope(packet.partition(b"\0")[2]).reply_to.encode(), b"{", 1)
+                mini_bus.publish(parse_envelope(packet.partition(b"\0")[2]).reply_to.encode(), b"{", 1)
 
-        mini.before = before
+        mini_bus.before = before
         with pytest.raises(RemoteError, match="invalid response: invalid envelope: not JSON"):
             face.call("odd", timeout=WAIT_SECONDS)
 
 
-def test_a_call_of_one_member(face: Face, mini: MiniBus, clerks: Clerks) -> None:
-    clerks.add(who=lambda _request: "first")
-    second = clerks.add(who=lambda _request: "second")
-    with Bus.connect(mini.address) as bus:
+def test_a_call_of_one_member(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    services.add(who=lambda _request: "first")
+    second = services.add(who=lambda _request: "second")
+    with Bus.connect(mini_bus.address) as bus:
         member = bus.members("rpc/who")[1]
     assert member.connection == second.connection
     assert face.call("who", member=member) == b"second"
     with pytest.raises(NoRecipient, match=r"no service for 'other' at !/conn/2/"):
         face.call("other", member=member)
-    mini.hang_up(second.connection)
+    mini_bus.hang_up(second.connection)
     with pytest.raises(NoRecipient):
         face.call("who", member=member)
 
 
-def test_a_member_that_goes_meanwhile(face: Face, mini: MiniBus, clerks: Clerks) -> None:
-    clerk = clerks.add(slow=lambda _request: mini.hang_up(clerk.connection))
-    member = Peer(clerk.connection, 0, 0, 0, b"")
+def test_a_member_that_goes_meanwhile(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    service = services.add(slow=lambda _request: mini_bus.hang_up(service.connection))
+    member = Peer(service.connection, 0, 0, 0, b"")
     with pytest.raises(PeerDisconnected):
         face.call("slow", member=member, timeout=None)
 
 
-def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini: MiniBus) -> None:
-    with Bus.connect(mini.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
         seen: list[Envelope] = []
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG relay/1002/wallet.balance\0"):
                 seen.append(parse_envelope(packet.partition(b"\0")[2]))
                 reply = Envelope("wallet.balance", seen[0].uid, b"18024884.1393419", source=1002)
-                mini.publish(seen[0].reply_to.encode(), reply.encode(), 1)
+                mini_bus.publish(seen[0].reply_to.encode(), reply.encode(), 1)
 
-        mini.before = before
+        mini_bus.before = before
         answer = face.call("wallet.balance", "x", twin=1002, timeout=60.0, tries=7)
         assert (answer, answer.source) == (b"18024884.1393419", 1002)
         assert (seen[0].destinations, seen[0].data, seen[0].expires_seconds, seen[0].tries) == ((1002,), b"x", 60, 7)
-        mini.hang_up(1)
+        mini_bus.hang_up(1)
         with pytest.raises(NoRecipient):
             face.call("wallet.balance", twin=1002)
 
 
-def test_a_relays_error_is_a_remote_one(face: Face, mini: MiniBus) -> None:
-    with Bus.connect(mini.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+def test_a_relays_error_is_a_remote_one(face: Face, mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG relay/"):
                 asked = parse_envelope(packet.partition(b"\0")[2])
                 reply = Envelope(asked.command, asked.uid, error="destination not found", source=1002)
-                mini.publish(asked.reply_to.encode(), reply.encode(), 1)
+                mini_bus.publish(asked.reply_to.encode(), reply.encode(), 1)
 
-        mini.before = before
+        mini_bus.before = before
         with pytest.raises(RemoteError, match="destination not found"):
             face.call("x", twin=1002)
 
 
-def test_the_bus_does_not_tell_of_the_callees_end(mini: MiniBus, clerks: Clerks) -> None:
+def test_a_call_works_if_the_bus_hides_the_end_of_the_callee(mini_bus: MiniBus, services: ServiceThreads) -> None:
     """Where a rule hides events a call works all the same, and that its callee was not watched is counted."""
-    clerks.add(echo=echo)
-    mini.refused_patterns = {b"!/event/": ErrorCode.EPERM}
-    with Bus.connect(mini.address) as bus:
+    services.add(echo=echo)
+    mini_bus.refused_patterns = {b"!/event/": ErrorCode.EPERM}
+    with Bus.connect(mini_bus.address) as bus:
         assert [bus.call("echo", "a"), bus.call("echo", "b")] == [b"a", b"b"]
         (outcome,) = bus.call_all("echo", "c")
         assert outcome.result() == b"c"
@@ -277,11 +277,11 @@ def test_the_bus_does_not_tell_of_the_callees_end(mini: MiniBus, clerks: Clerks)
         assert bus.statistics.refusals == 1
 
 
-def test_the_bus_goes_while_a_call_waits(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+def test_the_bus_goes_while_a_call_waits(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
     def hang_up_on_the_caller(request: Request) -> None:
-        mini.hang_up(request.caller.connection)
+        mini_bus.hang_up(request.caller.connection)
 
-    clerks.add(slow=hang_up_on_the_caller)
+    services.add(slow=hang_up_on_the_caller)
     with pytest.raises(Disconnected):
         face.call("slow", timeout=None)
 
@@ -302,35 +302,35 @@ def test_a_member_and_a_twin_exclude_each_other(face: Face) -> None:
             face.call("a", twin=1, tries=tries)
 
 
-def test_a_late_answer_reaches_nobody_and_is_counted(mini: MiniBus) -> None:
+def test_a_late_response_is_discarded_and_counted(mini_bus: MiniBus) -> None:
     with (
-        Bus.connect(mini.address) as service,
+        Bus.connect(mini_bus.address) as service,
         service.subscribe("rpc/slow", service.address + b"rpc/slow"),
-        Bus.connect(mini.address) as bus,
+        Bus.connect(mini_bus.address) as bus,
     ):
         kept: list[Envelope] = []
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/slow\0"):
                 kept.append(parse_envelope(packet.partition(b"\0")[2]))
                 if len(kept) == 2:
                     # The answer to the first call comes when the second waits.
                     for number, asked in enumerate(kept):
-                        mini.publish(asked.reply_to.encode(), Envelope("slow", asked.uid, b"%d" % number).encode(), 1)
+                        mini_bus.publish(asked.reply_to.encode(), Envelope("slow", asked.uid, b"%d" % number).encode(), 1)
 
-        mini.before = before
+        mini_bus.before = before
         with pytest.raises(CallTimeout):
             bus.call("slow", timeout=0.02)
         assert bus.call("slow", timeout=WAIT_SECONDS) == b"1"
         assert bus.statistics.stray_answers == 1
 
 
-def test_a_second_call_of_a_known_service_takes_one_round_trip(mini: MiniBus, clerks: Clerks) -> None:
-    clerks.add(echo=echo)
-    with Bus.connect(mini.address) as bus:
+def test_a_second_call_of_a_known_service_takes_one_round_trip(mini_bus: MiniBus, services: ServiceThreads) -> None:
+    services.add(echo=echo)
+    with Bus.connect(mini_bus.address) as bus:
         bus.call("echo")
         bus.ping()
-        caller = mini.residents[2]
+        caller = mini_bus.connections[2]
         del caller.received[:]
         bus.call("echo")
         bus.ping()
@@ -338,25 +338,25 @@ def test_a_second_call_of_a_known_service_takes_one_round_trip(mini: MiniBus, cl
         assert kinds == [b"CMSG !/bus/members", b"CMSG receipt/undeliverable", b"MSG rpc/echo", b"CMSG !/bus/ping", b"CMSG !/bus/ping"]
 
 
-def test_after_a_reconnection_calls_work_from_the_new_address(mini: MiniBus, clerks: Clerks) -> None:
-    clerks.add(echo=echo)
-    with Bus.connect(mini.address, reconnect=True) as bus:
+def test_after_a_reconnection_calls_work_from_the_new_address(mini_bus: MiniBus, services: ServiceThreads) -> None:
+    services.add(echo=echo)
+    with Bus.connect(mini_bus.address, reconnect=True) as bus:
         assert bus.call("echo", "a") == b"a"
         old = bus.address
-        mini.hang_up(2)
+        mini_bus.hang_up(2)
         with pytest.raises(Disconnected):
             bus.ping()
         assert bus.call("echo", "b") == b"b"
         assert bus.address != old
 
 
-def test_callers_are_cancelled_at_each_await(mini: MiniBus, clerks: Clerks) -> None:
+def test_callers_are_cancelled_at_each_await(mini_bus: MiniBus, services: ServiceThreads) -> None:
     """Wherever a call is cancelled, the next one gets its own answer, and nothing of the first is left behind."""
-    clerks.add(echo=echo)
+    services.add(echo=echo)
 
     async def main() -> int:
         cancelled = 0
-        async with AsyncBus.connect(mini.address) as bus:
+        async with AsyncBus.connect(mini_bus.address) as bus:
             for steps in range(1_000):
                 call = asyncio.ensure_future(bus.call("echo", f"given up {steps}"))
                 for _ in range(steps % 40):
@@ -376,12 +376,12 @@ def test_callers_are_cancelled_at_each_await(mini: MiniBus, clerks: Clerks) -> N
     assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2)) > 100
 
 
-def test_many_calls_of_one_connection_at_once(mini: MiniBus, clerks: Clerks) -> None:
-    clerks.add(echo=echo)
-    clerks.add(other=echo)
+def test_many_calls_of_one_connection_at_once(mini_bus: MiniBus, services: ServiceThreads) -> None:
+    services.add(echo=echo)
+    services.add(other=echo)
 
     async def main() -> None:
-        async with AsyncBus.connect(mini.address) as bus:
+        async with AsyncBus.connect(mini_bus.address) as bus:
             calls: list[Awaitable[Answer]] = [bus.call(("echo", "other")[number % 2], f"{number}") for number in range(200)]
             answers = await asyncio.gather(*calls)
             assert answers == [b"%d" % number for number in range(200)]
@@ -389,46 +389,50 @@ def test_many_calls_of_one_connection_at_once(mini: MiniBus, clerks: Clerks) -> 
     asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
 
 
-def test_losses_make_the_callees_be_looked_for_again(mini: MiniBus) -> None:
+def test_losses_make_the_callees_be_looked_for_again(mini_bus: MiniBus) -> None:
     """The word of a callee's end may be among what the bus discarded; the call must not wait for it."""
-    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"), Bus.connect(mini.address) as bus:
+    with (
+        Bus.connect(mini_bus.address) as silent,
+        silent.subscribe("rpc/slow", silent.address + b"rpc/slow"),
+        Bus.connect(mini_bus.address) as bus,
+    ):
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             # The third ping closes the last question about who was called; then the client waits for the answer alone.
-            if packet.startswith(b"CMSG !/bus/ping") and resident.received.count(b"CMSG !/bus/members\0rpc/slow") == 2:
-                resident.patterns.clear()
-                mini.hang_up(1)
-                resident.say(b"CMSG !/bus/lost\0005")
-                mini.before = lambda _resident, _packet: None
+            if packet.startswith(b"CMSG !/bus/ping") and connection.received.count(b"CMSG !/bus/members\0rpc/slow") == 2:
+                connection.patterns.clear()
+                mini_bus.hang_up(1)
+                connection.say(b"CMSG !/bus/lost\0005")
+                mini_bus.before = lambda _connection, _packet: None
 
-        mini.before = before
+        mini_bus.before = before
         with pytest.raises(PeerDisconnected):
             bus.call("slow", timeout=None)
 
 
-def test_a_rule_forbids_the_call(face: Face, mini: MiniBus, clerks: Clerks) -> None:
-    clerks.add(echo=echo)
+def test_a_rule_forbids_the_call(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    services.add(echo=echo)
 
-    def before(resident: Resident, packet: bytes) -> bool:
+    def before(connection: BusConnection, packet: bytes) -> bool:
         if packet.startswith(b"MSG rpc/"):
-            resident.say(b"CMSG !/bus/error\0EPERM a rule")
+            connection.say(b"CMSG !/bus/error\0EPERM a rule")
             return True
         return False
 
-    mini.before = before
+    mini_bus.before = before
     with pytest.raises(RemoteRefusal, match="the bus refused a call of 'echo': EPERM a rule"):
         face.call("echo")
 
 
-def test_a_service_that_lost_the_bus_serves_again_at_its_new_address(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+def test_a_service_that_lost_the_bus_serves_again_at_its_new_address(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
     def stop(request: Request) -> None:
         raise SystemExit
 
-    clerk = clerks.add(reconnect=True, echo=echo, stop=stop)
-    old = clerk.connection
+    service = services.add(reconnect=True, echo=echo, stop=stop)
+    old = service.connection
     assert face.call("echo", "a", timeout=WAIT_SECONDS) == b"a"
-    mini.hang_up(old)
-    mini.wait_for(lambda: any(pattern.endswith(b"/rpc/echo") for each in mini.residents.values() for pattern in each.patterns))
+    mini_bus.hang_up(old)
+    mini_bus.wait_for(lambda: any(pattern.endswith(b"/rpc/echo") for each in mini_bus.connections.values() for pattern in each.patterns))
     answer = face.call("echo", "b", timeout=WAIT_SECONDS)
     assert answer == b"b"
     assert answer.callee is not None
@@ -437,11 +441,11 @@ def test_a_service_that_lost_the_bus_serves_again_at_its_new_address(face: Face,
         face.call("stop", timeout=WAIT_SECONDS)
 
 
-def test_callers_with_their_senders_are_told_again_after_a_reconnection(mini: MiniBus) -> None:
-    with Bus.connect(mini.address, reconnect=True) as bus, bus.subscribe("a") as sub:
+def test_verified_senders_are_requested_again_after_a_reconnection(mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address, reconnect=True) as bus, bus.subscribe("a") as sub:
         bus.tell("sender/on")
         bus.ping()
-        mini.hang_up(1)
+        mini_bus.hang_up(1)
         with pytest.raises(Disconnected):
             bus.ping()
         assert bus.publish("a", "x", receipt=True) == 1

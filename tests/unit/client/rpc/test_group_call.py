@@ -9,8 +9,8 @@ import pytest
 
 from sbusd.client import AsyncBus, Bus, CallTimeout, NoRecipient, Outcome, PeerDisconnected, RemoteError, Request
 from sbusd.client.rpc.calls import MAX_CONCURRENT_REQUESTS
-from tests.support.clerks import Clerks
-from tests.support.minibus import WAIT_SECONDS, MiniBus, Resident
+from tests.support.minibus import WAIT_SECONDS, BusConnection, MiniBus
+from tests.support.service_threads import ServiceThreads
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -34,15 +34,15 @@ def call_all(face: str, address: str, command: str, timeout: float | None = WAIT
     return sorted(outcomes, key=lambda each: each.member.connection)
 
 
-def test_each_member_answers_or_fails_on_its_own(face: str, mini: MiniBus, clerks: Clerks) -> None:
+def test_each_member_answers_or_fails_on_its_own(face: str, mini_bus: MiniBus, services: ServiceThreads) -> None:
     def fail(request: Request) -> bytes:
         raise ValueError("not today")
 
-    clerks.add(work=lambda _request: "one")
-    clerks.add(work=fail)
-    third = clerks.add(work=lambda _request: mini.hang_up(third.connection))
-    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/work", silent.address + b"rpc/work"):
-        one, two, three, four = call_all(face, mini.address, "work", 2.0)
+    services.add(work=lambda _request: "one")
+    services.add(work=fail)
+    third = services.add(work=lambda _request: mini_bus.hang_up(third.connection))
+    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/work", silent.address + b"rpc/work"):
+        one, two, three, four = call_all(face, mini_bus.address, "work", 2.0)
     assert one.result() == b"one"
     assert isinstance(two.error, RemoteError)
     assert isinstance(three.error, PeerDisconnected)
@@ -51,66 +51,66 @@ def test_each_member_answers_or_fails_on_its_own(face: str, mini: MiniBus, clerk
         four.result()
 
 
-def test_an_empty_group_yields_nothing(face: str, mini: MiniBus) -> None:
-    assert call_all(face, mini.address, "work") == []
+def test_an_empty_group_yields_nothing(face: str, mini_bus: MiniBus) -> None:
+    assert call_all(face, mini_bus.address, "work") == []
 
 
-def test_who_only_listens_is_not_called(face: str, mini: MiniBus, clerks: Clerks) -> None:
-    clerk = clerks.add(work=lambda _request: "one")
-    with Bus.connect(mini.address) as spy, spy.subscribe(""):
-        (outcome,) = call_all(face, mini.address, "work")
-    assert outcome.member.connection == clerk.connection
+def test_who_only_listens_is_not_called(face: str, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    service = services.add(work=lambda _request: "one")
+    with Bus.connect(mini_bus.address) as spy, spy.subscribe(""):
+        (outcome,) = call_all(face, mini_bus.address, "work")
+    assert outcome.member.connection == service.connection
 
 
-def test_who_leaves_between_the_list_and_the_call_is_told_as_nobody(face: str, mini: MiniBus, clerks: Clerks) -> None:
-    stays = clerks.add(work=lambda _request: "here")
-    leaves = clerks.add(work=lambda _request: "here too")
+def test_a_member_that_leaves_before_the_call_is_reported_as_absent(face: str, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    stays = services.add(work=lambda _request: "here")
+    leaves = services.add(work=lambda _request: "here too")
 
-    def before(resident: Resident, packet: bytes) -> None:
+    def before(connection: BusConnection, packet: bytes) -> None:
         if packet.startswith(b"MSG !/conn/%d/rpc/work" % leaves.connection):
-            mini.hang_up(leaves.connection)
+            mini_bus.hang_up(leaves.connection)
 
-    mini.before = before
-    one, two = call_all(face, mini.address, "work", None)
+    mini_bus.before = before
+    one, two = call_all(face, mini_bus.address, "work", None)
     assert (one.member.connection, one.answer) == (stays.connection, b"here")
     assert isinstance(two.error, NoRecipient)
 
 
-def test_who_comes_between_the_list_and_the_call_is_not_called(face: str, mini: MiniBus, clerks: Clerks) -> None:
+def test_who_comes_between_the_list_and_the_call_is_not_called(face: str, mini_bus: MiniBus, services: ServiceThreads) -> None:
     """It has to synchronise to the state anyway: the list could as well have been asked for a moment earlier."""
-    first = clerks.add(work=lambda _request: "first")
+    first = services.add(work=lambda _request: "first")
     asked = threading.Event()
     come = threading.Event()
     called: list[Request] = []
 
-    def before(resident: Resident, packet: bytes) -> bool:
+    def before(connection: BusConnection, packet: bytes) -> bool:
         if packet.startswith(b"MSG !/conn/") and b"/rpc/work" in packet and not come.is_set():
             asked.set()
-            resident.say(b"")
+            connection.say(b"")
         return False
 
     def join() -> None:
         asked.wait(WAIT_SECONDS)
-        clerks.add(work=called.append)
+        services.add(work=called.append)
         come.set()
 
     joining = threading.Thread(target=join)
     joining.start()
-    mini.before = before
-    outcomes = call_all(face, mini.address, "work")
+    mini_bus.before = before
+    outcomes = call_all(face, mini_bus.address, "work")
     joining.join(WAIT_SECONDS)
     assert [outcome.member.connection for outcome in outcomes] == [first.connection]
     assert called == []
 
 
-def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> None:
+def test_a_large_group_is_called_some_at_a_time(face: str, mini_bus: MiniBus) -> None:
     count = 2 * MAX_CONCURRENT_REQUESTS + 5
-    buses = [Bus.connect(mini.address) for _ in range(count)]
+    buses = [Bus.connect(mini_bus.address) for _ in range(count)]
     try:
         subscriptions = [bus.subscribe("rpc/work", bus.address + b"rpc/work") for bus in buses]
         under_way: list[int] = []
 
-        def before(resident: Resident, packet: bytes) -> None:
+        def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG !/conn/") and b"/rpc/work\0" in packet:
                 under_way.append(1)
                 assert len(under_way) <= MAX_CONCURRENT_REQUESTS
@@ -118,11 +118,11 @@ def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> Non
                 threading.Thread(target=end, args=(number,)).start()
 
         def end(number: int) -> None:
-            mini.hang_up(number)
+            mini_bus.hang_up(number)
             under_way.pop()
 
-        mini.before = before
-        outcomes = call_all(face, mini.address, "work")
+        mini_bus.before = before
+        outcomes = call_all(face, mini_bus.address, "work")
         assert len(outcomes) == count
         assert {type(outcome.error) for outcome in outcomes} <= {PeerDisconnected, NoRecipient}
         assert len(subscriptions) == count
@@ -131,10 +131,10 @@ def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> Non
             bus.close()
 
 
-def test_leaving_in_the_middle_leaves_nothing_behind(mini: MiniBus, clerks: Clerks) -> None:
+def test_leaving_in_the_middle_leaves_nothing_behind(mini_bus: MiniBus, services: ServiceThreads) -> None:
     for _ in range(3):
-        clerks.add(work=lambda _request: "x")
-    with Bus.connect(mini.address) as bus:
+        services.add(work=lambda _request: "x")
+    with Bus.connect(mini_bus.address) as bus:
         for outcome in bus.call_all("work"):
             assert outcome.answer == b"x"
             break

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from sbusd.client.bus_calls import Call, Expects
 from sbusd.client.errors import Disconnected, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError
-from sbusd.client.messages import Message
-from sbusd.client.pending_replies import Call, Expects
+from sbusd.client.items import Message
 from sbusd.client.rpc.pending_requests import PendingRequest, PendingRequests
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.peers import Peer
 
 HERE = b"!/conn/3/ret/"
 
@@ -122,7 +122,7 @@ def test_who_went_before_it_was_known_is_remembered(table: PendingRequests) -> N
     assert isinstance(pending.error, PeerDisconnected)
 
 
-def test_nobody_was_called(table: PendingRequests) -> None:
+def test_a_call_without_a_recipient_is_reported(table: PendingRequests) -> None:
     pending = table.open("c", b"rpc/c")
     table.resolve(pending, [], [])
     assert isinstance(pending.error, NoRecipient)
@@ -142,7 +142,7 @@ def test_undelivered_is_more_exact_than_gone(table: PendingRequests) -> None:
     assert isinstance(pending.error, NoRecipient)
 
 
-def test_an_event_is_everybodys_and_an_answer_nobody_elses(table: PendingRequests) -> None:
+def test_an_event_is_not_consumed_and_a_reply_is(table: PendingRequests) -> None:
     assert not table.take(gone(1))
     assert table.watches(b"!/event/disconnect/1")
     assert not table.watches(b"!/event/connect/1")
@@ -158,7 +158,7 @@ def test_a_peer_that_has_gone_is_watched_no_more(table: PendingRequests, wire: W
 
 
 @pytest.mark.parametrize("digits", [b"", b"x", b"1" * 5_000, b"-1"])
-def test_an_event_of_nobody(table: PendingRequests, digits: bytes) -> None:
+def test_an_event_of_an_unknown_connection(table: PendingRequests, digits: bytes) -> None:
     assert not table.take(Message(b"!/event/disconnect/" + digits, b""))
 
 
@@ -213,10 +213,10 @@ def test_after_a_loss_the_callees_are_asked_for_again(table: PendingRequests, wi
 
 def test_the_end_of_the_connection_fails_all(table: PendingRequests) -> None:
     waiting = [table.open("c", b"rpc/c"), table.open("d", b"rpc/d", ONE)]
-    told: list[int] = []
-    waiting[0].on_done = lambda: told.append(1)
+    reported: list[int] = []
+    waiting[0].on_done = lambda: reported.append(1)
     table.disconnected(lambda: Disconnected("there"))
     assert all(isinstance(each.error, Disconnected) for each in waiting)
-    assert (told, table.answers) == ([1], b"")
+    assert (reported, table.answers) == ([1], b"")
     for each in waiting:
         table.close(each)

@@ -13,12 +13,11 @@ import pytest
 
 from sbusd.client import Allow, Peer, Request, ServiceError, Twins
 from sbusd.client.errors import RemoteRefusal
-from sbusd.client.messages import Message
+from sbusd.client.items import Message
 from sbusd.client.rpc.service import WAITING_PER_USER, Dispatcher, RequestQueue
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.protocol.packets import Publish, parse_packet
+from sbusd.protocol.packets import MAX_PACKET_BYTES, Publish, parse_packet
 
 NOW = 1_000_000.0
 
@@ -120,7 +119,7 @@ def test_a_request_without_its_sender_is_not_run(dispatcher: Dispatcher) -> None
         (Message(b"elsewhere", Envelope("echo", "u").encode(), caller()), "unknown"),
     ],
 )
-def test_what_is_no_request(dispatcher: Dispatcher, given: Message, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_request(dispatcher: Dispatcher, given: Message, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     assert dispatcher.receive(given, NOW) == b""
     assert dispatcher.next(NOW) == (None, [])
     assert dict(dispatcher.counts) == {"requests": 1, reason: 1}
@@ -183,7 +182,7 @@ def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Dispatcher
 
 
 @pytest.mark.parametrize("key", [b"relayed/echo", b"!/conn/3/relayed/echo"])
-def test_a_caller_of_another_host_is_no_user_of_this_one(key: bytes) -> None:
+def test_a_caller_of_another_host_is_not_a_local_user(key: bytes) -> None:
     dispatcher, seen = relayed(Twins(), Allow(users=(0,)))
     assert dispatcher.receive(message(asked(source=1001, destinations=(1002,)), RELAY, key), NOW) == b""
     _, envelope = run(dispatcher)
@@ -224,7 +223,7 @@ def test_a_user_cannot_pass_for_another_host() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])
-def test_what_is_no_twin(number: int) -> None:
+def test_an_invalid_twin(number: int) -> None:
     with pytest.raises(ValueError, match=f"invalid twin {number}: must be 1 to 4294967295"):
         Twins((number,))
     with pytest.raises(LookupError, match="unknown user"):
@@ -243,7 +242,7 @@ def test_hosts_take_turns_with_users_and_with_each_other() -> None:
     assert order == ["b0", "c", "a", "b1"]
 
 
-def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_denied_caller_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = Dispatcher()
     dispatcher.add("echo", lambda _request: b"", Allow(users=(1000,)))
     assert reply(dispatcher.receive(message(asked(connection=9), caller(uid=1001, connection=9)), NOW))[1].error == (
@@ -264,7 +263,7 @@ def test_allow_knows_names_and_the_systems_groups() -> None:
 
 
 @pytest.mark.parametrize(("users", "groups", "says"), [(("no-such-user",), (), "unknown user"), ((), ("no-such-group",), "unknown group")])
-def test_a_name_that_is_not_known_is_told_at_once(users: tuple[str, ...], groups: tuple[str, ...], says: str) -> None:
+def test_an_unknown_name_is_rejected_immediately(users: tuple[str, ...], groups: tuple[str, ...], says: str) -> None:
     with pytest.raises(LookupError, match=says):
         Allow(users=users, groups=groups)
 
@@ -299,7 +298,7 @@ def test_long_words_are_cut(dispatcher: Dispatcher) -> None:
     assert 500 < len(failing(dispatcher, ServiceError("ä" * 10_000))) < 2_000
 
 
-def test_what_is_no_answer_fails(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_response_fails(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher.receive(message(asked(), caller()), NOW)
     task, _ = dispatcher.next(NOW)
     assert task is not None
@@ -333,7 +332,7 @@ def test_users_take_turns(dispatcher: Dispatcher) -> None:
     assert order == ["b0", "a0", "b1", "a1", "b2", "b3", "b4"]
 
 
-def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(dispatcher: Dispatcher) -> None:
+def test_a_flood_of_one_user_is_rejected_as_busy_and_blocks_no_other_user(dispatcher: Dispatcher) -> None:
     for number in range(WAITING_PER_USER):
         assert dispatcher.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW) == b""
     packet = dispatcher.receive(message(asked(uid="more", connection=8), caller(uid=2, connection=8)), NOW)
@@ -342,7 +341,7 @@ def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(dispatcher: Dispa
     assert dispatcher.counts["busy"] == 1
 
 
-def test_who_waits_when_it_stops_is_told(dispatcher: Dispatcher) -> None:
+def test_waiting_callers_get_an_error_when_the_service_stops(dispatcher: Dispatcher) -> None:
     dispatcher.receive(message(asked(), caller()), NOW)
     dispatcher.receive(message(asked(uid="v", reply_to=""), caller()), NOW)
     assert [reply(packet)[1].error for packet in dispatcher.stop()] == ["the service stopped before it ran the request"]

@@ -164,7 +164,7 @@ def test_batches_are_wanted_by_who_subscribes_unless_the_program_says_otherwise(
         assert b"CMSG batch/on" not in fake.peer().received
 
 
-def test_a_refusal_in_a_scope_is_nobody_elses(batching: FakeBus) -> None:
+def test_a_refusal_in_a_scope_does_not_affect_others(batching: FakeBus) -> None:
     with Bus.connect(batching.address) as bus:
         asked(bus)
         with bus.coalesce():
@@ -313,7 +313,7 @@ def test_lists_come_as_what_waits(fake: FakeBus) -> None:
         assert list(lists) == []
 
 
-def test_a_refusal_is_told_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> None:
+def test_a_refusal_is_raised_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> None:
     with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
         peer = fake.peer()
         peer.say_together(b"MSG a\x001", b"MSG a\x002")
@@ -374,7 +374,7 @@ def test_a_program_makes_no_batches_of_its_own(batching: FakeBus) -> None:
             bus.publish("a", b"x" * bus._session.outgoing.packet_limit)
 
 
-def test_a_connection_that_ends_while_the_answer_is_looked_for_is_told(batching: FakeBus) -> None:
+def test_the_end_of_the_connection_during_a_flush_is_raised(batching: FakeBus) -> None:
     """What was gathered is lost with it, so flushing must not say that all is well."""
     bus = Bus.connect(batching.address)
     peer = batching.peer()

@@ -23,7 +23,7 @@ from sbusd.client import (
     TimedOut,
     Unanswered,
 )
-from sbusd.client.backoff import Backoff
+from sbusd.client.reconnection import Backoff
 from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
@@ -129,7 +129,7 @@ def test_a_refusal_that_disconnects_says_both(fake: FakeBus) -> None:
         assert caught.value.refusal.code is ErrorCode.EACCES
 
 
-def test_a_refused_publication_is_told_at_the_next_receive_or_ping(fake: FakeBus) -> None:
+def test_a_rejected_publication_is_raised_at_the_next_receive_or_ping(fake: FakeBus) -> None:
     with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
         bus.publish("!/event/x")
         with pytest.raises(RemoteRefusal, match="EPERM"):
@@ -308,7 +308,7 @@ def test_no_bus(fake: FakeBus) -> None:
         Bus.connect(fake.address)
 
 
-def test_bad_bounds_are_told_at_once(fake: FakeBus) -> None:
+def test_invalid_limits_are_rejected_immediately(fake: FakeBus) -> None:
     with pytest.raises(ValueError, match="both must be at least 1"):
         Bus.connect(fake.address, queue_packets=0)
 

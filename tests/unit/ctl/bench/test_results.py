@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from sbusd.ctl.bench.plan import Plan
 from sbusd.ctl.bench.results import COLUMNS, RunResult, result_of
-from sbusd.ctl.bench.workers import PublisherReport, SubscriberReport
+from sbusd.ctl.bench.workers import Plan, PublisherReport, SubscriberReport
 
 SECOND = 10**9
 
@@ -41,7 +40,7 @@ def test_rates_run_from_the_first_beginning_to_the_last_end() -> None:
     assert made.notes() == []
 
 
-def test_what_did_not_come_is_lost_and_what_was_refused_is_not() -> None:
+def test_missing_messages_count_as_lost_and_rejected_ones_do_not() -> None:
     made = result(published(100, 0, SECOND, refusals=10), heard(90, SECOND), heard(85, SECOND))
     assert (made.lost, made.refused) == (5, 10)
     refused, lost = made.notes()
@@ -49,7 +48,7 @@ def test_what_did_not_come_is_lost_and_what_was_refused_is_not() -> None:
     assert lost.startswith("64B: 5 messages lost: ")
 
 
-def test_programs_that_were_always_busy_are_named_as_what_limits() -> None:
+def test_programs_that_were_always_busy_are_named_as_the_limit() -> None:
     (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.5)).notes()
     assert note.startswith("64B: the publishers were CPU-bound")
     (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.97)).notes()

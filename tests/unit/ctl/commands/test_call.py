@@ -36,7 +36,7 @@ def test_all_went_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_nobody_was_there() -> None:
+def test_a_group_call_without_members_has_no_recipient() -> None:
     with pytest.raises(NoRecipient):
         print_outcomes([], "c", JsonStyle.OFF)
 

@@ -39,7 +39,7 @@ def test_colour_is_for_terminals() -> None:
     assert "\x1b" not in "".join(lines(_FINDINGS, legend=False, color=False))
 
 
-def test_without_a_bus_it_fails_and_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_bus_it_fails_with_advice(tmp_path: Path) -> None:
     result = CliRunner().invoke(application(), ["doctor", "--json=short", "-a", f"{tmp_path}/none"])
     assert result.exit_code == 1
     said = json.loads(result.stdout)

@@ -7,40 +7,41 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.client import Gap, Message, Peer, TapItem, TapRecord
-from sbusd.client.tap import tap_item
-from sbusd.ctl.commands.monitor import Filter, RecordPrinter, record_json, record_line
-from sbusd.ctl.following import follow
-from sbusd.ctl.output import JsonStyle
+from sbusd.client import Change, Gap, Message, Peer, PresenceEvent, PresenceItem, TapItem, TapRecord
+from sbusd.client.items import tap_item
+from sbusd.ctl.commands.monitor import EventPrinter, Filter, RecordPrinter, event_json, event_line, record_json, record_line
+from sbusd.ctl.output import JsonStyle, follow
 from sbusd.ctl.processes import Process
+from sbusd.protocol.credentials import make_peer
 from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.peers import make_peer
 
 PEER = Peer(7, 61_999, 100, 999_999_999, b"!/cred/100/61999/999999999")
 LINE = b'"time":1500000000,"id":7,"cred":"!/cred/100/61999/999999999"'
 PROCESS = Process("evil\x1b[2J", "a.service")
+COME = PresenceEvent(Change.CONNECT, PEER, 1.5)
+SUBSCRIBED = PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, b"a\n\xff")
 
 
-def told(kind: str, rest: bytes = b"", packet: bytes = b"") -> TapRecord:
+def reported(kind: str, rest: bytes = b"", packet: bytes = b"") -> TapRecord:
     record = tap_item(Message(b"!/tap", b'{"kind":"%b",%b%b}\n%b' % (kind.encode(), LINE, rest, packet)))
     assert isinstance(record, TapRecord)
     return record
 
 
-MESSAGE = told("message", b',"recipients":2,"queued":1,"discarded":0', b"MSG a/b\0one\ntwo")
-DENIAL = told("denial", b',"packet":"SUB","error":"EPERM","reason":"a rule","key":"!/x","count":3')
-ODD = told("subscribe", b',"pattern":"a\\\\xff","pattern_base64":"Yf8="')
+MESSAGE = reported("message", b',"recipients":2,"queued":1,"discarded":0', b"MSG a/b\0one\ntwo")
+DENIAL = reported("denial", b',"packet":"SUB","error":"EPERM","reason":"a rule","key":"!/x","count":3')
+ODD = reported("subscribe", b',"pattern":"a\\\\xff","pattern_base64":"Yf8="')
 
 
 def test_records_are_read_whole() -> None:
     assert (MESSAGE.kind, MESSAGE.time, MESSAGE.peer, MESSAGE.key) == ("message", 1.5, PEER, b"a/b")
     assert MESSAGE.message == Message(b"a/b", b"one\ntwo", PEER)
-    assert (ODD.key, DENIAL.key, told("loss", b',"count":4').key) == (b"a\xff", b"!/x", None)
+    assert (ODD.key, DENIAL.key, reported("loss", b',"count":4').key) == (b"a\xff", b"!/x", None)
     assert tap_item(Gap(2)) == Gap(2)
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]\n", b"{}\n", b'{"kind":"message","time":1}\nSUB a', b'{"kind":"x","time":"y"}\n'])
-def test_what_no_bus_tells(payload: bytes) -> None:
+def test_a_malformed_record(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         tap_item(Message(b"!/tap", payload))
 
@@ -81,13 +82,13 @@ def test_a_record_as_json() -> None:
         (Filter(unit="b.service"), False),
     ],
 )
-def test_what_is_printed(wanted: Filter, takes: bool) -> None:
+def test_the_printed_lines(wanted: Filter, takes: bool) -> None:
     assert wanted.takes(MESSAGE, PROCESS) is takes
-    nobody = TapRecord("denial", 0.0, None, {})
-    assert wanted.takes(nobody, Process()) is (wanted == Filter())
+    anonymous = TapRecord("denial", 0.0, None, {})
+    assert wanted.takes(anonymous, Process()) is (wanted == Filter())
 
 
-def test_following_ends_with_the_count_and_tells_what_is_missing(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_following_ends_at_the_count_and_reports_missing_records(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     items: Iterator[TapItem] = iter([MESSAGE, Gap(3), DENIAL, MESSAGE])
     follow(lambda _timeout: next(items), RecordPrinter(JsonStyle.SHORT, Filter()), 2, None)
     out, err = capsysbinary.readouterr()
@@ -117,3 +118,33 @@ def test_following_ends_with_the_time() -> None:
 
     follow(nothing, RecordPrinter(JsonStyle.OFF, Filter()), None, 5.0, clock=lambda: 5.0)
     follow(nothing, RecordPrinter(JsonStyle.OFF, Filter()), None, 6.0, clock=lambda: 5.0)
+
+
+def test_lines_of_events() -> None:
+    assert event_line(COME).split(b"\t")[1:] == [b"connect", b"7", b"61999", b"999999999(-)\n"]
+    assert event_line(SUBSCRIBED).split(b"\t")[5] == b"a\\n\\xff\n"
+
+
+def test_json_of_events() -> None:
+    assert event_json(COME) == {"type": "connect", "time": 1.5, "id": 7, "uid": 61_999, "gid": 100, "pid": 999_999_999}
+    assert event_json(SUBSCRIBED)["pattern_base64"] == "YQr/"
+
+
+def test_following_presence(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    items: Iterator[PresenceItem] = iter([COME, Gap(3), SUBSCRIBED, COME])
+    follow(lambda _timeout: next(items), EventPrinter(JsonStyle.SHORT), 2, None)
+    out, err = capsysbinary.readouterr()
+    assert [json.loads(line)["type"] for line in out.splitlines()] == ["connect", "gap", "subscribe"]
+    assert b"lost 3 events" in err
+    assert next(items) is COME
+
+
+def test_following_presence_ends_with_the_time() -> None:
+    waits: list[float | None] = []
+
+    def nothing(timeout: float | None) -> PresenceItem:
+        waits.append(timeout)
+        raise TimeoutError
+
+    follow(nothing, EventPrinter(JsonStyle.OFF), None, 6.0, clock=lambda: 5.0)
+    assert waits == [0, 1.0]

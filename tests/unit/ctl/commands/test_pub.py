@@ -13,7 +13,7 @@ from sbusd.client import PayloadTooLarge
 from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
 from sbusd.ctl.main import application
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 
 class FakeBus:
@@ -75,7 +75,7 @@ def test_the_payload(payload: str | None, source: io.BytesIO, expected: bytes) -
     assert one_payload(payload, source) == expected
 
 
-def test_the_largest_packet_bounds_what_is_read() -> None:
+def test_the_maximum_packet_size_bounds_the_input() -> None:
     assert len(one_payload("-", io.BytesIO(bytes(MAX_PACKET_BYTES)))) == MAX_PACKET_BYTES
     source = io.BytesIO(bytes(MAX_PACKET_BYTES * 3))
     with pytest.raises(InputTooLongError):
@@ -107,7 +107,7 @@ def test_a_record_is_there_before_the_next_is_written() -> None:
     assert list(records) == [[b"two"], [b"three"]]
 
 
-def test_a_record_without_end_is_not_read_for_ever() -> None:
+def test_an_endless_record_is_not_read_indefinitely() -> None:
     parts = [bytes(65_536)] * 1000
     with pytest.raises(InputTooLongError):
         list(read_records(_Slow(parts), b"\n"))

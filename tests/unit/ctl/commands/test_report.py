@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
-from tests.support.published import publish_record
+from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 from tools.stage import ROOT
 
@@ -44,7 +44,7 @@ def test_it_writes_a_page_and_says_where(tables: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"archive", "tables", "sbus-report.html"}
 
 
-def test_what_it_says_can_be_json(tables: Path, tmp_path: Path) -> None:
+def test_its_output_can_be_json(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "-o", "page.html", "-j")
     said = json.loads(done.stdout)
     assert (said["file"], len(said["summary"])) == ("page.html", 3)
@@ -77,7 +77,7 @@ def test_it_opens_a_browser(tables: Path, tmp_path: Path) -> None:
     assert (tmp_path / "opened").read_text() == (tmp_path / "sbus-report.html").as_uri() + "\n"
 
 
-def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
+def test_a_missing_browser_is_reported(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "--open", PATH=str(tmp_path), BROWSER="/nowhere %s")
     assert done.returncode == 1
     assert done.stderr == "sbusctl: cannot open sbus-report.html: no web browser found; open the file manually\n"
@@ -91,7 +91,7 @@ def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
         (("--tables", "tables", "-o", "tables"), "cannot write tables: Is a directory"),
     ],
 )
-def test_what_is_wrong_is_one_line(tables: Path, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line(tables: Path, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     done = report(tmp_path, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbusctl: {says}\n")
 

@@ -8,11 +8,25 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import Gap, Message, Reconnected, Replaced
-from sbusd.ctl.commands.sub import Item, MessagePrinter, TooFewError
-from sbusd.ctl.following import follow
-from sbusd.ctl.formats import json_piece, raw_piece
+from sbusd.ctl.commands.sub import (
+    DEFAULT_FORMAT,
+    BadFormatError,
+    Item,
+    MessagePrinter,
+    Received,
+    TooFewError,
+    compile_format,
+    gap_json,
+    json_piece,
+    message_json,
+    raw_piece,
+)
 from sbusd.ctl.main import application
-from sbusd.ctl.output import JsonStyle
+from sbusd.ctl.output import JsonStyle, follow
+
+_TEXT = Received(b"a/b", b"hello", 1700000000.25)
+_BINARY = Received(b"k\xff", b"\0\x1b[m\xfe", 1700000000.0)
+_FORGED = Received(b"mine", b"x\nother/key\tforged", 0.0)
 
 
 class FakeSubscription:
@@ -31,7 +45,7 @@ class FakeSubscription:
             assert item is not None
             return item
         if timeout is None and not self.items:
-            raise AssertionError("would wait for ever")
+            raise AssertionError("would wait indefinitely")
         if timeout != 0 and self.items:
             self.items.pop(0)
             self.now += 1.0
@@ -71,7 +85,7 @@ def test_gaps_do_not_count_as_messages_and_stand_in_their_place(capsysbinary: py
     ]
 
 
-def test_a_gap_of_unknown_size_is_told(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_gap_of_unknown_size_is_reported(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     source = FakeSubscription(Gap(0), _message(b"a"))
     follow(source.receive, _printer(), 1, None, source.clock)
     assert capsysbinary.readouterr().err == b"sbusctl: messages may be lost: the bus was killed\n"
@@ -96,7 +110,7 @@ def test_the_time_is_for_all_messages_together(capsysbinary: pytest.CaptureFixtu
     assert source.now == 2.5
 
 
-def test_no_time_at_all_prints_what_is_there(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_zero_timeout_prints_pending_messages(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     source = FakeSubscription(_message(b"a"))
     follow(source.receive, _printer(), None, 0.0, source.clock)
     assert capsysbinary.readouterr().out == b"a\n"
@@ -111,9 +125,12 @@ def test_too_few_says_how_many() -> None:
     ("arguments", "reason"),
     [
         ([], "sub: missing argument 'PATTERN"),
-        (["a", "-n", "0"], "greater than or equal to 1"),
-        (["a", "--timeout", "-1"], "greater than or equal to 0"),
-        (["a", "-F", "%y"], "unknown sequence %y at character 1"),
+        (["a", "-n", "0"], "invalid value for '--count' / '-n': must be at least 1, not 0\n"),
+        (["a", "--timeout", "-1"], "must be at least 0, not -1\n"),
+        (["a", "-n", "x"], "'x' is not a whole number\n"),
+        (["a", "--timeout", "x"], "'x' is not a number\n"),
+        (["a", "-F", "%y"], "% at character 1 is not followed by k, p, r, b, x, l, t, U or j; write %% for a percent sign"),
+        (["a", "-F", "a\\y"], "\\ at character 2 is not followed by n, t or 0; write \\\\ for a backslash"),
         (["a", "-F", "%k", "--raw"], "sub: --raw, --format and --json are mutually exclusive"),
         (["a", "-F", "%k", "-j"], "sub: --raw, --format and --json are mutually exclusive"),
         (["a", "--json=pretty", "--raw"], "sub: --raw, --format and --json are mutually exclusive"),
@@ -126,7 +143,7 @@ def test_usage(arguments: list[str], reason: str) -> None:
 
 
 @pytest.mark.parametrize("style", [JsonStyle.OFF, JsonStyle.SHORT])
-def test_what_was_replaced_is_said_in_its_place(style: JsonStyle, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_replaced_messages_are_reported_in_their_place(style: JsonStyle, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     printer = _printer(style)
     printer.write(Replaced(7))
     out, err = capsysbinary.readouterr()
@@ -136,3 +153,63 @@ def test_what_was_replaced_is_said_in_its_place(style: JsonStyle, capsysbinary: 
         assert out == b""
     else:
         assert json.loads(out) == {"type": "replaced", "replaced": 7, "time": 5.0}
+
+
+def _write(template: str, message: Received, *, is_terminal: bool = False) -> bytes:
+    return compile_format(template, str.encode, is_terminal=is_terminal)(message)
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("%k %p", b"a/b hello"),
+        ("%b|%x|%l", b"aGVsbG8=|68656c6c6f|5"),
+        ("%U", b"1700000000.250000"),
+        (r"\n\t\0\\%%", b"\n\t\0\\%"),
+        ("", b""),
+        ("ü", "ü".encode()),
+        ("%j", b'{"type":"message","time":1700000000.25,"key":"a/b","payload":"hello"}'),
+    ],
+)
+def test_directives(template: str, written: bytes) -> None:
+    assert _write(template, _TEXT) == written
+
+
+def test_time_is_rfc_3339_with_an_offset() -> None:
+    from datetime import datetime
+
+    shown = datetime.fromisoformat(_write("%t", _TEXT).decode())
+    assert shown.timestamp() == 1700000000.25
+    assert shown.utcoffset() is not None
+
+
+def test_a_message_cannot_forge_another_line() -> None:
+    assert _write(DEFAULT_FORMAT, _FORGED) == rb"mine" + b"\t" + rb"x\nother/key\tforged"
+    assert _write(DEFAULT_FORMAT, _BINARY) == rb"k\xff" + b"\t" + rb"\x00\x1b[m\xfe"
+
+
+def test_raw_bytes_go_into_a_pipe_and_never_to_a_terminal() -> None:
+    assert _write("%r", _BINARY) == _BINARY.payload
+    assert _write("%r", _BINARY, is_terminal=True) == rb"\x00\x1b[m\xfe"
+    assert raw_piece()(_BINARY) == _BINARY.payload
+
+
+@pytest.mark.parametrize(("template", "position"), [("%z", 1), ("ab%", 3), ("%k\\q", 3), ("\\", 1), ("%k%\x1b", 3)])
+def test_an_unknown_sequence_is_reported_with_its_position(template: str, position: int) -> None:
+    with pytest.raises(BadFormatError, match=f"at character {position} is not followed by") as caught:
+        _write(template, _TEXT)
+    assert str(caught.value).isprintable()
+
+
+def test_json_has_base64_for_binary_data() -> None:
+    assert message_json(_BINARY) == {"type": "message", "time": 1700000000.0, "key_base64": "a/8=", "payload_base64": "ABtbbf4="}
+    assert gap_json(3, 1.5) == {"type": "gap", "time": 1.5, "lost": 3}
+
+
+def test_json_is_plain_ascii_in_both_styles() -> None:
+    message = Received("ü/\x7f".encode(), "\x1b\u202e".encode(), 1.0)
+    for style in (JsonStyle.SHORT, JsonStyle.PRETTY):
+        written = json_piece(style)(message)
+        assert all(byte == 10 or 32 <= byte < 127 for byte in written)
+        assert json.loads(written) == message_json(message)
+        assert (b"\n" in written) is (style is JsonStyle.PRETTY)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sbusd.ctl.processes import NameCache
 from sbusd.ctl.responses import JsonObject, connection_info
-from sbusd.ctl.top.names import NameCache
 from sbusd.ctl.top.rates import Row, connection_rows, ordered, per_second, totals, user_rows
-from sbusd.ctl.top.samples import Sample
-from sbusd.ctl.top.sockets import QueueDepths
+from sbusd.ctl.top.samples import QueueDepths, Sample
 
 _ZERO = {
     "received_packets": 0,
@@ -76,7 +75,7 @@ def test_counters_that_went_back_have_no_rate() -> None:
     assert row["delivered_packets_per_second"] == 0.0
 
 
-def test_totals_are_the_bus_s_own_where_it_tells_them() -> None:
+def test_totals_of_the_bus_are_used_if_available() -> None:
     """A connection that came and went between the samples is in them."""
     earlier = _sample(1.0, {"id": 1, "lost_packets": 1}, stats={"counters": {"received_packets": 100}})
     later = _sample(3.0, {"id": 1, "lost_packets": 5}, stats={"counters": {"received_packets": 300}, "uptime_seconds": 9.5}, hidden=2)
@@ -94,7 +93,7 @@ def test_totals_of_others_are_sums() -> None:
     assert found["uptime_seconds"] is None
 
 
-def _by_user(told: list[JsonObject]) -> list[Row]:
+def _by_user(reported: list[JsonObject]) -> list[Row]:
     """Return the rows of two users: 0 with two connections, 7 with one."""
     earlier = _sample(1.0, {"id": 1}, {"id": 2}, {"id": 3, "uid": 7})
     later = _sample(
@@ -103,7 +102,7 @@ def _by_user(told: list[JsonObject]) -> list[Row]:
         {"id": 2, "received_packets": 4, "queued_bytes": 20, "lost_packets": 2},
         {"id": 3, "uid": 7, "subscriptions": 9},
     )
-    return user_rows(connection_rows(earlier, later, NameCache()), told, NameCache())
+    return user_rows(connection_rows(earlier, later, NameCache()), reported, NameCache())
 
 
 def test_users_are_sums_of_their_connections() -> None:
@@ -113,14 +112,14 @@ def test_users_are_sums_of_their_connections() -> None:
     assert (other["uid"], other["connections"], other["subscriptions"]) == (7, 1, 9)
 
 
-def test_what_the_bus_knows_of_a_user_stands_over_the_sums() -> None:
+def test_the_bus_counters_of_a_user_override_the_sums() -> None:
     limits = {"queued_bytes": 100}
-    told: list[JsonObject] = [
+    reported: list[JsonObject] = [
         {"uid": 0, "connections": 2, "queued_bytes": 31, "lost_packets": 50, "pattern_bytes": 12, "limits": limits},
         {"uid": 9, "connections": 0, "lost_packets": 4},
         {"nonsense": 1},
     ]
-    root, other, ended = _by_user(told)
+    root, other, ended = _by_user(reported)
     assert (root["queued_bytes"], root["lost_packets"], root["pattern_bytes"], root["limits"]) == (31, 50, 12, limits)
     assert root["received_packets_per_second"] == 3.0
     assert other["lost_packets"] == 0
@@ -130,12 +129,12 @@ def test_what_the_bus_knows_of_a_user_stands_over_the_sums() -> None:
 
 def test_the_nearest_quota() -> None:
     limits: dict[str, object] = {"queued_bytes": 100, "subscriptions": 10, "control_rate": 5, "connections": 0}
-    told: list[JsonObject] = [
+    reported: list[JsonObject] = [
         {"uid": 0, "queued_bytes": 50, "subscriptions": 4, "limits": limits, "refused": {"connections": 3, "subscriptions": 4, "x": "y"}},
         {"uid": 7, "limits": limits, "refused": {}},
         {"uid": 8},
     ]
-    found = [(row["quota_share"], row["quota_nearest"], row["quota_refusals"]) for row in _by_user(told)]
+    found = [(row["quota_share"], row["quota_nearest"], row["quota_refusals"]) for row in _by_user(reported)]
     assert found == [(0.5, "queued_bytes", 7), (None, None, 0), (None, None, None)]
 
 

@@ -62,14 +62,14 @@ def test_keys_are_unseen_and_the_terminal_is_left_as_it_was(terminal: tuple[int,
     assert termios.tcgetattr(program) == before
 
 
-def test_a_terminal_that_has_gone_is_the_end(terminal: tuple[int, int]) -> None:
+def test_a_closed_terminal_is_the_end(terminal: tuple[int, int]) -> None:
     keyboard, program = terminal
     with Keyboard(program) as reading:
         os.close(keyboard)
         assert reading.quit_within(LONG_SECONDS)
 
 
-def test_what_is_no_terminal_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_not_a_terminal_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     reader, writer = os.pipe()

@@ -73,7 +73,7 @@ class FakeBuses:
     def connect(self) -> BusConnection:
         bus = self.buses.pop(0)
         if bus is None:
-            raise NoBus("/there", "nobody")
+            raise NoBus("/there", "absent")
         return bus
 
     def sleep(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ def test_batch_is_published_after_both_questions() -> None:
     assert public[2] not in (question.split(b"\0")[2] for question in bus.questions[:2]), "no rule can be about the key that is asked for"
 
 
-def test_open_bus_gets_nothing_unless_asked_to() -> None:
+def test_nothing_is_published_on_an_open_bus_by_default() -> None:
     with pytest.raises(AccessCheckError, match="every user of this bus can subscribe to journal/"):
         FakeBuses(FakeBus(is_open=True)).publisher().open()
     bus = FakeBus(is_open=True)
@@ -108,7 +108,7 @@ def test_open_bus_gets_nothing_unless_asked_to() -> None:
     assert bus.published == [b"1", b"2"]
 
 
-def test_bus_that_is_opened_later_gets_nothing_more() -> None:
+def test_nothing_more_is_published_on_a_bus_that_becomes_open() -> None:
     bus = FakeBus()
     publisher = FakeBuses(bus).publisher()
     publisher.open()
@@ -119,7 +119,7 @@ def test_bus_that_is_opened_later_gets_nothing_more() -> None:
     assert bus.published == [b"1"]
 
 
-def test_bus_that_comes_back_open_gets_nothing() -> None:
+def test_nothing_is_published_on_a_bus_that_returns_open() -> None:
     before, after = FakeBus(life=1), FakeBus(is_open=True)
     publisher = FakeBuses(before, after).publisher()
     publisher.open()
@@ -137,7 +137,7 @@ def test_bus_that_refuses_the_feed() -> None:
     "answer",
     [RemoteRefusal(ErrorCode.ENOSYS, "unknown"), RemoteRefusal(ErrorCode.EINVAL, "uid"), b"", b"[]", b"{}", b'{"allowed":"no"}', b"\xff"],
 )
-def test_bus_that_does_not_tell_is_taken_for_open(answer: bytes | RemoteRefusal) -> None:
+def test_a_bus_that_cannot_explain_access_is_rejected(answer: bytes | RemoteRefusal) -> None:
     bus = FakeBus()
     bus.answer = answer
     with pytest.raises(AccessCheckError) as error:
@@ -145,7 +145,7 @@ def test_bus_that_does_not_tell_is_taken_for_open(answer: bytes | RemoteRefusal)
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_what_may_not_have_been_routed_is_published_again() -> None:
+def test_possibly_unrouted_entries_are_published_again() -> None:
     before, after = FakeBus(life=1), FakeBus()
     buses = FakeBuses(before, None, None, after)
     publisher = buses.publisher()
@@ -158,7 +158,7 @@ def test_what_may_not_have_been_routed_is_published_again() -> None:
     assert buses.said == ["disconnected from here; publishing the last batch of entries again", "reconnected to the bus"]
 
 
-def test_refused_publications_are_counted_and_said_rarely() -> None:
+def test_rejected_publications_are_counted_and_logged_rarely() -> None:
     bus = FakeBus()
     buses = FakeBuses(bus)
     publisher = buses.publisher()

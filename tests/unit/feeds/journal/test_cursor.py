@@ -21,7 +21,7 @@ def test_fields_of_a_cursor() -> None:
 @pytest.mark.parametrize(
     "wrong", ["", "s=1", text() + "x\n", text().replace("i=1", "i="), text().upper(), "\0" * 200, text() + "\n" + text()]
 )
-def test_what_is_no_cursor(wrong: str, tmp_path: Path) -> None:
+def test_an_invalid_cursor(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(BadCursorError) as error:
         Cursor.parse(wrong)
     assert len(str(error.value).splitlines()) == 1
@@ -37,7 +37,7 @@ def test_missing_entries_are_known_within_one_source() -> None:
     assert Cursor.parse(text(7, source="c")).missing_since(first) is None
 
 
-def test_order_is_known_within_one_source_whatever_the_clock_says() -> None:
+def test_order_within_one_source_is_independent_of_the_clock() -> None:
     early, late = Cursor.parse(text(5, second=900)), Cursor.parse(text(6, second=3))
     assert late.is_behind(early)
     assert not early.is_behind(late)
@@ -51,7 +51,7 @@ def test_entry_that_was_copied_to_another_file_is_the_same() -> None:
     assert not Cursor.parse(text(5)).is_same_entry(Cursor.parse(text(6)))
 
 
-def test_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+def test_the_file_returns_the_saved_cursor(tmp_path: Path) -> None:
     file = CursorFile(tmp_path / "cursor")
     assert file.load() is None
     for number in (1, 2):

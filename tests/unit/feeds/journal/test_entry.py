@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.broker import log_messages
+from sbusd.feeds.journal import entry
 from sbusd.feeds.journal.cursor import Cursor
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, VALUE_BYTES, Fields, JournalEntry
 
 CURSOR = Cursor.parse(f"s={'a' * 32};i=1;b={'b' * 32};m=5;t=10;x=1")
+PID, UID = 500, 1000
 
 
 def key(**fields: bytes) -> str:
@@ -23,8 +26,8 @@ def payload(fields: Fields) -> tuple[dict[str, Any], bool]:
     made, is_whole = JournalEntry(CURSOR, fields).payload()
     assert len(made) <= PAYLOAD_BYTES
     assert made.isascii()
-    told: dict[str, Any] = json.loads(made)
-    return told, is_whole
+    reported: dict[str, Any] = json.loads(made)
+    return reported, is_whole
 
 
 def read_back(value: str | list[Any]) -> bytes | list[bytes]:
@@ -79,10 +82,10 @@ def test_service_manager_and_root_speak_about_units() -> None:
     assert key(_UID=b"0", _SYSTEMD_UNIT=b"x.service", OBJECT_SYSTEMD_UNIT=b"ssh.service") == "journal/ssh.service/info"
 
 
-def test_payload_is_what_journalctl_writes() -> None:
-    told, is_whole = payload({"MESSAGE": "grüße\x1b[1m".encode(), "TAG": [b"a", b"b"], "BINARY": b"\xff\n\0", "MIXED": [b"a", b"\xff"]})
+def test_the_payload_equals_the_output_of_journalctl() -> None:
+    reported, is_whole = payload({"MESSAGE": "grüße\x1b[1m".encode(), "TAG": [b"a", b"b"], "BINARY": b"\xff\n\0", "MIXED": [b"a", b"\xff"]})
     assert is_whole
-    assert told == {
+    assert reported == {
         "__CURSOR": CURSOR.text,
         "__REALTIME_TIMESTAMP": "16",
         "__MONOTONIC_TIMESTAMP": "5",
@@ -99,9 +102,9 @@ _NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
 
 @given(st.dictionaries(_NAMES, _VALUES | st.lists(_VALUES.filter(bool), min_size=2, max_size=4), max_size=8))
 def test_short_fields_can_be_read_back_exactly(fields: dict[str, bytes | list[bytes]]) -> None:
-    told, is_whole = payload(fields)
+    reported, is_whole = payload(fields)
     assert is_whole
-    assert {name: read_back(value) for name, value in told.items() if not name.startswith("__")} == fields
+    assert {name: read_back(value) for name, value in reported.items() if not name.startswith("__")} == fields
 
 
 def test_value_that_is_not_cut_keeps_half_a_character() -> None:
@@ -113,11 +116,11 @@ def test_value_that_is_not_cut_keeps_half_a_character() -> None:
 @pytest.mark.parametrize("kind", [b"a", "é".encode(), b"\x01", b"\xff", "\U0001f600".encode(), b"\xff\xc3"])
 def test_long_values_are_cut_with_a_mark(name: str, most: int, kind: bytes) -> None:
     whole = b"x" + kind * (2 * most)
-    told, is_whole = payload({name: whole, "PRIORITY": b"6"})
+    reported, is_whole = payload({name: whole, "PRIORITY": b"6"})
     assert not is_whole
-    assert told["__CUT"] == [name]
-    assert "__OMITTED" not in told
-    part = read_back(told[name])
+    assert reported["__CUT"] == [name]
+    assert "__OMITTED" not in reported
+    part = read_back(reported[name])
     assert isinstance(part, bytes)
     assert whole.startswith(part)
     assert most // 4 < len(part) <= most
@@ -128,22 +131,58 @@ def test_value_of_the_longest_length_is_whole() -> None:
 
 
 def test_field_repeated_without_end_is_cut() -> None:
-    told, is_whole = payload({"TAG": [b"x" * 100] * 1000})
+    reported, is_whole = payload({"TAG": [b"x" * 100] * 1000})
     assert not is_whole
-    assert told["__CUT"] == ["TAG"]
-    assert 50 < len(told["TAG"]) < 200
+    assert reported["__CUT"] == ["TAG"]
+    assert 50 < len(reported["TAG"]) < 200
 
 
 @pytest.mark.parametrize("value", [b"x" * 5000, b"\xff" * 5000, b"\x01" * 9000])
-def test_entry_of_many_fields_keeps_what_matters(value: bytes) -> None:
+def test_an_entry_of_many_fields_keeps_the_important_ones(value: bytes) -> None:
     many: dict[str, bytes | list[bytes]] = {f"F{number:063}": value for number in range(1000)}
-    told, is_whole = payload({**many, "MESSAGE": b"m" * (1 << 20), "PRIORITY": b"6", "_UID": b"0"})
+    reported, is_whole = payload({**many, "MESSAGE": b"m" * (1 << 20), "PRIORITY": b"6", "_UID": b"0"})
     assert not is_whole
-    assert (told["PRIORITY"], told["_UID"], told["MESSAGE"][:3]) == ("6", "0", "mmm")
-    assert told["__OMITTED"] + sum(name.startswith("F") for name in told) == 1000
+    assert (reported["PRIORITY"], reported["_UID"], reported["MESSAGE"][:3]) == ("6", "0", "mmm")
+    assert reported["__OMITTED"] + sum(name.startswith("F") for name in reported) == 1000
 
 
 def test_fields_that_each_look_small_cannot_fill_it_with_their_names() -> None:
     many: Fields = {f"F{number:063}": [b"a", b"x" * (1 << 20)] for number in range(1000)}
-    told, _ = payload(many)
-    assert len(told["__CUT"]) + told["__OMITTED"] == 1000
+    reported, _ = payload(many)
+    assert len(reported["__CUT"]) + reported["__OMITTED"] == 1000
+
+
+def is_echo(**fields: bytes) -> bool:
+    return entry.is_echo(JournalEntry(CURSOR, fields), PID, UID)
+
+
+def test_numbers_are_those_of_the_bus() -> None:
+    assert log_messages.PACKETS_LOST.id.encode() == entry.PACKETS_LOST
+    assert log_messages.QUOTA_REFUSED.id.encode() == entry.QUOTA_REFUSED
+    assert log_messages.SUPPRESSED.id.encode() == entry.SUPPRESSED
+
+
+@pytest.mark.parametrize("unit", [b"sbus.service", b"sbus@lab.service"])
+def test_records_that_publishing_causes_are_left_out(unit: bytes) -> None:
+    for cause in (entry.PACKETS_LOST, entry.QUOTA_REFUSED, entry.SUPPRESSED):
+        assert is_echo(_SYSTEMD_UNIT=unit, MESSAGE_ID=cause)
+    assert is_echo(_SYSTEMD_UNIT=unit, MESSAGE_ID=log_messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"500")
+
+
+def test_other_records_of_the_bus_are_published() -> None:
+    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=log_messages.STARTED.id.encode())
+    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=log_messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"501")
+    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service")
+
+
+@pytest.mark.parametrize("unit", [b"user@1001.service", b"sbus.service.service", b"xsbus.service", b"sbus-feed@journal.service", b""])
+def test_users_cannot_hide_entries(unit: bytes) -> None:
+    forged = {"MESSAGE_ID": entry.PACKETS_LOST, "SBUS_PEER_PID": b"500", "SYSLOG_IDENTIFIER": b"sbusd", "UNIT": b"sbus.service"}
+    assert not is_echo(_SYSTEMD_UNIT=unit, _UID=b"1001", **forged)
+    assert not is_echo(_SYSTEMD_UNIT=unit, _UID=b"1001", _SYSTEMD_USER_UNIT=b"sbus.service", **forged)
+
+
+def test_the_bus_of_the_feeds_own_user() -> None:
+    mine = {"_SYSTEMD_UNIT": b"user@1000.service", "_SYSTEMD_USER_UNIT": b"sbus.service", "MESSAGE_ID": entry.PACKETS_LOST}
+    assert is_echo(_UID=b"1000", **mine)
+    assert not is_echo(_UID=b"1001", **mine)

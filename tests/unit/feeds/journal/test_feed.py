@@ -137,7 +137,7 @@ def test_first_start_is_at_the_given_position_and_saves_it(fixture: FeedFixture)
     fixture.journal.last = cursor(7)
     fixture.feed(StartPosition(lines=3))
     assert fixture.journal.sought == [3]
-    assert fixture.file.load() == cursor(7), "an end before the first entry must not lose what comes meanwhile"
+    assert fixture.file.load() == cursor(7), "an end before the first entry must not lose later entries"
 
 
 def test_empty_journal(fixture: FeedFixture) -> None:
@@ -175,7 +175,7 @@ def test_begins_where_it_stopped_at_the_end_of_a_file(fixture: FeedFixture) -> N
     ],
     ids=["only the entry itself", "another too", "another source", "copied to another file"],
 )
-def test_entry_of_the_cursor_is_gone(fixture: FeedFixture, first: JournalEntry, published: list[str]) -> None:
+def test_the_entry_of_the_cursor_is_removed(fixture: FeedFixture, first: JournalEntry, published: list[str]) -> None:
     fixture.file.save(cursor(5))
     fixture.journal.items.append(first)
     fixture.feed().turn()
@@ -254,7 +254,7 @@ def test_echo_is_omitted_but_its_position_is_saved(fixture: FeedFixture) -> None
     assert fixture.file.load() == cursor(4)
 
 
-def test_echoes_do_not_hide_what_comes_behind_them(fixture: FeedFixture) -> None:
+def test_echoes_do_not_hide_later_entries(fixture: FeedFixture) -> None:
     lost = b"42f13a4bdc354a9fb0e263134c20ef30"
     fixture.journal.items.extend(entry(number, _SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=lost) for number in range(1, BATCH_ENTRIES + 1))
     fixture.journal.items.append(entry(BATCH_ENTRIES + 1))

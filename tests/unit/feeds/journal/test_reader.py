@@ -90,7 +90,7 @@ def test_cursor_is_found_again_after_rotation(files: JournalFolder, open_reader:
     assert messages(again) == [b"b", b"c", b"d"], "the entry itself comes first"
 
 
-def test_cursor_of_a_file_that_is_gone_leads_to_the_next(files: JournalFolder, open_reader: OpenReader) -> None:
+def test_a_cursor_of_a_removed_file_continues_at_the_next(files: JournalFolder, open_reader: OpenReader) -> None:
     files.add("a", "b")
     reader = open_reader()
     reader.seek_last(2)
@@ -194,7 +194,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
         JournalReader(tmp_path / "nothing")
 
 
-def test_system_s_journal_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_system_journal_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "id").mkdir()
     file = tmp_path / "id" / "system.journal"
     file.touch()
@@ -211,7 +211,7 @@ def test_system_s_journal_can_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_pat
         reader.process()
 
 
-def test_file_that_is_no_journal_is_left_out(files: JournalFolder, open_reader: OpenReader) -> None:
+def test_a_file_that_is_not_a_journal_is_skipped(files: JournalFolder, open_reader: OpenReader) -> None:
     files.add("a")
     (files.path / "other.journal").write_bytes(b"no journal" * 1000)
     reader = open_reader()

@@ -1,11 +1,15 @@
-"""Attributes are JSON with readable names."""
+"""Keys and published attributes of entries."""
 
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sbusd.feeds.netlink import entries
 from sbusd.feeds.netlink.entries import Address, Entry, Hop, Link, Neighbour, Route, text
 
 
@@ -57,3 +61,53 @@ def test_identity_distinguishes_kinds() -> None:
 def test_text() -> None:
     assert text("é".encode()) == "é"
     assert text(b"\xff") == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("name", "segment"),
+    [
+        (b"eth0.100", "eth0.100"),
+        (b"wlan-0_a", "wlan-0_a"),
+        (b"br*", "br%2A"),
+        (b"!", "%21"),
+        (b"a b", "a%20b"),
+        (b"50%", "50%25"),
+        (b"x\xffy", "x%FFy"),
+        ("é".encode(), "%C3%A9"),
+        (b"a/b", "a%2Fb"),
+        (b"a\nb", "a%0Ab"),
+    ],
+)
+def test_escape(name: bytes, segment: str) -> None:
+    assert entries.escape(name) == segment
+
+
+@given(st.binary(max_size=20))
+def test_escape_is_one_plain_segment_and_reads_back(name: bytes) -> None:
+    segment = entries.escape(name)
+    assert unquote_to_bytes(segment) == name
+    assert segment.isascii()
+    assert segment.isprintable()
+    assert not set(segment) & set("/*! \0")
+
+
+def test_address_keys_distinguish_prefix_lengths_and_peers() -> None:
+    made = [
+        entries.address_key(b"eth0", "10.0.0.1", None, 24),
+        entries.address_key(b"eth0", "10.0.0.1", None, 16),
+        entries.address_key(b"eth0", "10.0.0.1", "10.0.0.2", 32),
+        entries.address_key(b"eth0", "10.0.0.1", "10.0.0.3", 32),
+    ]
+    assert made == [
+        "net/address/eth0/10.0.0.1%2F24",
+        "net/address/eth0/10.0.0.1%2F16",
+        "net/address/eth0/10.0.0.1,10.0.0.2%2F32",
+        "net/address/eth0/10.0.0.1,10.0.0.3%2F32",
+    ]
+
+
+def test_other_keys() -> None:
+    assert entries.link_key(b"lo") == "net/link/lo"
+    assert entries.route_key("main", "default") == "net/route/main/default"
+    assert entries.route_key("100", "2001:db8::/32") == "net/route/100/2001:db8::%2F32"
+    assert entries.neighbour_key(b"eth*", "fe80::1") == "net/neighbour/eth%2A/fe80::1"

@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.entries import Entry, Link
-from sbusd.feeds.netlink.feed import NetlinkFeed
+from sbusd.feeds.netlink.feed import NetlinkFeed, RateLimit
 from sbusd.feeds.netlink.sockets import OverrunError
 from tests.support.netlink_captures import captured, notices_of
 
@@ -70,7 +70,7 @@ class FakeKernel:
 
     def read_tables(self) -> list[Entry]:
         self.reads += 1
-        assert self.listeners, "whoever reads before listening misses what comes between"
+        assert self.listeners, "a read before listening misses the changes in between"
         if self.during_read:
             self.listeners[-1].put(*self.during_read)
             self.during_read = []
@@ -136,7 +136,7 @@ def fixture() -> Iterator[FeedFixture]:
     assert not any(listener.is_open for listener in made.kernel.listeners)
 
 
-def test_ready_is_said_after_the_first_snapshot(fixture: FeedFixture) -> None:
+def test_ready_is_notified_after_the_first_snapshot(fixture: FeedFixture) -> None:
     assert fixture.ready == ["1 entries, 1 snapshots (last: start), 0 overruns"]
     assert fixture.said == []
 
@@ -231,7 +231,7 @@ def test_open_question_is_answered_by_the_tables(fixture: FeedFixture) -> None:
     assert fixture.feed.counters.checks == fixture.kernel.reads - 1
 
 
-def test_what_comes_while_the_tables_are_read_is_checked_again(fixture: FeedFixture) -> None:
+def test_changes_during_the_dump_are_checked_again(fixture: FeedFixture) -> None:
     fixture.listener.put(*captured()["ip route replace default via 10.1.0.3"])
     fixture.kernel.during_read = BRIDGE_ADDED
     fixture.turn()
@@ -261,7 +261,7 @@ def test_replaced_route_is_removed_before_the_new_one(fixture: FeedFixture) -> N
     assert before != after
 
 
-def test_undecodable_message_is_counted_and_said_once(fixture: FeedFixture) -> None:
+def test_an_undecodable_message_is_counted_and_logged_once(fixture: FeedFixture) -> None:
     wrong = bytes([40, 0, 0, 0, 16, 0]) + bytes(34)
     fixture.listener.put(wrong, wrong, *BRIDGE_ADDED)
     assert fixture.turn() == [("net/link/br%2A%21", "new")]
@@ -284,3 +284,19 @@ def test_namespace_is_in_every_payload() -> None:
     fixture.feed.turn()
     assert [payload["namespace"] for _, payload in fixture.publisher.published] == ["blue"] * 3
     fixture.feed.close()
+
+
+def test_first_is_due_at_once() -> None:
+    assert RateLimit(1.0).next_time < 0
+
+
+def test_cheap_is_bounded_by_the_interval() -> None:
+    limit = RateLimit(1.0)
+    limit.record(100.0, 100.01)
+    assert limit.next_time == 101.0
+
+
+def test_costly_is_bounded_by_its_share_of_the_time() -> None:
+    limit = RateLimit(1.0)
+    limit.record(100.0, 102.0)
+    assert limit.next_time == 120.0

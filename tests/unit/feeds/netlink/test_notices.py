@@ -37,7 +37,7 @@ def test_bridge_kind_and_hostile_name() -> None:
     assert (notice.entry.name, notice.entry.kind, notice.entry.mtu) == (b"br*!", "bridge", 1500)
 
 
-def test_name_that_is_no_utf8_stays_bytes() -> None:
+def test_a_name_that_is_not_utf8_stays_bytes() -> None:
     [notice] = notices_of("ip link add $(printf 'x\\377y') type bridge")
     assert isinstance(notice.entry, Link)
     assert notice.entry.name == b"x\xffy"

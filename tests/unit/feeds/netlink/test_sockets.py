@@ -92,7 +92,7 @@ def monitor_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.Mon
     return monitor
 
 
-def test_monitor_says_what_room_it_got() -> None:
+def test_the_monitor_reports_its_buffer_size() -> None:
     kernel = Kernel(receive_bytes=65536)
     monitor = kernel.listen()
     assert monitor.receive_bytes == 65536
@@ -107,13 +107,13 @@ def test_monitor_reads_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert list(monitor.read(2)) == []
 
 
-def test_monitor_drops_and_counts_what_is_not_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_monitor_drops_and_counts_datagrams_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = monitor_on((b"forged", 0, 4711), (b"real", 0, 0), monkeypatch=monkeypatch)
     assert list(monitor.read(9)) == [b"real"]
     assert monitor.forged == 1
 
 
-def test_forged_datagram_that_is_too_long_is_no_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forged_datagram_that_is_too_long_is_not_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = monitor_on((b"forged", socket.MSG_TRUNC, 4711), (b"real", 0, 0), monkeypatch=monkeypatch)
     assert list(monitor.read(9)) == [b"real"]
 
@@ -127,7 +127,7 @@ def test_lost_messages_are_an_overrun(item: tuple[bytes, int, int] | OSError, mo
         next(read)
 
 
-def test_other_errors_are_no_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_not_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = monitor_on(OSError(errno.EBADF, "Bad file descriptor"), monkeypatch=monkeypatch)
     with pytest.raises(OSError, match="Bad file descriptor"):
         list(monitor.read(9))

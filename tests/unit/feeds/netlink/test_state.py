@@ -26,13 +26,13 @@ def state_of(*entries: Entry) -> NetworkState:
     return state
 
 
-def told(events: list[NetworkEvent]) -> list[tuple[str, str]]:
+def reported(events: list[NetworkEvent]) -> list[tuple[str, str]]:
     return [(event.kind.value, event.key) for event in events]
 
 
 def test_repeated_entry_is_published_once() -> None:
     state = NetworkState()
-    assert told(state.apply(Notice(ETH))) == [("new", "net/link/eth0")]
+    assert reported(state.apply(Notice(ETH))) == [("new", "net/link/eth0")]
     assert state.apply(Notice(ETH)) == []
 
 
@@ -44,22 +44,22 @@ def test_change_has_the_current_attributes() -> None:
 
 def test_removal_is_published_once() -> None:
     state = state_of(LO, ETH, ADDRESS)
-    assert told(state.apply(Notice(ADDRESS, gone=True))) == [("remove", "net/address/eth0/10.0.0.1%2F24")]
+    assert reported(state.apply(Notice(ADDRESS, gone=True))) == [("remove", "net/address/eth0/10.0.0.1%2F24")]
     assert state.apply(Notice(ADDRESS, gone=True)) == []
 
 
 def test_prefix_lengths_stand_side_by_side() -> None:
     state = state_of(ETH, ADDRESS)
     wider = replace(ADDRESS, prefix_length=16)
-    assert told(state.apply(Notice(wider))) == [("new", "net/address/eth0/10.0.0.1%2F16")]
-    assert told(state.apply(Notice(ADDRESS, gone=True))) == [("remove", "net/address/eth0/10.0.0.1%2F24")]
+    assert reported(state.apply(Notice(wider))) == [("new", "net/address/eth0/10.0.0.1%2F16")]
+    assert reported(state.apply(Notice(ADDRESS, gone=True))) == [("remove", "net/address/eth0/10.0.0.1%2F24")]
     assert len(state) == 2
 
 
 def test_rename_moves_everything_that_has_the_name() -> None:
     state = state_of(LO, ETH, ADDRESS, ROUTE, NEIGHBOUR)
     events = state.apply(Notice(replace(ETH, name=b"wan")))
-    assert told(events) == [
+    assert reported(events) == [
         ("remove", "net/neighbour/eth0/10.0.0.254"),
         ("remove", "net/address/eth0/10.0.0.1%2F24"),
         ("remove", "net/link/eth0"),
@@ -86,11 +86,11 @@ def test_two_links_that_swap_names_never_share_a_key() -> None:
     assert present == {"net/link/eth0": 3, "net/link/eth1": 2}
 
 
-def test_link_takes_all_that_needs_it_along() -> None:
+def test_a_removed_link_removes_all_dependent_objects() -> None:
     several = replace(ROUTE, destination="10.7.0.0/16", index=None, gateway=None, hops=(Hop(2, "10.0.0.2", 1), Hop(1, None, 1)))
     state = state_of(LO, ETH, ADDRESS, ROUTE, several, NEIGHBOUR)
     events = state.apply(Notice(ETH, gone=True))
-    assert told(events) == [
+    assert reported(events) == [
         ("remove", "net/neighbour/eth0/10.0.0.254"),
         ("remove", "net/route/main/default"),
         ("remove", "net/address/eth0/10.0.0.1%2F24"),
@@ -132,7 +132,7 @@ def test_what_leaves_nothing_open(notice: Notice) -> None:
     assert not state.is_uncertain
 
 
-def test_replaced_route_is_gone_before_the_new_one_comes() -> None:
+def test_a_replaced_route_is_removed_before_the_new_one_is_added() -> None:
     state = state_of(ETH, ADDRESS, ROUTE)
     other = replace(ROUTE, gateway="10.0.0.9")
     assert state.apply(Notice(other, is_partial=True)) == []
@@ -146,7 +146,7 @@ def test_replaced_route_is_gone_before_the_new_one_comes() -> None:
 def test_reconcile_returns_only_the_difference() -> None:
     state = state_of(LO, ETH, ADDRESS, ROUTE)
     events = state.reconcile([replace(LO, mtu=1500), ETH, ROUTE, NEIGHBOUR])
-    assert told(events) == [
+    assert reported(events) == [
         ("remove", "net/address/eth0/10.0.0.1%2F24"),
         ("change", "net/link/lo"),
         ("new", "net/neighbour/eth0/10.0.0.254"),
@@ -158,7 +158,7 @@ def test_entry_of_an_unknown_link_waits_for_its_message() -> None:
     state = state_of(LO, replace(ADDRESS, index=9))
     assert len(state) == 1
     state.apply(Notice(replace(ETH, index=9)))
-    assert told(state.apply(Notice(replace(ADDRESS, index=9)))) == [("new", "net/address/eth0/10.0.0.1%2F24")]
+    assert reported(state.apply(Notice(replace(ADDRESS, index=9)))) == [("new", "net/address/eth0/10.0.0.1%2F24")]
 
 
 def test_snapshot_has_links_first_and_changes_nothing() -> None:
@@ -178,7 +178,7 @@ def test_snapshot_has_links_first_and_changes_nothing() -> None:
     assert len(state) == 5
 
 
-def test_a_real_life_leaves_what_the_kernel_has() -> None:
+def test_captured_events_end_with_the_tables_of_the_kernel() -> None:
     """Replay the whole capture: it ends with lo, br*!, and the bridge with the odd name; events always match the state."""
     state = NetworkState()
     present: set[tuple[str, str]] = set()

@@ -1,8 +1,22 @@
-"""When a subscription is active, and which connections a key matches."""
+"""Subscriptions between two positions, and the patterns that match a key."""
 
 from __future__ import annotations
 
-from sbusd.pipeline.measures.subscriptions import MAX_ROUTES, OPEN, Route, RouteTable, Subscription, SubscriptionEvent, subscriptions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.archive.record.key_text import key_bytes, key_text
+from sbusd.pipeline.measures.subscriptions import (
+    MAX_ROUTES,
+    OPEN,
+    PatternSet,
+    Route,
+    RouteTable,
+    Subscription,
+    SubscriptionEvent,
+    subscriptions,
+)
+from sbusd.protocol.keys import KeySpace
 
 
 def event(seq: int, kind: str, key: str | None = "a/", conn: int | None = 1, uid: int = 1000) -> SubscriptionEvent:
@@ -13,7 +27,7 @@ def by_hour(*events: SubscriptionEvent, ends: dict[int | None, int] | None = Non
     return sorted((each.conn, each.pattern, each.since, each.until) for each in subscriptions(events, ends or {}))
 
 
-def test_a_subscription_stands_until_it_is_taken_back() -> None:
+def test_a_subscription_lasts_until_it_is_removed() -> None:
     assert by_hour(event(1, "subscribe"), event(5, "unsubscribe")) == [(1, "a/", 1, 5)]
     assert by_hour(event(1, "standing"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
 
@@ -23,15 +37,15 @@ def test_the_end_of_a_connection_ends_its_own() -> None:
     assert by_hour(*events) == [(1, "a/", 1, 4), (1, "b/", 2, 4), (2, "a/", 3, OPEN)]
 
 
-def test_a_restart_ends_all_and_what_is_told_again_begins_anew() -> None:
+def test_a_restart_ends_all_subscriptions_and_repeated_ones_begin_again() -> None:
     assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "standing")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
 
 
-def test_what_is_told_twice_is_one_subscription() -> None:
+def test_a_repeated_subscription_record_counts_once() -> None:
     assert by_hour(event(1, "subscribe"), event(2, "standing"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
 
 
-def test_rows_without_what_they_need_are_nothing() -> None:
+def test_incomplete_rows_are_ignored() -> None:
     assert by_hour(event(1, "subscribe", None), event(2, "subscribe", conn=None), event(3, "disconnect", None, 9)) == []
 
 
@@ -52,8 +66,28 @@ def test_a_connection_gets_a_message_once() -> None:
     assert RouteTable([]).of("a/b") == []
 
 
-def test_a_user_who_subscribes_in_a_loop_takes_no_names_from_others() -> None:
+def test_a_user_who_subscribes_in_a_loop_uses_no_names_of_others() -> None:
     loop = [Subscription("a/", 1, 66, None, 10 * number, 10 * number + 5) for number in range(1_000)]
     found = RouteTable([*loop, Subscription("a/", 2, 1000, None, 9_000, OPEN)]).of("a/b")
     assert [route.since for route in found if route.uid == 66] == [10 * number for number in range(MAX_ROUTES)]
     assert [route for route in found if route.uid == 1000] == [Route(2, 1000, None, 9_000, OPEN)]
+
+
+_SEGMENTS = st.sampled_from([b"", b"a", b"ab", b"a*", b"*", b"**", b"a*b", b"!", b"cred", b"conn", b"7", b"\xff", b"\\", "é".encode()])
+_KEYS = st.lists(_SEGMENTS, max_size=7).map(b"/".join).map(key_text)
+
+
+@given(st.lists(_KEYS, max_size=12), _KEYS)
+def test_it_matches_the_reference(patterns: list[str], key: str) -> None:
+    taking = [pattern for pattern in set(patterns) if KeySpace().matches(key_bytes(pattern), key_bytes(key))]
+    assert sorted(PatternSet(set(patterns)).matching(key)) == sorted(taking)
+
+
+def test_a_text_that_is_not_a_key_matches_nothing() -> None:
+    assert PatternSet(["", "\\"]).matching("\\") == []
+    assert PatternSet(["", "\\"]).matching("a") == [""]
+
+
+def test_a_deep_key_does_not_recurse_deeply() -> None:
+    deep = "*/" * 50_000
+    assert PatternSet([deep]).matching("a/" * 50_001) == [deep]

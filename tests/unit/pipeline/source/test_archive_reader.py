@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.errors import RecordError
+from sbusd.archive.files import RecordError
 from sbusd.pipeline.source.archive_reader import warn_skipped
 
 
-def test_an_entry_that_is_left_out_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_skipped_entry_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     warn_skipped(RecordError(Path("/a/index/x\n.json"), "invalid index entry"))
     assert capsys.readouterr().err == "sbus: skipped: /a/index/x\\x0a.json: invalid index entry\n"

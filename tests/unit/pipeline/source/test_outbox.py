@@ -76,7 +76,7 @@ def test_only_messages_of_one_chunk_are_in_doubt(tmp_path: Path, in_doubt: InDou
         heard += wire.heard
         assert not list((tmp_path / "outbox").glob("done.json"))
     wire = Wire()
-    # Spark has computed it anew, otherwise; what counts is what it was the first time.
+    # Spark has recomputed it with another result; the first result counts.
     delivery = outbox(tmp_path, in_doubt).deliver("q", 0, content(500, 600), wire)
     heard += wire.heard
     counts = Counter(numbers(heard))
@@ -88,7 +88,7 @@ def test_only_messages_of_one_chunk_are_in_doubt(tmp_path: Path, in_doubt: InDou
     assert (delivery.skipped if in_doubt == "repeat" else delivery.repeated) == 0
 
 
-def test_a_batch_killed_before_it_was_whole_is_what_comes_then(tmp_path: Path) -> None:
+def test_a_batch_killed_before_its_end_is_repeated(tmp_path: Path) -> None:
     def interrupted() -> Iterable[pa.RecordBatch]:
         yield from content(0, 7)
         raise Killed

@@ -14,7 +14,8 @@ from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Publisher, RowConverter, StreamPublisher
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support.minibus import MiniBus
 
 
@@ -49,7 +50,7 @@ def test_rows_become_messages() -> None:
         (("k", b"x" * MAX_PACKET_BYTES), "row 1 of the task is too large: packet of 409606 bytes, maximum 409600"),
     ],
 )
-def test_a_row_that_is_no_message_is_named(row: tuple[object, object], says: str) -> None:
+def test_a_row_that_is_not_a_message_is_named(row: tuple[object, object], says: str) -> None:
     with pytest.raises(SourceError) as caught:
         RowConverter(PLAIN).messages(rows(("a", b""), row))
     assert says.replace("\\\\", "\\") in str(caught.value).replace("\\\\", "\\")
@@ -74,7 +75,7 @@ def test_other_columns_are_refused(schema: StructType) -> None:
         RowConverter(schema)
 
 
-def test_what_must_be_given_is_asked_for(tmp_path: Path) -> None:
+def test_missing_options_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no outbox given"):
         StreamPublisher(Options(), PLAIN)
     for options in (Options(token="t"), Options(outbox=tmp_path)):
@@ -82,16 +83,16 @@ def test_what_must_be_given_is_asked_for(tmp_path: Path) -> None:
             Publisher(options, PLAIN)
 
 
-def test_after_a_refusal_the_batch_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_refusal_the_batch_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The bus is asked after each chunk; those before the refused one are not published again, and of it is said what is in doubt."""
     bus = MiniBus(tmp_path / "socket")
     try:
         with Bus.connect(bus.address) as reader, reader.subscribe("k/") as messages:
             broken = [True]
 
-            def refuse(resident: object, packet: bytes) -> bool | None:
+            def refuse(connection: object, packet: bytes) -> bool | None:
                 if broken[0] and packet.startswith(b"MSG k/3\0"):
-                    bus.residents[max(bus.residents)].say(b"CMSG !/bus/error\0EPERM refused by the test")
+                    bus.connections[max(bus.connections)].say(b"CMSG !/bus/error\0EPERM refused by the test")
                     return True
                 return None
 

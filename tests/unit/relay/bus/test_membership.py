@@ -33,7 +33,7 @@ class FakeStore:
         self.join.calls.counts["never_seen"] += 2
 
 
-def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_that_appears_while_saving_is_saved_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.relay.bus.membership.COUNT_SECONDS", 0.0)
     store = FakeStore()
     handler = SimpleNamespace(services=None)

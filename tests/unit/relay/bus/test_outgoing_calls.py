@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from sbusd.client.messages import Message as BusMessage
+from sbusd.client.items import Message as BusMessage
+from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, call_digest, parse_envelope
 from sbusd.protocol.packets import Publish, parse_packet
-from sbusd.protocol.peers import Peer
+from sbusd.relay.bus.client import ConcurrencyLimit
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
-from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -188,7 +188,7 @@ def test_too_many_bytes_are_too_many() -> None:
     assert calls.receive(asked("c", data=bytes(40)), NOW) == b""
 
 
-def test_what_is_refused_or_seen_before_takes_no_room() -> None:
+def test_rejected_and_repeated_messages_use_no_space() -> None:
     calls = made(FakeHandler(), calls=2)
     assert calls.receive(asked("a"), NOW) == b""
     for _ in range(5):

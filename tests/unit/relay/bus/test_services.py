@@ -107,9 +107,9 @@ def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
     return RelayMessage(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
 
 
-def services(store: FakeStore, membership: FakeMembership, told: list[str], **settings: Any) -> BusServices:
+def services(store: FakeStore, membership: FakeMembership, reported: list[str], **settings: Any) -> BusServices:
     journal = RelayLog()
-    journal.record_limited = lambda message, cause, **facts: told.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
+    journal.record_limited = lambda message, cause, **facts: reported.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
     return BusServices(
         1002,
         RelaySettings(**settings),
@@ -131,17 +131,17 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 def outcome(answer: bytes | Exception, **settings: Any) -> tuple[FakeStore, list[str]]:
     """Return the result of a request to which a service responds with *answer*, and what is logged."""
-    store, told = FakeStore(), list[str]()
+    store, reported = FakeStore(), list[str]()
 
     async def main() -> None:
         store.done = asyncio.Event()
-        made = services(store, FakeMembership(FakeBus(answer)), told, **settings)
+        made = services(store, FakeMembership(FakeBus(answer)), reported, **settings)
         assert await made.take(RAW, asked())
         await store.done.wait()
         await made.close()
 
     run(main)
-    return store, told
+    return store, reported
 
 
 def test_a_request_is_run_and_answered() -> None:
@@ -180,10 +180,10 @@ def test_service_receives_caller_and_data() -> None:
     ],
 )
 def test_how_it_can_fail(error: Exception, says: str) -> None:
-    store, told = outcome(error)
+    store, reported = outcome(error)
     ((_, reply, queue),) = store.concluded
     assert (reply.err, reply.dat, reply.src, queue) == (says, "", 1002, names.BUS)
-    assert bool(told) is isinstance(error, RemoteRefusal)
+    assert bool(reported) is isinstance(error, RemoteRefusal)
 
 
 def test_one_that_no_packet_holds() -> None:
@@ -203,16 +203,16 @@ def test_request_without_recipient_goes_to_redis() -> None:
 
 def test_no_service_is_subscribed() -> None:
     async def main() -> None:
-        bus, store, told = FakeBus(), FakeStore(), list[str]()
+        bus, store, reported = FakeBus(), FakeStore(), list[str]()
         bus.members_of = {b"rpc/echo": 1}
-        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
-        assert not await services(store, FakeMembership(None), told).take(RAW, asked())
+        assert not await services(store, FakeMembership(bus), reported).take(RAW, asked())
+        assert not await services(store, FakeMembership(None), reported).take(RAW, asked())
         bus.refusal = Disconnected("/run/sbus.socket")
-        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
-        assert told == []
+        assert not await services(store, FakeMembership(bus), reported).take(RAW, asked())
+        assert reported == []
         bus.refusal = RemoteRefusal(ErrorCode.EPERM, "a rule")
-        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
-        assert "EPERM a rule" in told[0]
+        assert not await services(store, FakeMembership(bus), reported).take(RAW, asked())
+        assert "EPERM a rule" in reported[0]
         assert store.engaged == []
 
     run(main)

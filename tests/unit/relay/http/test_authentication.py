@@ -24,7 +24,7 @@ from sbusd.relay.http.authentication import (
     response_headers,
     sent_at,
 )
-from sbusd.relay.http.signature import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
+from sbusd.relay.http.credentials import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
 from sbusd.relay.log_messages import REPLAYED, STRANGER
 from tests.support.bus_hosts import FIRST, SECOND
 
@@ -75,7 +75,7 @@ def test_valid_signature_identifies_the_sender_and_the_nonce() -> None:
         (dataclasses.replace(signed(), headers={**signed().headers, FROM: "1003"}), "no key for host 1003"),
     ],
 )
-def test_a_signature_that_is_none_is_refused(caller: UnverifiedRequest, says: str) -> None:
+def test_an_invalid_signature_is_rejected(caller: UnverifiedRequest, says: str) -> None:
     report_rejection = refusal(key_gate(), caller)
     assert (report_rejection.status, report_rejection.event, report_rejection.counted) == (401, STRANGER, "peers-refused")
     assert says in report_rejection.words
@@ -123,7 +123,7 @@ def test_sender_without_a_certificate_is_rejected() -> None:
     assert refusal(CertificateAuthentication(), signed()).event == STRANGER
 
 
-def test_over_loopback_this_user_is_believed_whatever_he_says() -> None:
+def test_over_loopback_the_relays_own_user_is_trusted() -> None:
     assert LocalUserAuthentication().identify(dataclasses.replace(signed(), user=os.geteuid())) == SenderIdentity()
 
 
@@ -157,8 +157,8 @@ def test_response_is_signed_only_for_a_valid_signature() -> None:
     headers = response_headers(FIRST, {SECOND: KEY}, sender, 200, b"said")
     assert headers[FROM] == str(FIRST)
     assert is_same(headers[SIGNATURE], response_signature(KEY, sender.signed, 200, b"said"))
-    for nobody in (None, SenderIdentity(), SenderIdentity(SECOND)):
-        assert response_headers(FIRST, {SECOND: KEY}, nobody, 200, b"said") == {}
+    for unknown in (None, SenderIdentity(), SenderIdentity(SECOND)):
+        assert response_headers(FIRST, {SECOND: KEY}, unknown, 200, b"said") == {}
 
 
 def test_an_older_relay_is_refused_and_named() -> None:

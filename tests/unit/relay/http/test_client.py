@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.http.client import MAX_RESPONSE_BYTES, PASSING, HttpClient, PeerRejectedError, PeerUnreachableError
-from sbusd.relay.http.signature import SIGNATURE, SignatureHeaders, read_signature_headers, request_signature, response_signature
+from sbusd.relay.http.credentials import SIGNATURE, SignatureHeaders, read_signature_headers, request_signature, response_signature
 
 KEY = b"0123456789abcdef"
 
@@ -88,14 +88,14 @@ def test_host_without_a_key_gets_no_message() -> None:
 
 
 @pytest.mark.parametrize("status", [*sorted(PASSING), 500, 503])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+def test_temporary_errors_are_retried(status: int) -> None:
     error = send(answer(status, b'{"error": "later"}', KEY), {1002: KEY})
     assert isinstance(error, PeerUnreachableError)
     assert f"status {status}: later" in str(error)
 
 
 @pytest.mark.parametrize("status", [201, 302, 400, 403, 404, 410, 413])
-def test_what_will_not_pass_is_a_refusal(status: int) -> None:
+def test_permanent_errors_are_refusals(status: int) -> None:
     error = send(answer(status, b"not of a relay\n\x1b", KEY), {1002: KEY})
     assert isinstance(error, PeerRejectedError)
     assert str(error).isprintable()

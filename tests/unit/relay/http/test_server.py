@@ -120,7 +120,7 @@ def message(**members: Any) -> bytes:
     return json.dumps({**json.loads(made.encode()), **members}).encode()
 
 
-def test_a_request_is_taken_with_the_queue_of_answers_and_the_time_that_is_left() -> None:
+def test_a_request_is_accepted_with_its_return_queue_and_remaining_time() -> None:
     made = fixture_for()
     said = made.request(REMOTE_PATH, message())
     assert (said.status, said.words) == (200, {"status": "accepted"})
@@ -134,7 +134,7 @@ def test_age_is_computed_with_the_senders_clock() -> None:
     assert [left for _, left in made.store.accepted] == [31.0]
 
 
-def test_an_answer_is_taken_as_it_is() -> None:
+def test_a_response_is_accepted_unchanged() -> None:
     made = fixture_for()
     assert made.request(REPLY_PATH, message(uid="1002.1")).status == 200
     assert [reply.ret for reply in made.store.admitted] == ["r"]
@@ -162,7 +162,7 @@ def test_a_copy_has_arrived_too(says: str) -> None:
         (REMOTE_PATH, message(now=int(NOW) - 100), 410, "expired 39 s ago"),
     ],
 )
-def test_what_is_refused_for_good(path: str, body: bytes, status: int, words: str) -> None:
+def test_permanent_refusals(path: str, body: bytes, status: int, words: str) -> None:
     made = fixture_for()
     said = made.request(path, body)
     assert said.status == status
@@ -189,14 +189,14 @@ def test_another_method_is_refused() -> None:
         (REPLY_PATH, "unasked", 404, "no request 1001.1 is waiting"),
     ],
 )
-def test_what_the_store_does_not_take(path: str, says: str, status: int, words: str) -> None:
+def test_messages_rejected_by_the_store(path: str, says: str, status: int, words: str) -> None:
     said = fixture_for(says).request(path, message())
     assert said.status == status
     assert words in said.words["error"]
     assert ("Retry-After" in said.headers) is (status == 503)
 
 
-def test_a_redis_that_is_away_is_no_end() -> None:
+def test_an_unavailable_redis_does_not_stop_the_server() -> None:
     said = fixture_for(RedisUnavailableError("where")).request(REMOTE_PATH, message())
     assert (said.status, said.words) == (503, {"error": "Redis is unavailable on this host; try again later"})
     assert said.headers["Retry-After"] == "5"

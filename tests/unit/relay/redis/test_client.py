@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
-from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, RedisUnavailableError, redis_url
+from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, RedisUnavailableError, redis_url, unavailable
 
 
 class Redis:
@@ -102,11 +102,29 @@ def test_whatever_keeps_redis_away_is_one_kind_of_error(error: Exception, says: 
 def test_socket_without_a_server() -> None:
     async def run() -> None:
         link = RedisClient("/nonexistent/redis.sock")
-        with pytest.raises(RedisUnavailableError, match=r"/nonexistent/redis\.sock"):
+        with pytest.raises(RedisUnavailableError) as caught:
             await link.command("PING")
         await link.close()
+        assert str(caught.value) == (
+            "cannot connect to Redis at /nonexistent/redis.sock: no such file or directory; "
+            "start Redis (package redis-server) with: systemctl start redis-server@sbus-relay.service"
+        )
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("Error 111 connecting to h:9. Connection refused.", "cannot connect to Redis at h:9: connection refused"),
+        ("Error 111 connecting to h:9. Connect call failed ('1.2.3.4', 9).", "cannot connect to Redis at h:9: connection refused"),
+        ("Error -2 connecting to h:6379. Name or service not known.", "cannot connect to Redis at h:6379: name or service not known"),
+        ("Error 1 connecting to h:9. [SSL: BAD] wrong.", "cannot connect to Redis at h:9: [SSL: BAD] wrong"),
+        ("Timeout reading from h:9", "Redis at x: Timeout reading from h:9"),
+    ],
+)
+def test_errors_of_redis_are_in_words(words: str, text: str) -> None:
+    assert str(unavailable(RedisError(words), "Redis at x")) == text
 
 
 def test_every_script_is_in_the_list_and_no_other() -> None:
@@ -132,6 +150,6 @@ def test_spellings(spelling: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["", ":1", "h:0", "h:65536", "h:x", "http://h", "a b:1", "user@h:1"])
-def test_what_names_no_redis(spelling: str) -> None:
+def test_an_invalid_redis_address(spelling: str) -> None:
     with pytest.raises(InvalidRedisError):
         RedisClient(spelling)

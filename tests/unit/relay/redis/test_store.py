@@ -20,7 +20,7 @@ def left(client: Any) -> set[str]:
     return names - {"counters", "relays", "lease", "peers", "peer", "done", "seen", "nonce", "counter"}
 
 
-def test_what_a_relay_has_taken_and_not_dealt_with_comes_again(server: RedisServer) -> None:
+def test_unfinished_messages_of_a_relay_are_returned_again(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         client.rpush(queues.LOCAL, "a", "b", "c")
         assert await store.take(queues.LOCAL, 2) == [b"a", b"b"]
@@ -38,7 +38,7 @@ def test_nothing_to_take_is_waited_for(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_what_a_dead_relay_held_goes_back_in_its_order(server: RedisServer) -> None:
+def test_messages_of_a_dead_relay_are_requeued_in_order(server: RedisServer) -> None:
     """Also the messages of a relay that died before it had a lease."""
 
     async def body(store: Store, client: Any) -> None:
@@ -52,7 +52,7 @@ def test_what_a_dead_relay_held_goes_back_in_its_order(server: RedisServer) -> N
     run_with(server, body)
 
 
-def test_what_a_living_relay_holds_is_its_own(server: RedisServer) -> None:
+def test_messages_of_a_running_relay_are_not_requeued(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         client.rpush(queues.REMOTE, "a")
         async with opened(server) as other:
@@ -182,7 +182,7 @@ def request_of_second(number: int = 1) -> RelayMessage:
     return RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
 
 
-def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
+def test_a_request_of_another_host_is_accepted_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         asked = request_of_second()
         assert await store.accept(SECOND, asked, "d", 60.0) == "accepted"
@@ -192,7 +192,7 @@ def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_what_it_was_signed_with_is_good_once(server: RedisServer) -> None:
+def test_a_signature_is_valid_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         once = Nonce(SECOND, "0" * 32, 10.0)
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0, once) == "accepted"
@@ -329,7 +329,7 @@ def test_askers_leave_nothing_behind(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
+def test_a_malformed_message_is_kept_for_inspection(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"nonsense")
         assert await store.discard(raw, queues.LOCAL) == "kept"
@@ -341,7 +341,7 @@ def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_what_expires_is_found(server: RedisServer) -> None:
+def test_expired_messages_are_found(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         await store.dispatch(raw, [outgoing(1), outgoing(2)])

@@ -1,4 +1,4 @@
-"""What is kept is made once, whole or not at all, and not for ever."""
+"""Cache entries are made once, completely or not at all, and expire."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_is_made_once(folder: Path) -> None:
     assert cache.kept("thing", "b2", _make) != first
 
 
-def test_half_of_it_is_never_taken_for_the_whole(folder: Path) -> None:
+def test_an_incomplete_entry_is_never_used(folder: Path) -> None:
     def fail(path: Path) -> None:
         _make(path)
         raise OSError("no space")
@@ -56,7 +56,7 @@ def test_only_the_last_used_of_a_name_are_kept(folder: Path) -> None:
     assert {path.name for path in folder.iterdir() if path.is_dir()} == {"thing-a1", "thing-d4", "thing-other-a1"}
 
 
-def test_who_comes_second_waits_for_the_first() -> None:
+def test_a_second_caller_waits_for_the_first() -> None:
     started, go = threading.Event(), threading.Event()
     found: list[Path] = []
 

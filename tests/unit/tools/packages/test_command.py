@@ -1,4 +1,4 @@
-"""make deb and make rpm: what they print, and how they fail; nothing is built here."""
+"""make deb and make rpm: their output and their failures; nothing is built here."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ def test_packages_that_are_judged_badly_are_a_failure(dist: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("arguments", [[], ["tar"], ["deb", "rpm"]])
-def test_anything_else_is_told_what_there_is(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_argument_lists_the_valid_ones(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments) == 2
     assert capsys.readouterr().err == "usage: python -m tools.packages deb|rpm\n"
 
 
 @pytest.mark.parametrize("kind", ["deb", "rpm"])
-def test_who_is_not_root_is_told_so_in_one_line(kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_other_than_root_get_one_line(kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert command.main([kind]) == 1
     assert capsys.readouterr().err == f"{kind}: a root of Debian 13 can be made and entered by root alone: run this with sudo\n"
 
 
-def test_a_machine_without_mmdebstrap_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PackagingError, match=r"there is no mmdebstrap, .*: apt-get install mmdebstrap"):
+    with pytest.raises(PackagingError, match=r"mmdebstrap, .*, is missing: apt-get install mmdebstrap"):
         roots.root_of(roots.BOOT)
     assert not [path for path in (tmp_path / "sbusd").iterdir() if path.is_dir()]
 
 
-def test_what_mmdebstrap_says_last_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_output_of_mmdebstrap_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "mmdebstrap"
     program.write_text("#!/bin/sh\necho I: first >&2\necho E: no space >&2\necho E: failed >&2\necho I: bye >&2\nexit 1\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -78,6 +78,6 @@ def test_what_mmdebstrap_says_last_is_passed_on(tmp_path: Path, monkeypatch: pyt
         roots.root_of(roots.BUILD)
 
 
-def test_roots_are_told_apart_by_what_is_in_them() -> None:
+def test_roots_are_distinguished_by_their_content() -> None:
     assert len({roots.BUILD.digest, roots.BOOT.digest, roots.Recipe("boot", (*roots.BOOT.packages, "more")).digest}) == 3
     assert set(roots.RUN_TIME) < set(roots.BUILD.packages) & set(roots.BOOT.packages)

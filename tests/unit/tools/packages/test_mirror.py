@@ -45,7 +45,7 @@ def test_the_main_archive_is_found_among_others(machine: Path, suite: str) -> No
     assert found.source("trixie") == f"deb [signed-by={machine}/keys.gpg] http://mirror.example/debian trixie main"
 
 
-def test_a_machine_without_debians_archive_is_told_to_name_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_debians_archive_gets_advice_to_name_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _program(machine, "apt-get", _OTHERS)
     _program(machine, "apt-config", "")
     with pytest.raises(PackagingError, match="no mirror of Debian in its sources: name one, as in DEBIAN_MIRROR="):
@@ -54,12 +54,12 @@ def test_a_machine_without_debians_archive_is_told_to_name_one(machine: Path, mo
     assert mirror.find_mirror() == mirror.Mirror("http://named.example/debian")
 
 
-def test_a_machine_without_apt_is_told_so(machine: Path) -> None:
+def test_a_machine_without_apt_gets_an_error(machine: Path) -> None:
     with pytest.raises(PackagingError, match="there is no apt-get"):
         mirror.find_mirror()
 
 
-def test_what_apt_complains_of_is_passed_on(machine: Path) -> None:
+def test_errors_of_apt_are_reported(machine: Path) -> None:
     _program(machine, "apt-get", "E: The list of sources could not be read.\n", status=100, stream=2)
     with pytest.raises(PackagingError, match=r"^apt-get failed: E: The list of sources could not be read\.$"):
         mirror.find_mirror()

@@ -1,4 +1,4 @@
-"""The version stands in pyproject.toml, and whoever repeats it repeats it right."""
+"""The version is defined in pyproject.toml; all copies of it must be equal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_changelog_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "sbusd (1.2.3) unstable; urgency=medium\n", "other (1.2.3-4) unstable\n"])
 def test_a_changelog_without_a_version_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(PackagingError, match=r"debian/changelog: the first line is no entry"):
+    with pytest.raises(PackagingError, match=r"debian/changelog: the first line is not an entry"):
         version.changelog_version(_tree(tmp_path, text))
 
 

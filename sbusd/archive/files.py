@@ -1,0 +1,125 @@
+"""Files of the record and the tables: modes that keep other users out, atomic writes, and errors. Spec: sbus-recorder(8)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from sbusd.protocol.errors import SbusError
+
+FOLDER_MODE = 0o750
+
+FILE_MODE = 0o640
+
+UMASK = 0o777 & ~FOLDER_MODE
+"""For files that other programs create, such as Spark."""
+
+
+class _FileError(SbusError):
+    """``path`` is the file or directory, ``reason`` says what is wrong with it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class RecordError(_FileError):
+    """A file of the record is missing, damaged or invalid."""
+
+
+class SegmentGoneError(RecordError):
+    """A segment in the index does not exist: retention removed it, or another program did."""
+
+
+class TablesError(_FileError):
+    """A directory of tables cannot be used."""
+
+
+class ExposedFolderError(SbusError, PermissionError):
+    """Other users can enter a directory, and this program must not change its mode."""
+
+
+def make_folder(folder: Path) -> None:
+    """Create *folder* and missing parents, with at most :data:`FOLDER_MODE`. Raises OSError."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(FOLDER_MODE, exist_ok=True)
+
+
+def make_private(folder: Path, own_names: Iterable[str]) -> None:
+    """Create *folder* if it is missing; remove the permissions of other users if they can enter it.
+
+    The permissions are removed only if this user owns the directory, and all files in it match *own_names*, glob patterns. An archive
+    that is
+    ``/tmp`` by mistake must not lock out all users.
+
+    Raises:
+        ExposedFolderError: other users can enter it, and its mode must not be changed.
+        OSError: it cannot be created or read.
+    """
+    make_folder(folder)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        mode = stat.S_IMODE(found.st_mode)
+        if not mode & stat.S_IRWXO:
+            return
+        exposed, hint = f"{folder}: open to all users (mode {mode:04o})", f"Run chmod o-rwx {folder}, or use another directory"
+        if found.st_uid != os.geteuid():
+            raise ExposedFolderError(f"{exposed} and owned by user {found.st_uid}. {hint}")
+        known = {path.name for pattern in own_names for path in folder.glob(pattern)}
+        if foreign := sorted(set(os.listdir(fd)) - known):
+            raise ExposedFolderError(f"{exposed}, and contains other files, such as {foreign[0]!r}. {hint}")
+        os.fchmod(fd, mode & ~stat.S_IRWXO)
+    finally:
+        os.close(fd)
+
+
+def create_private(path: Path) -> BinaryIO:
+    """Open the file *path* for writing, truncated; its mode is at most :data:`FILE_MODE`, also if it existed. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if mode & ~FILE_MODE:
+            os.fchmod(fd, mode & FILE_MODE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return os.fdopen(fd, "wb")
+
+
+def temporary(path: Path) -> Path:
+    """Return the name of *path* while it is incomplete: in the same directory, ignored by readers."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def publish_file(target: Path, content: bytes) -> None:
+    """Write *content* to *target* atomically: a reader sees all of it or nothing, also after a power failure. Raises OSError."""
+    draft = temporary(target)
+    with create_private(draft) as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    publish_draft(draft, target)
+
+
+def publish_draft(draft: Path, target: Path) -> None:
+    """Rename *draft*, which is complete and synced, to *target*; the name is durable on return. Raises OSError."""
+    draft.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in *folder* durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

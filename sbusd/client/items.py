@@ -1,0 +1,178 @@
+"""The items of subscriptions, presence and taps: messages, events and records, and losses at their place between them. No I/O.
+
+Spec: sbus-protocol(7) §5, "Events", for presence, and §6, ``!/tap``, for taps.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbusd.protocol.credentials import Peer, make_peer
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import EVENT_HEAD
+from sbusd.protocol.packets import Publish, parse_packet
+
+PRESENCE_PATTERN = EVENT_HEAD
+"""The pattern for all events that this client may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A publication: its routing key, without NUL, and its payload, any bytes.
+
+    ``sender`` is the publisher, as verified by the bus, while ``sender/on`` is set for this connection; otherwise None.
+    """
+
+    key: bytes
+    payload: bytes
+    sender: Peer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Here ``lost`` packets are missing; 0 means an unknown number, perhaps none, because the bus crashed and was restored.
+
+    The bus discarded them because its queue for this connection was full. It is then not known which subscription they were for, and each
+    gets the gap. Or this subscription's own inbox was full, with ``Overflow.DISCARD``.
+    """
+
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """Here the connection was lost and made again, with all subscriptions; messages that were published meanwhile are missing.
+
+    ``attempts`` is the number of attempts, of which the last succeeded; ``seconds`` is the time without a bus. The connection has a new
+    address, and subscriptions under the old one have been moved to it. Modes set by ``tell`` and ``control`` have been set again; queued
+    replies are lost. Consecutive reconnections are merged into one.
+    """
+
+    attempts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The bus replaced ``count`` messages in its queue for this connection by newer ones of the same keys, which follow.
+
+    Only with the order ``latest``: ``bus.tell("order/latest")``. It is not known which subscription they were for, so each gets it.
+    Consecutive replacements are merged into one.
+    """
+
+    count: int
+
+
+Item = Message | Gap | Replaced | Reconnected
+"""The items of a subscription."""
+
+
+class Change(enum.Enum):
+    """The kind of an event; the value is its name on the wire."""
+
+    CONNECT = "connect"
+    DISCONNECT = "disconnect"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceEvent:
+    """A connection has begun or ended, or has subscribed to or unsubscribed from a pattern."""
+
+    change: Change
+    peer: Peer
+    time: float
+    """Seconds since 1970, by the bus's clock."""
+    pattern: bytes | None = None
+    """Only of SUBSCRIBE and UNSUBSCRIBE."""
+
+
+PresenceItem = PresenceEvent | Gap | Reconnected
+"""The items of presence: after a gap or a reconnection, ask for the members again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapRecord:
+    """One event of the bus's traffic.
+
+    ``kind`` is ``message``, ``connect``, ``disconnect``, ``subscribe``, ``unsubscribe``, ``denial``, ``loss``, or one of a later version;
+    ``fields`` are all members of its JSON line.
+    """
+
+    kind: str
+    time: float
+    """Seconds since 1970, by the bus's clock."""
+    peer: Peer | None
+    """The connection, or the sender of a message; None for a rejected connection, and for the bus itself."""
+    fields: Mapping[str, object]
+    message: Message | None = None
+    """Only of the kind ``message``."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key or pattern of the event, as bytes, or None if it has none."""
+        if self.message is not None:
+            return self.message.key
+        for name in ("pattern", "key"):
+            if isinstance(encoded := self.fields.get(f"{name}_base64"), str):
+                return base64.b64decode(encoded)
+            if isinstance(text := self.fields.get(name), str):
+                return text.encode("utf-8", "surrogatepass")
+        return None
+
+
+TapItem = TapRecord | Gap | Reconnected
+"""The items of a tap: after a gap or a reconnection records are missing."""
+
+
+def presence_item(item: Item) -> PresenceItem:
+    """Return the event in a message under ``!/event/``; a gap or a reconnection is returned as it is.
+
+    Raises:
+        ProtocolError: EPROTO if the message is not an event.
+    """
+    if isinstance(item, Replaced):
+        return Gap(item.count)  # every event counts, even if a newer one has the same key
+    if not isinstance(item, Message):
+        return item
+    word, _, rest = item.key.removeprefix(EVENT_HEAD).partition(b"/")
+    try:
+        change = Change(word.decode("ascii"))
+        value = json.loads(item.payload)
+        peer = make_peer(int(value["id"]), value["cred"].encode("ascii"))
+        pattern = rest.partition(b"/")[2] if change in (Change.SUBSCRIBE, Change.UNSUBSCRIBE) else None
+        return PresenceEvent(change, peer, int(value["time"]) / 1e9, pattern)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid event: {item.key[:64]!r} with {item.payload[:64]!r}") from error
+
+
+def tap_item(item: Item) -> TapItem:
+    """Return the record in a packet of the tap; a gap or a reconnection is returned as it is.
+
+    Raises:
+        ProtocolError: EPROTO if the record is malformed.
+    """
+    if isinstance(item, Replaced):
+        return Gap(item.count)  # every record counts, even if a newer one has the same key
+    if not isinstance(item, Message):
+        return item
+    line, _, packet = item.payload.partition(b"\n")
+    try:
+        fields = json.loads(line)
+        cred = fields.get("cred")
+        peer = make_peer(int(fields["id"]), cred.encode("ascii")) if isinstance(cred, str) else None
+        kind, time = str(fields["kind"]), int(fields["time"]) / 1e9
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid tap record: {line[:64]!r}") from error
+    message: Message | None = None
+    if kind == "message":
+        parsed = parse_packet(packet)
+        if not isinstance(parsed, Publish):
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message in a tap record: {packet[:24]!r}")
+        message = Message(parsed.key, parsed.payload, peer)
+    return TapRecord(kind, time, peer, fields, message)

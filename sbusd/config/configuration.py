@@ -1,0 +1,134 @@
+"""The configuration of a bus: its settings, from the defaults or from files, and the faults of these files.
+
+A bus can run with some faults. Each of them denies something until it is corrected. Spec: sbusd.toml(5), FAULTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbusd.config.files import PATH_MAX, ConfigError, configuration_files
+from sbusd.config.quantities import show
+from sbusd.config.settings import DaemonSettings
+from sbusd.protocol.printable import printable
+
+SHOWN_PREFIXES = 8
+"""Maximum number of prefixes in a line: more do not fit on a screen, and the file has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault in ``file``; ``reason`` is printable, and starts with the key if there is one."""
+
+    file: Path
+    reason: str
+    denied: tuple[str, ...] = ()
+    """Prefixes of the keys that are denied to all users until the fault is corrected; ``""`` means every key."""
+
+    def __str__(self) -> str:
+        """Return one line: file, reason, and the denied keys."""
+        return f"{printable(str(self.file), PATH_MAX)}: {self.reason}{self._consequence}"
+
+    @classmethod
+    def of(cls, error: ConfigError, denied: tuple[str, ...]) -> Fault:
+        """Return the fault for *error*."""
+        return cls(error.file, f"{error.key}: {error.reason}" if error.key else error.reason, denied)
+
+    @property
+    def _consequence(self) -> str:
+        """The denied keys, as the end of a line."""
+        if not self.denied:
+            return ""
+        if "" in self.denied:
+            return "; until this is corrected, all keys are denied to everyone"
+        more = len(self.denied) - SHOWN_PREFIXES
+        names = ", ".join(show(prefix) for prefix in self.denied[:SHOWN_PREFIXES]) + (f" and {more} more" if more > 0 else "")
+        return f"; until this is corrected, keys that begin with {names} are denied to everyone"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings of a bus, their files, and the faults of these files."""
+
+    settings: DaemonSettings
+    files: tuple[Path, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    allowed_users: Mapping[Path, Sequence[int | str]] = field(default_factory=dict)
+    """The ``allowed_users`` of each file that has some; if the file has a fault, those that it had before."""
+
+    @property
+    def denies_everything(self) -> bool:
+        """Whether a fault denies every key, because the keys of its file are unknown."""
+        return any("" in fault.denied for fault in self.faults)
+
+    @property
+    def file_names(self) -> str:
+        """The files in one line; empty if there are none."""
+        return " ".join(printable(str(file)) for file in self.files)
+
+
+def summary(faults: Sequence[Fault]) -> str:
+    """Return a short text about *faults* for the status of a service; empty if there are none."""
+    if not faults:
+        return ""
+    files = sorted({printable(fault.file.name, 60) for fault in faults})
+    shown = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
+    return f"configuration faults: {len(faults)} ({shown})"
+
+
+def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSettings:
+    """Return the settings of the bus with the main file *main_file*, or the defaults without a file.
+
+    *required*: the user named the main file, so it must exist.
+
+    Raises:
+        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
+    """
+    files = configuration_files(main_file, required=required)
+    if not files:
+        return DaemonSettings()
+    # Imported here: importing pydantic takes longer than the whole start of a bus without a configuration file.
+    from sbusd.config.documents import read_settings  # noqa: PLC0415
+
+    return read_settings(files, DaemonSettings)
+
+
+def load_configuration(main_file: Path, *, required: bool = False, held: Configuration | None = None) -> Configuration:
+    """Return the configuration of the bus with the main file *main_file*. A drop-in with a fault denies only the keys of its own rules.
+
+    *held* is the current configuration of a bus that reloads.
+
+    Raises:
+        ConfigError: the main file is invalid, or it is required and does not exist.
+    """
+    files = configuration_files(main_file, required=required)
+    if not files:
+        return Configuration(DaemonSettings())
+    from sbusd.config.lenient_reader import read_leniently  # noqa: PLC0415
+
+    return read_leniently(main_file, files, held)
+
+
+def check_daemon_settings(main_file: Path, *, required: bool = False) -> Configuration:
+    """Return the configuration that a bus would start with. The caller reports its faults.
+
+    Raises:
+        ConfigError: as :func:`load_configuration`, or the bus would deny every key.
+    """
+    configuration = load_configuration(main_file, required=required)
+    require_open(configuration)
+    return configuration
+
+
+def require_open(configuration: Configuration) -> None:
+    """Raise ConfigError if a fault of *configuration* denies every key. A running bus keeps its current configuration instead."""
+    for fault in configuration.faults:
+        if "" in fault.denied:
+            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts with it denies every key to everyone")
+
+
+def describe(configuration: Configuration, main_file: Path) -> str:
+    """Return one line that says that *configuration* is valid, with its files."""
+    return f"configuration is valid: {configuration.file_names or f'no {printable(str(main_file))}, the defaults apply'}"

@@ -1,0 +1,206 @@
+"""Checks the socket of the bus, and that the bus accepts connections, responds as sbusd does, and has this version."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from dataclasses import dataclass
+
+from sbusd import __version__
+from sbusd.client import Bus
+from sbusd.client.errors import systemctl
+from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.errors import error_text
+from sbusd.ctl.processes import user_name
+from sbusd.ctl.responses import JsonObject, ask, integer, mapping, text
+from sbusd.ctl.settings import Settings
+from sbusd.protocol import controls
+from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
+from sbusd.protocol.errors import BadAddressError, SbusError
+
+PATIENCE_SECONDS = 10.0
+"""Long enough for the service manager to start the bus."""
+
+_UCRED = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFacts:
+    """The relevant results of stat(2) and access(2) for a socket and its directory; modes include the file type."""
+
+    mode: int
+    uid: int
+    is_writable: bool
+    folder_mode: int
+    folder_uid: int
+
+
+def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
+    """Return the findings for *address*; with *is_for_all* every user of the machine should be able to connect."""
+    try:
+        parsed = parse_address(address)
+    except BadAddressError as error:
+        return [Finding("address", CheckResult.FAIL, str(error.reason), "use a path, or /dev/unix/abstract/HEX as the bus prints it")]
+    if isinstance(parsed, RandomAbstract):
+        return [
+            Finding(
+                "address",
+                CheckResult.FAIL,
+                "not the address of a bus: the server chooses a random name",
+                "use the address that the server prints",
+            )
+        ]
+    if isinstance(parsed, InheritedDescriptor) or parsed.is_abstract:
+        return [Finding("socket", CheckResult.SKIP, "not a file, so it has no mode and no owner")]
+    path = os.fsdecode(parsed.name)
+    try:
+        facts = _gather(path)
+    except FileNotFoundError:
+        return [Finding("socket", CheckResult.FAIL, "no such socket", _start(address))]
+    except OSError as error:
+        return [
+            Finding(
+                "socket",
+                CheckResult.FAIL,
+                f"cannot read its status: {error.strerror}",
+                "allow this user to search the directories of the path",
+            )
+        ]
+    return judge_socket(facts, is_for_all=is_for_all)
+
+
+def _start(address: str) -> str:
+    """Return the advice if *address* has no socket."""
+    return f"start the bus ({systemctl(address)} enable --now sbus.socket), or use another address"
+
+
+def judge_socket(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
+    """Return the findings for *facts*."""
+    if not stat.S_ISSOCK(facts.mode):
+        return [Finding("socket", CheckResult.FAIL, "the file at this path is not a socket", "remove it, and start the bus")]
+    what = f"mode {stat.S_IMODE(facts.mode):04o}, owner {user_name(facts.uid)}"
+    return [_judge_mode(facts, what, is_for_all=is_for_all), _judge_owner(facts), _judge_folder(facts)]
+
+
+def _judge_mode(facts: SocketFacts, what: str, *, is_for_all: bool) -> Finding:
+    """Judge which users may connect."""
+    if not facts.is_writable:
+        return Finding(
+            "socket", CheckResult.FAIL, f"{what}: this user may not connect", "change its mode or its group (SocketMode=, sbusd -g or -o)"
+        )
+    if is_for_all and not facts.mode & stat.S_IWOTH:
+        return Finding("socket", CheckResult.WARN, f"{what}: other users may not connect", "set SocketMode=0666, or start sbusd with -o")
+    return Finding("socket", CheckResult.OK, what)
+
+
+def _judge_owner(facts: SocketFacts) -> Finding:
+    """Judge whether the owner of the socket is trustworthy: the owner can read what is sent to it."""
+    if facts.uid in (0, os.geteuid()):
+        return Finding("owner", CheckResult.OK, "root" if facts.uid == 0 else "this user")
+    reason = f"user {user_name(facts.uid)} created this socket, and can read all messages sent to it"
+    return Finding("owner", CheckResult.WARN, reason, "check that the bus is supposed to run as this user")
+
+
+def _judge_folder(facts: SocketFacts) -> Finding:
+    """Judge whether another user can replace the socket."""
+    if facts.folder_mode & stat.S_IWOTH and not facts.folder_mode & stat.S_ISVTX:
+        return Finding("directory", CheckResult.WARN, "every user can replace the socket", "remove write permission for others from it")
+    if facts.folder_uid not in (0, os.geteuid()):
+        reason = f"user {user_name(facts.folder_uid)} owns the directory, and can replace the socket"
+        return Finding("directory", CheckResult.WARN, reason, "use a directory that root or this user owns")
+    return Finding("directory", CheckResult.OK, "only root and this user can replace the socket")
+
+
+def _gather(path: str) -> SocketFacts:
+    """Return the facts about the socket at *path*. Raises OSError as stat(2) does."""
+    found = os.stat(path)
+    folder = os.stat(os.path.dirname(os.path.abspath(path)))
+    return SocketFacts(found.st_mode, found.st_uid, os.access(path, os.W_OK), folder.st_mode, folder.st_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class BusResponse:
+    """The responses of a bus. ``features`` is None if it is not sbusd. ``peer`` is the listening process: the bus or the service
+    manager."""
+
+    features: list[str] | None
+    stats: JsonObject
+    peer: int
+    problem: str = ""
+
+
+def reach(settings: Settings) -> BusResponse:
+    """Return the responses of the bus. Raises SbusError or OSError if it cannot be reached."""
+    with settings.connect(PATIENCE_SECONDS) as bus:
+        peer = _peer(bus)
+        try:
+            features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
+            stats = ask(bus, controls.STATS)
+        except SbusError as error:
+            return BusResponse(None, {}, peer, error_text(error))
+    return BusResponse(features, stats, peer)
+
+
+def judge_response(answer: BusResponse) -> list[Finding]:
+    """Return the findings for *answer*."""
+    reached = Finding("connection", CheckResult.OK, "the bus accepts connections of this user")
+    if answer.features is None:
+        return [
+            reached,
+            Finding(
+                "protocol",
+                CheckResult.FAIL,
+                f"the process at this address is not sbusd: {answer.problem}",
+                "find the process that listens there (ss -xlp)",
+            ),
+        ]
+    spoken = Finding("protocol", CheckResult.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats)]
+
+
+def unreachable(error: Exception, address: str) -> list[Finding]:
+    """Return the finding for a bus at *address* that cannot be reached."""
+    journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
+    return [Finding("connection", CheckResult.FAIL, error_text(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
+
+
+def open_connections(answer: BusResponse) -> int | None:
+    """Return the number of connections, None if the bus does not report it to this user."""
+    return integer(mapping(answer.stats, "counters"), "connections")
+
+
+def _judge_faults(stats: JsonObject) -> list[Finding]:
+    """Judge the configuration that the bus has applied, if it reports that to this user. The bus may not be able to read files that
+    root can."""
+    faults = integer(mapping(stats, "control"), "configuration_faults")
+    if faults is None:
+        return []
+    if not faults:
+        return [Finding("faults", CheckResult.OK, "the bus applied all of its configuration")]
+    reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
+    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
+
+
+def _judge_version(version: str | None) -> Finding:
+    """Judge whether the bus has the version of sbusctl."""
+    if version is None:
+        return Finding(
+            "version", CheckResult.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl"
+        )
+    if version != __version__:
+        return Finding(
+            "version",
+            CheckResult.WARN,
+            f"the bus has version {version}, sbusctl has version {__version__}",
+            "install the same version of both, and restart the bus",
+        )
+    return Finding("version", CheckResult.OK, f"bus and sbusctl have version {version}")
+
+
+def _peer(bus: Bus) -> int:
+    """Return the process that listens at the other end. Source: unix(7), SO_PEERCRED."""
+    with socket.socket(fileno=socket.dup(bus.fileno())) as twin:
+        pid, _, _ = _UCRED.unpack(twin.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid)

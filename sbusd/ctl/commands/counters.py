@@ -1,0 +1,135 @@
+"""The counters of connections and of the bus: ``sbusctl connections`` and ``sbusctl stats``."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import typer
+
+from sbusd.ctl.formatting import NOTHING, Column, human_bytes, human_count, human_duration, human_plural, table_lines
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
+from sbusd.ctl.processes import process_of, user_name
+from sbusd.ctl.responses import ConnectionInfo, JsonObject, ask, connection_info, connections, integer, mapping, number, objects, waits_text
+from sbusd.ctl.settings import settings_of
+from sbusd.protocol import controls
+
+_COLUMNS = (
+    Column("ID", is_number=True),
+    Column("PID", is_number=True),
+    Column("USER"),
+    Column("COMMAND"),
+    Column("UNIT"),
+    Column("AGE", is_number=True),
+    Column("SUBS", is_number=True),
+    Column("IN", is_number=True),
+    Column("IN-BYTES", is_number=True),
+    Column("OUT", is_number=True),
+    Column("OUT-BYTES", is_number=True),
+    Column("QUEUED", is_number=True),
+    Column("QUEUED-BYTES", is_number=True),
+    Column("LOST", is_number=True),
+    Column("REFUSED", is_number=True),
+)
+
+
+def connections_command(context: typer.Context) -> None:
+    """List connections and their counters.
+
+    Owners, and users who have the presence or tap right, see all connections; other users see their own.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        pages = connections(bus)
+    if settings.json is not JsonStyle.OFF:
+        write_json(pages.as_json(), settings.json)
+        return
+    found = [connection_info(item) for item in pages.items["connections"]]
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    write_page(connection_lines(found, pages.hidden, now=time.time(), legend=settings.legend, width=width), pager=settings.pager)
+
+
+def connection_lines(found: list[ConnectionInfo], hidden: int, *, now: float, legend: bool, width: int | None) -> list[str]:
+    """Return the table of *found*, with a legend also the numbers of listed and hidden ones. *now* is in seconds since 1970."""
+    table = table_lines(_COLUMNS, [_row(each, now) for each in found], legend=legend, width=width)
+    if legend:
+        table += ["", f"{human_plural(len(found), 'connection')} listed, {hidden} of other users hidden."]
+    return table
+
+
+def _row(each: ConnectionInfo, now: float) -> list[str]:
+    """Return the cells of one connection."""
+    process = process_of(each.pid, each.since)
+    return [
+        human_count(each.id),
+        human_count(each.pid),
+        user_name(each.uid),
+        process.command,
+        process.unit,
+        human_duration(None if each.since is None else now - each.since),
+        human_count(each.subscriptions),
+        human_count(each.received_packets),
+        human_bytes(each.received_bytes),
+        human_count(each.delivered_packets),
+        human_bytes(each.delivered_bytes),
+        human_count(each.queued_packets),
+        human_bytes(each.queued_bytes),
+        human_count(each.lost_packets),
+        human_count(each.refused_packets),
+    ]
+
+
+def stats_command(context: typer.Context) -> None:
+    """Print the counters of the bus.
+
+    Owners see the counters of the whole bus, other users those of this connection.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        stats = ask(bus, controls.STATS)
+    if settings.json is JsonStyle.OFF:
+        write_page(stats_lines(stats, legend=settings.legend), pager=settings.pager)
+    else:
+        write_json(stats, settings.json)
+
+
+def stats_lines(stats: JsonObject, *, legend: bool) -> list[str]:
+    """Return *stats* as lines of name and value; sections are groups, with a legend under their name."""
+    apart = ("scope", "uptime_seconds", "waits")
+    plain = [(name, stats[name]) for name in stats if not isinstance(stats[name], dict) and name not in apart]
+    uptime = number(stats, "uptime_seconds")
+    named = [(name, _value(name, value)) for name, value in plain] + ([("uptime", human_duration(uptime))] if uptime is not None else [])
+    groups = [("", named)]
+    for name in (name for name in stats if isinstance(stats[name], dict)):
+        section = mapping(stats, name)
+        groups.append((name, [(inner, _value(inner, section[inner])) for inner in section]))
+    groups.append(("blocked publishers", [_wait(each) for each in objects(stats, "waits")]))
+    width = max((len(visible(name)) for _, pairs in groups for name, _ in pairs), default=0)
+    page: list[str] = []
+    for title, pairs in groups:
+        if legend and title and pairs:
+            page += ["", f"{visible(title).upper()}"]
+        page += [f"{visible(name).ljust(width)}  {value}" for name, value in pairs]
+    return page
+
+
+def _wait(wait: JsonObject) -> tuple[str, str]:
+    """Return a blocked publisher, and the recipient it waits for."""
+    publisher, recipient, ms = (integer(wait, name) for name in ("publisher", "recipient", "ms"))
+    users = [user_name(integer(wait, name)) for name in ("publisher_uid", "recipient_uid")]
+    paced = ", paced" if wait.get("paced") is True else ""
+    words = (
+        f"of {users[0]}: blocked by {human_count(recipient)} of {users[1]} for {human_duration(None if ms is None else ms / 1000)}{paced}"
+    )
+    return human_count(publisher), words
+
+
+def _value(name: str, value: object) -> str:
+    """Return one value as text, bytes with units."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, list):
+        return waits_text([item for item in value if isinstance(item, dict)], None) or NOTHING
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_bytes"):
+        return human_bytes(value)
+    return visible(str(value))

@@ -1,0 +1,177 @@
+"""The recipients of a message, and the rights of a user: ``sbusctl members``, ``trace`` and ``explain``."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import time
+from typing import Annotated
+
+import typer
+
+from sbusd.client import Peer
+from sbusd.ctl.commands.call import peer_json
+from sbusd.ctl.formatting import NOTHING, Column, human_count, human_plural, table_lines
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_lines, write_page
+from sbusd.ctl.processes import Process, command_name, process_of, user_id, user_name
+from sbusd.ctl.responses import BadResponseError, JsonObject, TraceEntry, ask, text, trace, trace_entry
+from sbusd.ctl.settings import settings_of
+from sbusd.protocol import controls
+
+_MEMBER_COLUMNS = (Column("ID", is_number=True), Column("PID", is_number=True), Column("USER"), Column("COMMAND"), Column("UNIT"))
+
+_TRACE_COLUMNS = (
+    Column("ID", is_number=True),
+    Column("PID", is_number=True),
+    Column("USER"),
+    Column("COMMAND"),
+    Column("RECEIVES"),
+    Column("WHEN-FULL"),
+    Column("BLOCKS"),
+    Column("REASON"),
+)
+
+
+def members_command(context: typer.Context, *, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
+    """List the subscribers that would receive a message with a key."""
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        peers = bus.members(os.fsencode(key))
+    found = [(peer, process_of(peer.pid, time.time())) for peer in peers]
+    if settings.json is not JsonStyle.OFF:
+        write_json({"members": [member_json(peer, process) for peer, process in found]}, settings.json)
+        return
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    write_page(member_lines(found, legend=settings.legend, width=width), pager=settings.pager)
+
+
+def member_lines(found: list[tuple[Peer, Process]], *, legend: bool, width: int | None) -> list[str]:
+    """Return the table of *found*, with a legend also their number."""
+    rows = [
+        [human_count(peer.connection), human_count(peer.pid), user_name(peer.uid), process.command, process.unit] for peer, process in found
+    ]
+    table = table_lines(_MEMBER_COLUMNS, rows, legend=legend, width=width)
+    return [*table, "", f"{human_plural(len(found), 'member')} listed."] if legend else table
+
+
+def member_json(peer: Peer, process: Process) -> dict[str, object]:
+    """Return one member: credentials verified by the bus, command and unit as seen by the kernel."""
+    return {**peer_json(peer), "command": process.command, "unit": process.unit}
+
+
+def trace_command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
+    """Show who would receive a message, who would not, and why.
+
+    No message is published.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        pages = trace(bus, os.fsencode(key))
+    if settings.json is not JsonStyle.OFF:
+        write_json(pages.as_json(), settings.json)
+        return
+    found = [trace_entry(item, gets_it=True) for item in pages.items["recipients"]]
+    found += [trace_entry(item, gets_it=False) for item in pages.items["others"]]
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    write_page(trace_lines(pages.head, found, pages.hidden, legend=settings.legend, width=width), pager=settings.pager)
+
+
+def trace_lines(head: JsonObject, found: list[TraceEntry], hidden: int, *, legend: bool, width: int | None) -> list[str]:
+    """Return the decision on the key, the table of *found*, and with a legend the numbers."""
+    table = table_lines(_TRACE_COLUMNS, [_trace_row(each) for each in found], legend=legend, width=width)
+    verdict = [_verdict(head)]
+    if not legend:
+        return verdict + table
+    recipients = sum(each.gets_it for each in found)
+    sums = (
+        f"{human_plural(recipients, 'connection')} would receive it, {len(found) - recipients} would not, {hidden} of other users hidden."
+    )
+    return [*verdict, "", *table, "", sums]
+
+
+def _verdict(head: JsonObject) -> str:
+    """Return whether the key may be published to, and the reason."""
+    key = visible(text(head, "key") or "")
+    words = "not known whether it may be published"
+    if isinstance(publishable := head.get("publishable"), bool):
+        words = "may be published" if publishable else "may not be published"
+    reason = visible(text(head, "reason") or "")
+    return f"{key}: {words}: {reason}" if reason else f"{key}: {words}"
+
+
+def _trace_row(each: TraceEntry) -> list[str]:
+    """Return the cells of one connection."""
+    # The bus does not list the patterns of a connection that has very many.
+    because = " ".join(pattern or "''" for pattern in each.patterns) or each.reason or NOTHING
+    return [
+        human_count(each.id),
+        human_count(each.pid),
+        user_name(each.uid),
+        command_name(each.pid),
+        "yes" if each.gets_it else "no",
+        visible(each.when_full or NOTHING),
+        each.blocks or NOTHING,
+        because,
+    ]
+
+
+class Action(enum.StrEnum):
+    """An action that rules allow or deny."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+_WORDS = {Action.PUBLISH: "publish to", Action.SUBSCRIBE: "subscribe to"}
+
+
+def explain_command(
+    context: typer.Context,
+    user: Annotated[str, typer.Argument(metavar="USER", help="User name or uid.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Either publish or subscribe.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, or for subscribe a pattern.")],
+) -> None:
+    """Show whether a user may publish or subscribe, and why.
+
+    No message is published, and no subscription is made.
+    """
+    settings = settings_of(context)
+    uid = user_id(user)
+    if uid is None:
+        raise typer.BadParameter(f"unknown user {user!r}", param_hint="USER")
+    question = b"%d\0%b\0%b" % (uid, action.encode(), os.fsencode(key))
+    with settings.connect() as bus:
+        answer = ask(bus, controls.EXPLAIN, question)
+    if settings.json is JsonStyle.OFF:
+        write_lines([explain_line(answer, user, action), *blocking_lines(answer)])
+    else:
+        write_json(answer, settings.json)
+
+
+def explain_line(answer: JsonObject, user: str, action: Action) -> str:
+    """Return *answer* as text. Raises BadResponseError if it has no decision."""
+    allowed = answer.get("allowed")
+    if not isinstance(allowed, bool):
+        raise BadResponseError(controls.EXPLAIN, 'the member "allowed" is missing')
+    may = "may" if allowed else "may not"
+    key = visible(text(answer, "key") or "") or "''"
+    code, reason = text(answer, "error"), text(answer, "reason")
+    because = ": ".join(visible(part) for part in (code, reason) if part)
+    verdict = f"{visible(user)} {may} {_WORDS[action]} {key}"
+    return f"{verdict}: {because}" if because else verdict
+
+
+def blocking_lines(answer: JsonObject) -> list[str]:
+    """Return whether the publisher can wait for others, or the subscriber can block others.
+
+    There is no line if the action is denied, or the bus does not report it.
+    """
+    if answer.get("allowed") is not True:
+        return []
+    if isinstance(waits := answer.get("waits_for_others"), bool):
+        whose = "recipients of any user" if waits else "recipients of the same user only, because the key is private"
+        return [f"Messages published with --wait wait for {whose}."]
+    if isinstance(blocks := answer.get("blocks_others"), bool):
+        return [f"Subscribers with blocking/hard/block can block publishers of {'any user' if blocks else 'the same user only'}."]
+    return []

@@ -1,0 +1,83 @@
+"""The line and the exit status for an error. Spec: sbusctl(1), "EXIT STATUS"."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from sbusd.client import CallTimeout, NoRecipient, PeerDisconnected, RemoteError
+from sbusd.ctl.output import OutputClosedError, visible
+from sbusd.protocol.errors import ProtocolError, SbusError
+
+FAILED = 1
+NO_RECIPIENT = 3
+REMOTE_ERROR = 4
+PEER_DISCONNECTED = 5
+CALL_TIMEOUT = 6
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Status after Ctrl-C, as in a shell."""
+
+OUTPUT_CLOSED = 128 + signal.SIGPIPE
+"""Status if standard output was closed by its reader, as in a shell after SIGPIPE."""
+
+_COMPLAINT_CHARACTERS = 480
+"""Maximum length of an error line in characters: six lines of a terminal, even if the error quotes a long key."""
+
+
+def status_of(error: Exception) -> int:
+    """Return the exit status for *error*."""
+    if isinstance(error, NoRecipient):
+        return NO_RECIPIENT
+    if isinstance(error, RemoteError):
+        return REMOTE_ERROR
+    if isinstance(error, PeerDisconnected):
+        return PEER_DISCONNECTED
+    return CALL_TIMEOUT if isinstance(error, CallTimeout) else FAILED
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Print an error in one line, and exit with its status.
+
+    Raises:
+        typer.Exit: status 130 after Ctrl-C; 141 if standard output was closed; for errors of the bus, files or the system that of
+            :func:`status_of`.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except OutputClosedError:
+        raise typer.Exit(OUTPUT_CLOSED) from None
+    except (SbusError, OSError) as error:
+        print_error(error_text(error))
+        raise typer.Exit(status_of(error)) from None
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of *error*; of a ProtocolError without its code, which is for programs."""
+    if isinstance(error, ProtocolError):
+        return error.words
+    if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def print_error(message: str) -> None:
+    """Print *message* to standard error in one line, after ``sbusctl:``. It ignores write errors."""
+    line = visible(message)
+    if len(line) > _COMPLAINT_CHARACTERS:
+        # Truncated in the middle, where a long key or pattern is quoted: the reason is at the end.
+        half = _COMPLAINT_CHARACTERS // 2
+        line = f"{line[:half]}…{line[-half:]}"
+    try:
+        sys.stderr.write(f"sbusctl: {line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,79 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""Whether a client's queue takes one more packet, and charges for the packets in it. Spec: sbus-protocol(7) §7."""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from sbusd.dataplane.outbox cimport BLOCKED_BY_MODE, MODE_BLOCK, MODE_DISCARD, MODE_ERROR, PACED, Account, Entry, Outbox
+from sbusd.dataplane.pacing cimport is_crowded
+from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, size_of
+from sbusd.dataplane.shared_limits cimport NO_USER, charge, charge_known, discharge, has_space, may_share
+
+
+cdef uint32_t owner_of(Outbox* box) noexcept nogil:
+    """Return the uid of an outbox's user."""
+    return NO_USER if box.account is NULL else box.account.uid
+
+
+cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
+    """Return whether the user and the bus have room for one more packet; the queue itself may not."""
+    cdef Account* account = box.account
+    if account is NULL:
+        return True
+    cost += account.leaving_bytes
+    if not has_space(&account.room, cost) or not may_share(&account.room, account.uid, payer, cost):
+        return False
+    # A user may hold at most as much of the bus's memory as it leaves free.
+    return box.totals.held_bytes + account.room.bytes + cost <= box.totals.held_limit
+
+
+cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
+    """Decide by the modes whether a packet that the socket did not take may be queued. If not, it is lost, or the client has failed."""
+    cdef bint fits, has_share
+    if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
+        box.is_failed = box.is_failed or box.soft == MODE_ERROR
+        return False
+    if not has_room(box, payer, cost):
+        # The limit of the user or the bus: no mode of this client can make room there, and the client has not failed.
+        return False
+    fits = has_space(&box.room, cost)
+    has_share = may_share(&box.room, owner_of(box), payer, cost)
+    if box.soft == MODE_BLOCK or not fits or not has_share:
+        if may_block and (box.soft == MODE_BLOCK or box.hard == MODE_BLOCK):
+            box.has_blocked = BLOCKED_BY_MODE
+        elif is_paced and has_share and (fits or payer == owner_of(box)):
+            box.has_blocked = PACED
+        else:
+            box.is_failed = box.is_failed or (box.soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
+            return False
+    elif is_paced and is_crowded(box, payer, 1, cost):
+        box.has_blocked = PACED
+    return True
+
+
+cdef void charge_entry(Outbox* box, Entry entry) noexcept nogil:
+    """Charge for a packet that enters the queue."""
+    charge(&box.room, owner_of(box), entry.payer, size_of(entry))
+    if box.account is not NULL:
+        charge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
+    box.totals.queued_packets += 1
+    box.totals.queued_bytes += size_of(entry)
+
+
+cdef void discharge_entry(Outbox* box, Entry entry) noexcept nogil:
+    """End the charge for a packet that leaves the queue."""
+    discharge(&box.room, owner_of(box), entry.payer, size_of(entry))
+    if box.account is not NULL:
+        discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
+    box.totals.queued_packets -= 1
+    box.totals.queued_bytes -= size_of(entry)
+
+
+cdef void charge_key(Outbox* box, uint32_t payer, int64_t count) noexcept nogil:
+    """Charge for *count* keys of a payer's messages; a negative *count* ends charges."""
+    cdef uint32_t owner = owner_of(box)
+    charge_known(&box.room, owner, payer, count, KNOWN_KEY_BYTES)
+    if box.account is not NULL:
+        charge_known(&box.account.room, owner, payer, count, KNOWN_KEY_BYTES)
+    box.totals.queued_bytes += count * KNOWN_KEY_BYTES
+    box.totals.held_bytes += count * KNOWN_KEY_BYTES

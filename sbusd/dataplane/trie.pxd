@@ -1,0 +1,60 @@
+# The trie of patterns. See trie.pyx.
+
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from sbusd.dataplane.avl cimport Item
+
+
+cdef struct Subscriber:
+    uint32_t slot           # whose pattern ends here
+    uint32_t instances      # how many times it is stored
+
+
+cdef union Held:
+    Subscriber one                      # of one subscriber
+    vector[Subscriber]* many            # of several, sorted by slot
+    Node* node                          # of a branch
+
+
+cdef struct Subscribers:
+    Held held
+    uint32_t count                      # 0, 1, MANY, or BRANCH; nearly every pattern has one, which needs no list
+
+
+cdef enum:
+    MANY = 2
+    BRANCH = 3
+
+
+cdef struct Child:
+    Item item                           # its text is the segment that leads here; a child on a stem has none
+    Subscribers ends                    # of a leaf: of its pattern; of a branch: its node
+    uint32_t tail_length                # of a leaf: the rest of the pattern after the segment, with the separator before it
+    char text[4]                        # the segment, and then the tail
+
+
+cdef cppclass Stem:
+    string text                         # the bytes between the stem above and this one
+    vector[Stem*] branches              # by the first byte of their text
+    Child* child                        # the child of the literal that ends here, or NULL
+
+
+cdef cppclass Node:
+    Item* exact                         # children by their whole segment; NULL while there are none
+    Stem* starred                       # children for `<literal>*`, in a radix tree of the literals; NULL while there are none
+    Subscribers here                    # patterns that end with this segment
+    Subscribers rest                    # patterns that end with a separator after this segment
+
+
+cdef Node* new_node() noexcept nogil
+cdef void free_node(Node* node) noexcept nogil
+cdef bint is_empty(Node* node) noexcept nogil
+cdef bint is_branch(Child* child) noexcept nogil
+cdef bint is_live(const char* pattern, size_t length, char separator) noexcept nogil
+cdef size_t segment_length(const char* text, size_t length, char separator) noexcept nogil
+cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
+cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
+cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Child*]& reached) noexcept nogil
+cdef bint matches(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil

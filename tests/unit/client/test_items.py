@@ -1,0 +1,75 @@
+"""Presence as typed events."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sbusd.client import AsyncBus, Bus, Change, Gap, Message, Peer, PresenceEvent, ProtocolError, TimedOut
+from sbusd.client.items import presence_item
+from tests.support.minibus import WAIT_SECONDS, MiniBus
+
+PAYLOAD = b'{"id":7,"cred":"!/cred/100/1000/42","time":1500000000}'
+PEER = Peer(7, 1000, 100, 42, b"!/cred/100/1000/42")
+
+
+@pytest.mark.parametrize(
+    ("key", "event"),
+    [
+        (b"!/event/connect/7", PresenceEvent(Change.CONNECT, PEER, 1.5)),
+        (b"!/event/disconnect/7", PresenceEvent(Change.DISCONNECT, PEER, 1.5)),
+        (b"!/event/subscribe/7/a/*/\xff/", PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, b"a/*/\xff/")),
+        (b"!/event/unsubscribe/7/", PresenceEvent(Change.UNSUBSCRIBE, PEER, 1.5, b"")),
+    ],
+)
+def test_events(key: bytes, event: PresenceEvent) -> None:
+    assert presence_item(Message(key, PAYLOAD)) == event
+
+
+def test_missing_events_are_returned_as_a_gap() -> None:
+    assert presence_item(Gap(3)) == Gap(3)
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"id":"x","cred":"!/cred/1/1/1","time":1}', b'{"id":7,"cred":5,"time":1}'])
+def test_what_no_bus_sends(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        presence_item(Message(b"!/event/connect/7", payload))
+    with pytest.raises(ProtocolError):
+        presence_item(Message(b"!/event/other/7", PAYLOAD))
+
+
+def test_the_member_list_is_requested_after_the_subscription(mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as watcher, watcher.presence() as presence:
+        there = {peer.connection for peer in watcher.members("group")}
+        with Bus.connect(mini_bus.address) as other, other.subscribe("group"):
+            while True:
+                event = presence.receive(WAIT_SECONDS)
+                assert isinstance(event, PresenceEvent)
+                if (event.change, event.pattern) == (Change.SUBSCRIBE, b"group"):
+                    there.add(event.peer.connection)
+                    break
+            assert there == {peer.connection for peer in watcher.members("group")} == {2}
+        for event in presence:
+            assert isinstance(event, PresenceEvent)
+            if event.change is Change.DISCONNECT:
+                break
+        with pytest.raises(TimedOut):
+            presence.receive(0)
+
+
+def test_the_same_on_asyncio(mini_bus: MiniBus) -> None:
+    async def main() -> list[Change]:
+        changes = []
+        async with AsyncBus.connect(mini_bus.address) as watcher, watcher.presence() as presence:
+            other = await AsyncBus.connect(mini_bus.address)
+            await other.close()
+            async for event in presence:
+                assert isinstance(event, PresenceEvent)
+                if event.peer.connection == 2:
+                    changes.append(event.change)
+                if event.change is Change.DISCONNECT:
+                    break
+        return changes
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS)) == [Change.CONNECT, Change.DISCONNECT]

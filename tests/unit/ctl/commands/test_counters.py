@@ -1,0 +1,96 @@
+"""The counters of connections and of the bus."""
+
+from __future__ import annotations
+
+from sbusd.ctl.commands.counters import connection_lines, stats_lines
+from sbusd.ctl.formatting import human_duration
+from sbusd.ctl.responses import connection_info
+
+_FULL = connection_info(
+    {
+        "id": 12,
+        "pid": -1,
+        "uid": 0,
+        "gid": 0,
+        "since": 1000.0,
+        "subscriptions": 3,
+        "received_packets": 5,
+        "received_bytes": 2048,
+        "delivered_packets": 7,
+        "delivered_bytes": 900,
+        "queued_packets": 0,
+        "queued_bytes": 0,
+        "lost_packets": 2,
+        "refused_packets": 1,
+    }
+)
+
+_STATS = {
+    "scope": "bus",
+    "version": "1.2",
+    "uptime_seconds": 61.0,
+    "new": None,
+    "counters": {"messages": 12345, "received_bytes": 2048},
+    "log": {"written": 1, "odd\x1b": "x\ny"},
+}
+
+
+def test_the_table_and_its_sums() -> None:
+    page = connection_lines([_FULL], 4, now=1061.5, legend=True, width=None)
+    assert " ".join(page[0].split()) == "ID PID USER COMMAND UNIT AGE SUBS IN IN-BYTES OUT OUT-BYTES QUEUED QUEUED-BYTES LOST REFUSED"
+    assert page[1].split() == ["12", "-1", "root", "-", "-", "1min1s", "3", "5", "2KiB", "7", "900B", "0", "0B", "2", "1"]
+    assert page[2:] == ["", "1 connection listed, 4 of other users hidden."]
+
+
+def test_without_a_legend_there_are_rows_alone() -> None:
+    page = connection_lines([_FULL, _FULL], 4, now=1061.5, legend=False, width=None)
+    assert len(page) == 2
+    assert connection_lines([], 4, now=0.0, legend=False, width=None) == []
+
+
+def test_an_older_bus_leaves_dashes() -> None:
+    (row,) = connection_lines([connection_info({"id": 1})], 0, now=0.0, legend=False, width=None)
+    assert row.split() == ["1", *["-"] * 14]
+
+
+def test_sections_and_units() -> None:
+    assert stats_lines(_STATS, legend=True) == [
+        "version         1.2",
+        "new             -",
+        "uptime          1min1s",
+        "",
+        "COUNTERS",
+        "messages        12345",
+        "received_bytes  2KiB",
+        "",
+        "LOG",
+        "written         1",
+        r"odd\x1b         x\ny",
+    ]
+
+
+def test_without_a_legend_no_headings() -> None:
+    assert stats_lines(_STATS, legend=False) == [line for line in stats_lines(_STATS, legend=True) if "  " in line]
+
+
+def test_an_empty_answer_is_an_empty_page() -> None:
+    assert stats_lines({}, legend=True) == []
+
+
+def test_waits_are_named_one_in_a_line() -> None:
+    waits = [
+        {"publisher": 12, "publisher_uid": 0, "recipient": 7, "recipient_uid": 0, "paced": True, "ms": 1500},
+        {"publisher": 3, "recipient": None, "paced": False},
+    ]
+    page = stats_lines({"waits": waits}, legend=True)
+    assert page[:2] == ["", "BLOCKED PUBLISHERS"]
+    assert [" ".join(line.split()) for line in page[2:]] == [
+        f"12 of root: blocked by 7 of root for {human_duration(1.5)}, paced",
+        "3 of -: blocked by - of - for -",
+    ]
+    assert stats_lines({"waits": []}, legend=True) == []
+
+
+def test_a_connection_s_own_waits_are_numbers() -> None:
+    page = stats_lines({"connection": {"blocked_by": [{"id": 7, "ms": 3}, {"id": None}], "blocks": []}}, legend=False)
+    assert [line.split() for line in page] == [["blocked_by", "7", "+1"], ["blocks", "-"]]

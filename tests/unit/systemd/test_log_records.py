@@ -1,0 +1,248 @@
+"""The fields and the line of a record, where it is written, and the log of a service."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sbusd.broker.log_messages import INTERNAL_ERROR, SECRET_REFUSED, STARTED
+from sbusd.systemd import log_records
+from sbusd.systemd.log_records import (
+    MAX_FACT_BYTES,
+    JournalSink,
+    LogMessage,
+    LogSink,
+    Priority,
+    Record,
+    ServiceLog,
+    StandardErrorSink,
+    choose_sink,
+    journal_datagram,
+    journal_fields,
+    standard_error_line,
+)
+
+RECORD = Record(
+    SECRET_REFUSED, uid=1000, pid=77, connection=5, key=b"!/cred//0//\n\xff", facts={"reason": "not\nyours", "count": 2}, trace="line\nline"
+)
+
+SUSPENDED = LogMessage("0" * 32, Priority.ERR, "suspended", "suspended: {reason}; times: {count}")
+
+
+def parse(datagram: bytes) -> dict[str, bytes]:
+    """Return the fields of *datagram*, read as journald does."""
+    fields = {}
+    while datagram:
+        line, _, rest = datagram.partition(b"\n")
+        name, equals, value = line.partition(b"=")
+        if not equals:
+            (length,) = struct.unpack_from("<Q", rest)
+            value, rest = rest[8 : 8 + length], rest[8 + length :]
+            assert rest.startswith(b"\n")
+            rest = rest[1:]
+        fields[name.decode()] = value
+        datagram = rest
+    return fields
+
+
+def test_the_journal_gets_every_fact_in_a_field() -> None:
+    assert journal_fields(RECORD, "sbusd") == {
+        "MESSAGE": rb"rejected subscription to a private key: not\x0ayours",
+        "MESSAGE_ID": SECRET_REFUSED.id.encode(),
+        "PRIORITY": b"5",
+        "SYSLOG_IDENTIFIER": b"sbusd",
+        "SBUS_EVENT": b"secret-refused",
+        "SBUS_PEER_UID": b"1000",
+        "SBUS_PEER_PID": b"77",
+        "SBUS_CONNECTION": b"5",
+        "SBUS_KEY": b"!/cred//0//\n\xff",
+        "SBUS_REASON": b"not\nyours",
+        "SBUS_COUNT": b"2",
+        "SBUS_TRACEBACK": b"line\nline",
+    }
+
+
+def test_an_unknown_value_has_no_field() -> None:
+    assert journal_fields(Record(STARTED, facts={"address": "a", "version": "1"}), "sbusd").keys() == {
+        "MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER", "SBUS_EVENT", "SBUS_ADDRESS", "SBUS_VERSION",
+    }  # fmt: skip
+
+
+def test_the_user_0_and_the_empty_key_are_known() -> None:
+    fields = journal_fields(Record(SECRET_REFUSED, uid=0, pid=0, connection=0, key=b""), "sbusd")
+    assert (fields["SBUS_PEER_UID"], fields["SBUS_KEY"]) == (b"0", b"")
+
+
+def test_no_value_can_forge_a_field() -> None:
+    record = Record(SECRET_REFUSED, uid=1000, key=b"x\nMESSAGE=forged\nSBUS_PEER_UID=0", facts={"reason": b"\nPRIORITY=0\n\n"})
+    assert parse(journal_datagram(record, "sbusd")) == journal_fields(record, "sbusd")
+    assert parse(journal_datagram(record, "sbusd"))["SBUS_PEER_UID"] == b"1000"
+
+
+def test_no_fact_can_replace_a_field() -> None:
+    fields = journal_fields(Record(SECRET_REFUSED, uid=1000, facts={"peer_uid": 0, "event": "x", "reason": "y"}), "sbusd")
+    assert (fields["SBUS_PEER_UID"], fields["SBUS_EVENT"]) == (b"1000", b"secret-refused")
+
+
+def test_a_record_can_have_another_priority() -> None:
+    assert journal_fields(Record(SECRET_REFUSED, priority=Priority.DEBUG), "sbusd")["PRIORITY"] == b"7"
+
+
+def test_text_that_is_not_unicode_is_escaped() -> None:
+    assert journal_fields(Record(SECRET_REFUSED, facts={"reason": "\ud800"}), "sbusd")["SBUS_REASON"] == rb"\ud800"
+
+
+def test_standard_error_gets_one_printable_line() -> None:
+    assert standard_error_line(RECORD, "sbusd") == (
+        r"sbusd: rejected subscription to a private key: not\x0ayours [uid=1000 pid=77 connection=5 key=!/cred//0//\x0a\xff]"
+    )
+
+
+def test_an_unknown_value_is_not_in_the_line() -> None:
+    line = standard_error_line(Record(STARTED, facts={"address": "/run/s", "version": "1"}), "sbusd")
+    assert line == "sbusd: ready at /run/s, version 1"
+
+
+def test_a_traceback_goes_to_the_journal_only() -> None:
+    assert "line" not in standard_error_line(Record(INTERNAL_ERROR, facts={"where": "w", "reason": "r"}, trace="line\nline"), "sbusd")
+
+
+def test_a_missing_fact_does_not_prevent_the_record() -> None:
+    assert Record(LogMessage("0" * 32, Priority.INFO, "n", "{what} of {whom}"), facts={"what": 1}).text == "1 of (whom unknown)"
+
+
+def test_a_fact_is_never_a_template() -> None:
+    assert Record(SECRET_REFUSED, facts={"reason": "{uid} {0.__class__}"}).text.endswith(": {uid} {0.__class__}")
+
+
+def test_a_fact_can_have_the_name_of_a_field_that_is_not_known() -> None:
+    """A service without clients of its own reports the connection of another one."""
+    assert journal_fields(Record(STARTED, facts={"connection": 7}), "sbus-relay")["SBUS_CONNECTION"] == b"7"
+
+
+class TestJournal:
+    """The socket of the test takes the place of the journal's."""
+
+    def test_a_record_arrives(self, folder: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+            journald.bind(str(folder / "s"))
+            with closing(JournalSink("sbusd", str(folder / "s"))) as sink:
+                sink.write(RECORD)
+            assert parse(journald.recv(100_000)) == journal_fields(RECORD, "sbusd")
+
+    def test_a_restarted_journal_gets_the_next_record(self, folder: Path) -> None:
+        sink = JournalSink("sbusd", str(folder / "s"))
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+                journald.bind(str(folder / "s"))
+                sink.write(RECORD)
+                assert journald.recv(100_000)
+            (folder / "s").unlink()
+        sink.close()
+
+    def test_no_journal_is_an_error(self, folder: Path) -> None:
+        with closing(JournalSink("sbusd", str(folder / "s"))) as sink, pytest.raises(FileNotFoundError):
+            sink.write(RECORD)
+
+
+class TestStandardError:
+    """Standard error, wherever it leads."""
+
+    def test_a_record_is_a_line(self, capfd: pytest.CaptureFixture[str]) -> None:
+        StandardErrorSink("sbusd").write(RECORD)
+        assert capfd.readouterr().err == standard_error_line(RECORD, "sbusd") + "\n"
+
+    def test_a_line_in_pieces_is_whole(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        write = os.write
+        monkeypatch.setattr(os, "write", lambda fd, text: write(fd, text[:7]))
+        StandardErrorSink("sbusd").write(RECORD)
+        assert capfd.readouterr().err == standard_error_line(RECORD, "sbusd") + "\n"
+
+    def test_the_null_device_is_an_error(self) -> None:
+        kept = os.dup(2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, 2)
+            with pytest.raises(OSError, match="standard error is the null device"):
+                StandardErrorSink("sbusd").write(RECORD)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(null)
+
+
+class TestChoice:
+    """The journal or standard error."""
+
+    @staticmethod
+    def _own_stream() -> dict[str, str]:
+        error = os.fstat(2)
+        return {"JOURNAL_STREAM": f"{error.st_dev}:{error.st_ino}"}
+
+    @pytest.fixture(autouse=True)
+    def _journal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "socket").touch()
+        monkeypatch.setattr(log_records, "JOURNAL_SOCKET", str(tmp_path / "socket"))
+
+    def test_under_systemd_it_is_the_journal(self) -> None:
+        with closing(choose_sink("sbusd", background=False, environment=self._own_stream())) as sink:
+            assert isinstance(sink, JournalSink)
+
+    def test_in_the_background_it_is_the_journal(self) -> None:
+        with closing(choose_sink("sbusd", background=True, environment={})) as sink:
+            assert isinstance(sink, JournalSink)
+
+    @pytest.mark.parametrize("environment", [{}, {"JOURNAL_STREAM": ""}, {"JOURNAL_STREAM": "1:1"}, {"JOURNAL_STREAM": "nonsense"}])
+    def test_for_a_person_it_is_standard_error(self, environment: dict[str, str]) -> None:
+        assert isinstance(choose_sink("sbusd", background=False, environment=environment), StandardErrorSink)
+
+    def test_without_a_journal_it_is_standard_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_records, "JOURNAL_SOCKET", "/nowhere/socket")
+        assert isinstance(choose_sink("sbusd", background=True, environment=self._own_stream()), StandardErrorSink)
+
+
+class Sink:
+    """A sink that keeps the records, or fails."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.records: list[Record] = []
+        self._error = error
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_message_is_a_record_with_its_facts() -> None:
+    sink = Sink()
+    ServiceLog("sbus-some", sink).record(SUSPENDED, reason="full", count=7)
+    assert sink.records == [Record(SUSPENDED, facts={"reason": "full", "count": 7})]
+
+
+def test_a_long_fact_is_cut() -> None:
+    """A larger datagram would be lost: journald takes some 200 KiB."""
+    sink = Sink()
+    ServiceLog("sbus-some", sink).record(SUSPENDED, reason="r" * 300_000, count=10**30)
+    assert sink.records == [Record(SUSPENDED, facts={"reason": "r" * MAX_FACT_BYTES, "count": 10**30})]
+
+
+@pytest.mark.parametrize("sink", [None, StandardErrorSink("sbus-some")])
+def test_a_person_reads_one_line(sink: LogSink | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")
+    ServiceLog("sbus-some", sink).record(SUSPENDED, reason="no\nroom\x1b[2J", count=3)
+    assert capfd.readouterr().err == "sbus-some: suspended: no\\x0aroom\\x1b[2J; times: 3\n"
+
+
+def test_a_record_that_cannot_be_written_ends_nothing() -> None:
+    sink = Sink(OSError("the journal is gone"))
+    ServiceLog("sbus-some", sink).record(SUSPENDED, reason="full", count=1)
+    assert len(sink.records) == 1
