@@ -19,7 +19,7 @@ from sbusd.state.records import STORED_BYTES
 MAX_ABSENT_USERS = 4_096
 """Maximum number of users without a connection that are remembered, a kilobyte each."""
 
-SEGMENT_BYTES = 240
+SEGMENT_BYTES = 256
 """Maximum memory of one segment of a pattern in the switch, measured. The bytes of the pattern are stored twice in addition.
 
 A segment takes this much if another pattern has or had the same segments before it; otherwise it takes only its bytes. Without this charge,

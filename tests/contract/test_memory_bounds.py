@@ -205,8 +205,9 @@ DEEP = [b"/".join([b"%d" % number, *[b"abcdefghijklmnop*"] * 300]) for number in
 def test_a_pattern_never_uses_more_memory_than_its_charge(patterns: list[bytes], others: list[bytes]) -> None:
     """The state that is kept besides has twice the bytes of each, and the heads of two records."""
     kept = STATE_COPIES * STORED_BYTES
+    used = min(heap_of(patterns, others) for _ in range(3))  # without what the first one leaves in caches of the process
     charged = sum(2 * len(pattern) + SEGMENT_BYTES * (pattern.count(b"/") + 1) + PATTERN_BYTES - kept for pattern in patterns)
-    assert 0.2 * charged <= heap_of(patterns, others) <= charged
+    assert 0.2 * charged <= used <= charged
 
 
 def test_memory_of_a_drained_queue_is_not_faulted_in_again() -> None:

@@ -111,7 +111,7 @@ def test_patterns_beyond_the_quota_of_bytes_are_refused(make_bus: MakeBus) -> No
     client = bus.client(uid=ALICE)
     client.subscribe(b"abc")
     client.subscribe(b"def")
-    assert client.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 406 of 480 used by user 1000"]
+    assert client.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 422 of 512 used by user 1000"]
 
 
 def test_a_disconnect_releases_the_usage_of_the_connection(make_bus: MakeBus) -> None:
