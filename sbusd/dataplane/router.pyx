@@ -199,21 +199,22 @@ cdef class Router:
         cdef CacheEntry* entry = self.last
         cdef KeyHead* head
         cdef KeyHead* inner_head
-        cdef uint64_t hash
+        cdef uint64_t hash = 0
         cdef size_t place, inner
         cdef int way
         # A busy publisher publishes to few keys, and the same key again needs no hash.
         if is_about(entry, key, length, self.generation):
             self.hits += 1
             return answer_of(entry)
-        hash = hash_of(key, length, self.seed)
-        place = hash & (CACHE_PLACES - 1)
-        for way in range(2):
-            entry = &self.cache[place ^ way]
-            if entry.hash == hash and is_about(entry, key, length, self.generation):
-                self.hits += 1
-                self.last = entry
-                return answer_of(entry)
+        if length <= CACHED_KEY_BYTES:
+            hash = hash_of(key, length, self.seed)
+            place = hash & (CACHE_PLACES - 1)
+            for way in range(2):
+                entry = &self.cache[place ^ way]
+                if entry.hash == hash and is_about(entry, key, length, self.generation):
+                    self.hits += 1
+                    self.last = entry
+                    return answer_of(entry)
         self.misses += 1
         head = self.head_of(key, length)
         answer.refusal = -1 if self.is_open(head, key, length) else REFUSED_RESERVED

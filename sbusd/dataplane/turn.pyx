@@ -248,6 +248,7 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
     """Receive and handle one batch of a connection."""
     cdef size_t count, i = 0
     cdef uint64_t visited = plane.router.visited, received = plane.counted.received_bytes
+    cdef int64_t started
     cdef Cost cost
     plane.routing.control_time = 0
     plane.routing.time = 0
@@ -260,7 +261,9 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
         if i < count and not plane.routing.is_cut_off:
             i = handle_control(plane, connection, i, count)
     if plane.routing.refused[0] or plane.routing.refused[1] or plane.routing.refused[2] or plane.routing.refused[3]:
+        started = now_ns()
         report_refusals(plane, connection)
+        plane.routing.control_time += now_ns() - started
         end_step(plane, RECORDING_REFUSALS)
     if i < count and not connection.is_ending:
         keep_unhandled(plane, connection, i)
