@@ -39,6 +39,7 @@ check: $(STAMP)
 	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
+	@$(BIN)/python -m compileall -q sbusd
 	@$(BIN)/python -m tests.bench.run
 
 bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-broker, Redis, NATS and Mosquitto, in C and in Python

@@ -34,6 +34,7 @@ cdef int set_user(Plane plane, Connection* connection, uint32_t uid) except -1:
     if account is NULL:
         account = new Account()         # all fields are zero
         account.uid = uid
+        account.time.number = <uint64_t>uid + 1
         account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
         plane.accounts[uid] = account
     account.connections += 1

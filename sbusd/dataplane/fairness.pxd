@@ -10,6 +10,7 @@ cdef enum:
 
 
 cdef struct UserTime:           # what all connections of one user have taken
+    uint64_t number             # of the user, the same each time it comes; 0: unknown
     uint64_t readable_turn      # the last turn in which one of them was readable
     uint32_t readable           # how many of them were readable in that turn
     uint64_t served_turn        # the last turn in which a packet of theirs was handled
@@ -36,7 +37,7 @@ cdef struct Schedule:
     int64_t turn_time           # nanoseconds that one connection may take before it is throttled
     uint32_t batch_packets      # the largest batch
     uint32_t users_readable     # users with a readable connection in this turn
-    UserTime* served            # the user that was served last
+    uint64_t served             # the number of the user that was served last
     int64_t served_at           # when that was
     int64_t other_at            # when a user other than that one was served last
     bint is_cut_short           # the last turn was too long to serve every connection that was ready
@@ -47,9 +48,14 @@ cdef inline bint is_throttled(Schedule* schedule, ConnectionTime* connection, Us
     return connection.throttled_until > schedule.now or (user is not NULL and user.throttled_until > schedule.now)
 
 
+cdef inline uint64_t number_of(UserTime* user) noexcept nogil:
+    """Return the number of a user, which may be unknown: NULL."""
+    return 0 if user is NULL else user.number
+
+
 cdef inline int64_t since_other(Schedule* schedule, UserTime* user) noexcept nogil:
     """Return for how many nanoseconds no other user has been served."""
-    return schedule.now - (schedule.other_at if user is schedule.served else schedule.served_at)
+    return schedule.now - (schedule.other_at if number_of(user) == schedule.served else schedule.served_at)
 
 
 cdef inline int64_t turn_end(Schedule* schedule) noexcept nogil:
@@ -68,4 +74,3 @@ cdef bint must_stop(Schedule* schedule, UserTime* user, int64_t end) noexcept no
 cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
 cdef uint32_t read_limit(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
 cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user, Cost* cost, bint is_owner, int64_t now) noexcept nogil
-cdef void forget_served(Schedule* schedule, UserTime* user) noexcept nogil

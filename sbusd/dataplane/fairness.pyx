@@ -64,9 +64,9 @@ cdef void note_served(Schedule* schedule, UserTime* user) noexcept nogil:
     """Remember which user was served last, and when another one was."""
     if user is not NULL:
         user.served_turn = schedule.turn
-    if user is not schedule.served:
+    if number_of(user) != schedule.served:
         schedule.other_at = schedule.served_at
-        schedule.served = user
+        schedule.served = number_of(user)
     schedule.served_at = schedule.now
 
 
@@ -97,12 +97,6 @@ cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user,
         user.throttled_until = max(user.throttled_until, now + penalty)
 
 
-cdef void forget_served(Schedule* schedule, UserTime* user) noexcept nogil:
-    """Forget which user was served last, if its last connection has ended: its place in memory may be another user's next."""
-    if schedule.served is user:
-        schedule.served = NULL
-
-
 cdef enum:
     MODEL_PLACES = 128
 
@@ -122,6 +116,7 @@ cdef class ScheduleModel:
         self.schedule.batch_packets = batch_packets
         for i in range(MODEL_PLACES):
             self.connect(i)
+            self.forget(i)
 
     cdef UserTime* time_of(self, user) except? NULL:
         if user is None:
@@ -134,8 +129,7 @@ cdef class ScheduleModel:
 
     def forget(self, int user):
         """Forget a user, whose last connection has ended."""
-        self.users[user] = UserTime(0, 0, 0, 0)
-        forget_served(&self.schedule, &self.users[user])
+        self.users[user] = UserTime(user + 1, 0, 0, 0, 0)
 
     def begin_turn(self, int64_t now, *, tuple readable=()):
         """Begin a turn in which a connection of each user in *readable* can be read."""

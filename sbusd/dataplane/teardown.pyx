@@ -15,7 +15,6 @@ from sbusd.dataplane.acceptor cimport close_socket, is_closer_crowded, resume_ac
 from sbusd.dataplane.avl cimport Item, first, free_stored, remove_stored, text_of
 from sbusd.dataplane.backpressure cimport end_waiting, unblock_all
 from sbusd.dataplane.clock cimport now_ns
-from sbusd.dataplane.fairness cimport forget_served
 from sbusd.dataplane.intake cimport Backlog
 from sbusd.dataplane.libc cimport EPOLL_CTL_DEL, close, epoll_ctl
 from sbusd.dataplane.outbox cimport Account, abandon
@@ -163,7 +162,6 @@ cdef void leave_account(Plane plane, Connection* connection) noexcept nogil:
 cdef void forget_user(Plane plane, Account* account) noexcept nogil:
     """Delete a user that has nothing left."""
     plane.accounts.erase(account.uid)
-    forget_served(&plane.schedule, &account.time)
     del account
 
 

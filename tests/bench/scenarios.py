@@ -153,7 +153,7 @@ def _fan_out_to(bench: Bench, receivers: int) -> Line:
 
 def large(bench: Bench) -> list[Line]:
     """1:1 with the largest packets, and no window: the publisher sends as fast as it is read. Rate and CPU, compared with the floor."""
-    messages = max(200, bench.plan.deliveries // 20)
+    messages = max(200, bench.plan.deliveries // 5)
     with bench.daemon() as daemon, bench.floor() as floor:
         flood = bench.generator.flood
         values, references = in_turns(
@@ -217,7 +217,7 @@ def round_trip(bench: Bench) -> list[Line]:
         with start() as relay:
             return bench.trip(relay)
 
-    values, references = in_turns(bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
+    values, references = in_turns(2 * bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
     return [Line("round trip: p50, to the floor's", Unit.MICROSECONDS, tuple(values), Bound(1.1), tuple(references))]
 
 
@@ -232,7 +232,7 @@ def churn(bench: Bench) -> list[Line]:
         with start() as relay:
             return bench.churn(relay)
 
-    values, references = in_turns(bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
+    values, references = in_turns(2 * bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
     cpus, floor_cpus = tuple(each.cpu for each in values), tuple(each.cpu for each in references)
     return [Line("connect, whoami, SUB, ping, close: CPU, to the floor's", Unit.MICROSECONDS, cpus, Bound(1.2), floor_cpus)]
 

@@ -65,12 +65,10 @@ class Schedule:
         self._connections[connection] = ConnectionTime(self._batch_packets)
 
     def forget(self, user: int) -> None:
-        """Forget a user, whose last connection has ended. If it comes again, it is another one."""
+        """Forget what a user has taken: its last connection has ended."""
         self._throttled.pop(user, None)
         self._readable.pop(user, None)
         self._served.discard(user)
-        if self._services[0] == user:
-            self._services = None, self._services[1]
 
     # -- turns
 
