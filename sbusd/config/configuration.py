@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbusd.config.files import PATH_MAX, ConfigError, configuration_files
+from sbusd.config.files import PATH_MAX, ConfigError, configuration_files, load_settings
 from sbusd.config.quantities import show
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
@@ -86,13 +86,7 @@ def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSe
     Raises:
         ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
-    files = configuration_files(main_file, required=required)
-    if not files:
-        return DaemonSettings()
-    # Imported here: importing pydantic takes longer than the whole start of a bus without a configuration file.
-    from sbusd.config.documents import read_settings  # noqa: PLC0415
-
-    return read_settings(files, DaemonSettings)
+    return load_settings(main_file, DaemonSettings, required=required)
 
 
 def load_configuration(main_file: Path, *, required: bool = False, held: Configuration | None = None) -> Configuration:

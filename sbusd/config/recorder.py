@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from sbusd.config.files import configuration_files
+from sbusd.config.files import load_settings
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -122,10 +122,4 @@ def load_recorder_settings(main_file: Path, *, required: bool = False) -> Record
     Raises:
         ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
-    files = configuration_files(main_file, required=required)
-    if not files:
-        return RecorderSettings()
-    # Imported here, because importing pydantic is slow.
-    from sbusd.config.documents import read_settings  # noqa: PLC0415
-
-    return read_settings(files, RecorderSettings)
+    return load_settings(main_file, RecorderSettings, required=required)

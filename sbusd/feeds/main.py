@@ -47,9 +47,6 @@ _BACKLOG = Duration(0.0, 3650 * 86_400.0, "which is ten years")
 
 _BACKLOG_TEXT = show_duration(BACKLOG_SECONDS)
 
-EX_CONFIG = 78
-"""Exit status if the configuration of the bus must change first: the unit does not restart the feed. Source: sysexits.h."""
-
 
 def _duration(text: str) -> float:
     """Return the seconds of an option. Raises BadParameter."""
@@ -137,7 +134,7 @@ def _run(name: str, feed: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         _end_quietly()
     except AccessCheckError as wrong:
-        _fail(str(wrong), EX_CONFIG)
+        _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         _fail(str(wrong))
     except OSError as wrong:

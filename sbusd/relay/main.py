@@ -13,8 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from sbusd.config.documents import read_settings
-from sbusd.config.files import ConfigError, configuration_files, default_main_file
+from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
@@ -67,8 +66,7 @@ def main() -> None:
 def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
     """Return the settings of the files, overridden by the *given* options. Raises ConfigError."""
     main_file = config or default_main_file("relay.toml")
-    files = configuration_files(main_file, required=config is not None)
-    settings = read_settings(files, RelaySettings) if files else RelaySettings()
+    settings = load_settings(main_file, RelaySettings, required=config is not None)
     if "substrate" in given:
         # Options are validated like settings of the file.
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
     assert f"the {MEMORY_BYTES >> 20} MiB of memory" in flat
     assert f"before each batch of up to {BATCH_ENTRIES} entries" in flat
     assert ", ".join(PRIORITIES) in flat.replace(" ,", ",")
-    assert f"status {main.EX_CONFIG}" in flat
+    assert f"status {os.EX_CONFIG}" in flat
 
 
 def test_manual_page_has_the_rules_that_are_shipped() -> None:
