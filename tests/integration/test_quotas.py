@@ -111,10 +111,10 @@ def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
     many.close()
     while users(long)[FIRST.uid]["connections"] > 1:
         neighbour.works()  # who has just cost much is served behind others, and its end is seen as late
-    # Each is charged 24,554 bytes: a hundred segments of 240, its own bytes four times, and 154.
+    # Each is charged 26,154 bytes: a hundred segments of 256, its own bytes four times, and 154.
     for _ in range(4):
         long.subscribe(b"x/" + b"/" * 98)
-    assert long.barrier() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 49108 of 65536 used by user 61001"] * 2
+    assert long.barrier() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 52308 of 65536 used by user 61001"] * 2
     neighbour.works()
     own = users(long)
     assert own.keys() == {FIRST.uid}
