@@ -170,7 +170,7 @@ class RowBuilder:
             len(payload),
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
         )
-        return row._replace(missed=_numbers(fact.get("missed")))
+        return row._replace(missed=_numbers(fact.get("missed")), vouched=_text(fact.get("vouched")))
 
     def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> PeerInfo:
         """Return the peer of connection *conn*. *cred* are its credentials in an event at *ts*; with *is_new* the connection was made

@@ -72,6 +72,7 @@ def rows(draw: st.DrawFn, hours: int = 3) -> Row:
         attempt=draw(st.none() | _INT32),
         packet=draw(_TEXT),
         missed=draw(st.none() | st.lists(st.integers(0, 2**62), max_size=3)),
+        vouched=draw(_TEXT),
     )
 
 

@@ -51,10 +51,10 @@ class Role(enum.StrEnum):
     """Its reply, published to the key that the request specified."""
 
 
-VERSION = 2
+VERSION = 3
 """Version of the schema. Readers reject later versions, because they do not know what they would miss."""
 
-_COLUMNS = {1: 26}
+_COLUMNS = {1: 26, 2: 27}
 """Number of columns of earlier versions: the first ones of :data:`SCHEMA`."""
 
 SORT_KEYS = ("kind", "key", "ts", "seq")
@@ -100,6 +100,7 @@ SCHEMA = pa.schema(
             "connections with a matching subscription that did not receive the message: it was discarded, the connection was closing, or "
             "the connection published it with echo off; empty: more than 64; null: none",
         ),
+        _column("vouched", pa.string(), "origin of a message that the connection published in the name of others; null: its own message"),
     ]
 )
 """The columns of a segment and of the write-ahead log."""
@@ -144,6 +145,7 @@ class Row(NamedTuple):
     attempt: int | None = None
     packet: str | None = None
     missed: list[int] | None = None
+    vouched: str | None = None
 
 
 _SEQ = SCHEMA.names.index("seq")

@@ -273,7 +273,7 @@ def row_of(item: TapItem, seq: int) -> Row:
         recipients, queued, discarded = (_whole(fields, name) for name in ("recipients", "queued", "discarded"))
         payload = item.message.payload
         row = row._replace(recipients=recipients, queued=queued, discarded=discarded, missed=_numbers(fields, "missed"))
-        return row._replace(payload=payload, payload_bytes=len(payload))
+        return row._replace(payload=payload, payload_bytes=len(payload), vouched=_words(fields, "vouched"))
     lost = _whole(fields, "count")
     if lost is None and item.kind == Kind.DENIAL:
         lost = 1

@@ -78,7 +78,8 @@ _ROWS = """
            case when kind = 'denial' then 1 when kind = 'loss' then w % 9 + 1 end as lost,
            null::bigint as duration, null::bigint as twin, null::integer as attempt,
            case when kind = 'denial' then 'SUB' end as packet,
-           null::bigint[] as missed
+           null::bigint[] as missed,
+           null::varchar as vouched
     from ({records})
 """
 

@@ -63,6 +63,17 @@ def test_connections_that_missed_a_message_are_kept(maker: RowBuilder, missed: l
     assert rows_of(batch_of([made]))[0].missed == missed
 
 
+def test_the_origin_of_a_message_is_kept_beside_the_connection_that_vouches(maker: RowBuilder) -> None:
+    origin = "!/host/alpha/!/cred/1000/1000/19211"
+    made = maker.row(message_packet(b"a", b"", vouched=origin))
+    assert made is not None
+    assert (made.vouched, made.uid, made.pid) == (origin, 1000, 4321)
+    assert rows_of(batch_of([made])) == [made]
+    assert [each.vouched for each in (maker.row(message_packet(b"a", b"")), maker.row(message_packet(b"a", b"", vouched=7))) if each] == [
+        None
+    ] * 2
+
+
 @pytest.mark.parametrize("missed", [7, "7", [-1], ["7"], [2**63], [True], [None], {}])
 def test_an_invalid_connection_list_is_counted_as_unreadable(maker: RowBuilder, missed: object) -> None:
     assert maker.row(message_packet(b"a", b"", missed=missed)) is None

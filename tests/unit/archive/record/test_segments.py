@@ -148,11 +148,13 @@ def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexE
         archive.read(entry)
 
 
-def test_missing_columns_of_first_version_segments_are_null(archive: RecordReader, entry: IndexEntry) -> None:
-    first = schema_of(1)
-    assert first.names == SCHEMA.names[:-1]
-    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(first.names).cast(first), archive.path(entry))
+@pytest.mark.parametrize(("version", "missing"), [(1, ["missed", "vouched"]), (2, ["vouched"])])
+def test_missing_columns_of_earlier_segments_are_null(archive: RecordReader, entry: IndexEntry, version: int, missing: list[str]) -> None:
+    earlier = schema_of(version)
+    assert earlier.names + missing == SCHEMA.names
+    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(earlier.names).cast(earlier), archive.path(entry))
+    nothing: dict[str, object] = dict.fromkeys(missing)
     assert rows_of(archive.read(entry)) == ROWS
-    assert archive.read(entry, ["missed", "seq"]).to_pylist()[0] == {"missed": None, "seq": 1}
+    assert archive.read(entry, [*missing, "seq"]).to_pylist()[0] == {**nothing, "seq": 1}
     assert [row for batch in archive.read_batches(entry) for row in rows_of(batch)] == ROWS
-    assert pa.Table.from_batches(archive.scan(entry, ["missed"], None, 10)).to_pylist() == [{"missed": None}] * len(ROWS)
+    assert pa.Table.from_batches(archive.scan(entry, missing, None, 10)).to_pylist() == [nothing] * len(ROWS)
