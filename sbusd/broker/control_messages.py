@@ -218,10 +218,13 @@ class ControlMessages:
         }
 
     def _subscriptions(self, client: Client, payload: bytes) -> bytes:
-        """Return a page of all subscriptions, if the client may tap the bus."""
-        if not (self._roster.is_owner(client) or self._access.policy.may_tap(client.credentials)):
-            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the tap right can list all subscriptions")
-        return encode_json(subscription_page(self._switch, self._roster, self._keyspace.prefix, payload))
+        """Return a page of the subscriptions of all clients, if the client may see them."""
+        policy, who = self._access.policy, client.credentials
+        sees_secrets = self._roster.is_owner(client) or policy.may_tap(who)
+        if not (sees_secrets or policy.may_see_presence(who)):
+            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the presence or tap right can list all subscriptions")
+        hides_from = who.uid if not sees_secrets and self._keyspace.namespaces else None
+        return encode_json(subscription_page(self._switch, self._roster, self._keyspace.prefix, payload, hides_from))
 
     def _members(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the recipients of a key."""

@@ -20,6 +20,7 @@ from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import SECRET_HEAD
 
 PAGE_PATTERNS = 150
 """Patterns in one reply: about 20 kB of JSON, made in a third of a millisecond."""
@@ -29,6 +30,9 @@ PAGE_CLIENTS = 100
 
 PAGE_PATTERN_BYTES = 16 << 10
 """Bytes of patterns after which a page ends. JSON can encode one byte as six."""
+
+_AFTER_SECRETS = SECRET_HEAD[:-1] + bytes([SECRET_HEAD[-1] + 1])
+"""Greater than every pattern for private keys. As a pattern it is reserved, so no client has it."""
 
 _CURSOR = re.compile(rb"([0-9]{1,19})/((?:[0-9a-f]{2})*)")
 
@@ -118,8 +122,10 @@ class Cursor:
         return f"{self.connection}/{self.pattern.hex()}"
 
 
-def subscription_page(switch: Switch, roster: Roster, prefix: bytes, after: bytes) -> dict[str, object]:
+def subscription_page(switch: Switch, roster: Roster, prefix: bytes, after: bytes, hides_from: int | None = None) -> dict[str, object]:
     """Return a page of the subscriptions of all clients after the cursor *after*.
+
+    With *hides_from*, patterns for private keys are listed only if that user has stored them.
 
     Raises:
         ProtocolError: EINVAL, *after* is not a cursor.
@@ -136,11 +142,24 @@ def subscription_page(switch: Switch, roster: Roster, prefix: bytes, after: byte
         before = client.connection
         is_begun = cursor is not None and client.connection == cursor.connection
         cred = client.credentials.key(prefix).decode()
-        # One more than fits, to know whether another page follows.
-        for pattern in switch.patterns_after(client.connection, cursor.pattern if cursor and is_begun else None, PAGE_PATTERNS + 1):
+        hides = hides_from is not None and hides_from != client.credentials.uid
+        for pattern in _patterns_after(switch, client.connection, cursor.pattern if cursor and is_begun else None, hides_secrets=hides):
             if len(found) == PAGE_PATTERNS or size >= PAGE_PATTERN_BYTES:
                 return {"after": after.decode(), "subscriptions": found, "next": str(cursor)}
             found.append({"id": client.connection, "cred": cred, **key_members("pattern", pattern)})
             size += len(pattern)
             cursor = Cursor(client.connection, pattern)
     return {"after": after.decode(), "subscriptions": found, "next": None}
+
+
+def _patterns_after(switch: Switch, connection: int, after: bytes | None, *, hides_secrets: bool) -> list[bytes]:
+    """Return patterns of a connection after *after*: if there are more than fit into a page, more than fit."""
+    # One more than fits, to know whether another page follows.
+    found = switch.patterns_after(connection, after, PAGE_PATTERNS + 1)
+    if not hides_secrets:
+        return found
+    shown = [pattern for pattern in found if not pattern.startswith(SECRET_HEAD)]
+    if len(shown) < len(found):
+        # Those for private keys are adjacent in the order of bytes, and a client can have thousands of them.
+        shown += switch.patterns_after(connection, max(found[-1], _AFTER_SECRETS), PAGE_PATTERNS + 1 - len(shown))
+    return shown

@@ -348,16 +348,35 @@ def test_with_the_events_of_a_tap_the_pages_agree(bus: InProcessBus) -> None:
     assert known | set(reported) == {(first.connection, name) for name in names}
 
 
+SEEING = DaemonSettings(rights=RightsSettings(tap=Subjects(users=(TAPPER,)), presence=Subjects(users=(BOB,))))
+
+
 def test_other_clients_are_denied(make_bus: MakeBus) -> None:
-    bus = make_bus(DaemonSettings(rights=RightsSettings(tap=Subjects(users=(TAPPER,)), presence=Subjects(users=(BOB,)))))
-    alice, bob, tapper = bus.client(uid=ALICE), bus.client(uid=BOB), bus.client(uid=TAPPER)
+    bus = make_bus(SEEING)
+    alice, tapper = bus.client(uid=ALICE), bus.client(uid=TAPPER)
     alice.subscribe(b"!/cred//1000//x")
     bus.run()
-    for client in (alice, bob):
-        client.control(controls.SUBSCRIPTIONS)
-        (reported,) = client.receive_all()
-        assert error_code(reported) == "EPERM"
+    alice.control(controls.SUBSCRIPTIONS)
+    (reported,) = alice.receive_all()
+    assert error_code(reported) == "EPERM"
     assert all_pages(tapper) == [[(alice.connection, "!/cred//1000//x")]]
+
+
+@pytest.mark.parametrize("secrets", [0, 1, 10, PAGE_PATTERNS, PAGE_PATTERNS + 1, 3 * PAGE_PATTERNS])
+@pytest.mark.parametrize(
+    ("before", "after"), [(0, 0), (1, 1), (0, PAGE_PATTERNS + 5), (PAGE_PATTERNS - 1, 2), (PAGE_PATTERNS + 5, PAGE_PATTERNS)]
+)
+def test_the_right_presence_shows_all_patterns_but_private_ones(make_bus: MakeBus, secrets: int, before: int, after: int) -> None:
+    bus = make_bus(SEEING)
+    alice, last, bob = bus.client(uid=ALICE), bus.client(uid=ALICE), bus.client(uid=BOB)
+    shown = [f" {number:04}" for number in range(before)] + [f"a{number:04}" for number in range(after)]
+    fill(bus, alice, map(str.encode, shown))
+    fill(bus, alice, (b"!/cred//1000//%d" % number for number in range(secrets)))
+    fill(bus, last, [b"z"])
+    fill(bus, bob, [b"!/cred//1001//own"])
+    listed = [each for page in all_pages(bob) for each in page]
+    expected = [(alice.connection, pattern) for pattern in shown]
+    assert listed == [*expected, (last.connection, "z"), (bob.connection, "!/cred//1001//own")]
 
 
 @pytest.mark.parametrize("after", ["1", "/", "1/", "x/61", "1/6", "1/6A", "1/61/", "-1/61", "1/61\n", "1" * 20 + "/61", "\0", "1/ 61"])
