@@ -84,6 +84,21 @@ class AccessRules:
             return Verdict(ErrorCode.EPERM, "clients cannot publish to this reserved key")
         return _ruled(self.policy.publication(self.keyspace, key, credentials), "no rule restricts publishing to this key")
 
+    def loss_report(self, pattern: bytes, credentials: Credentials) -> Verdict:
+        """Return whether a client with *credentials* may report a loss to the holders of *pattern*: may publish to a key that matches."""
+        if len(pattern) > self.key_bytes:
+            return Verdict(ErrorCode.EMSGSIZE, f"the pattern has {len(pattern)} bytes, at most {self.key_bytes} are valid")
+        inner = self.keyspace.inner_key(pattern)
+        namespaces = [self.keyspace.namespace(each) for each in (pattern, inner) if each is not None]
+        is_nested = inner is not None and inner.startswith(ADDRESS_HEAD)
+        if is_nested or any(each is not None and not each.public for each in namespaces):
+            return Verdict(ErrorCode.EPERM, "clients cannot publish to the reserved keys that the pattern matches")
+        whole = self.policy.loss_report(Reach(self.keyspace, pattern), credentials)
+        if inner is not None and whole.is_allowed:
+            after = self.policy.loss_report(Reach(self.keyspace, inner), credentials)
+            whole = whole if after.rule is None else after
+        return _ruled(whole, "no rule restricts publishing to these keys")
+
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern* on *connection*; connection 0 has no address."""
         verdict = self._by_protocol(pattern, credentials, connection)

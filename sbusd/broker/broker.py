@@ -28,6 +28,7 @@ from sbusd.broker.refusals import SWITCH_ERRORS, Refusals
 from sbusd.broker.revocation import Revocation
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import Taps
+from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import MakeSwitch, Refusal, Switch
 from sbusd.protocol import controls
@@ -84,6 +85,7 @@ class Broker(FastPath):
             errors_told=0,
             unknown_unsubscriptions=0,
             quota_refusals=0,
+            reported_losses=0,
             descriptor_senders=0,
             internal_errors=0,
             configuration_faults=0,
@@ -99,6 +101,7 @@ class Broker(FastPath):
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
         self._taps = Taps(self.switch, self._roster, self._quotas, self._access, refusals=self._refusals, log=self._log)
+        self._vouching = Vouching(self.switch, self._access, log=self._log, counts=self._counts)
         own = Credentials(os.getpid(), os.geteuid(), os.getegid())
         self._presence = PresenceEvents(self.switch, keyspace, self._tap_events, own)
         self._rights = SwitchRightsCache(self._access.policy, owners)
@@ -153,6 +156,7 @@ class Broker(FastPath):
         self._access = replace(self._access, policy=Policy(settings.policy, settings.rights))
         self._log.set_ownership(ownership)
         self._taps.set_access(self._access)
+        self._vouching.set_access(self._access)
         self._controls.set_access(self._access)
         self._rights = SwitchRightsCache(self._access.policy, ownership.owners)
         self.switch.set_publish_rules(self._access.policy.publish_rules())
@@ -240,6 +244,10 @@ class Broker(FastPath):
             self._taps.open(client, packet.payload or b"")
         elif packet.key == controls.TAP_OFF:
             self._taps.close(client)
+        elif packet.key == controls.LOST_FOR:
+            self._vouching.report_loss(client, packet.payload or b"")
+        elif packet.key.startswith(controls.FROM):
+            self._vouching.refuse_message(client, packet)
         elif (reply := self._controls.reply(client, packet)) is not None:
             self.switch.send(client.connection, control_packet(packet.key, reply))
         elif packet.key.startswith(controls.RESERVED_HEAD):

@@ -58,6 +58,7 @@ FEATURES = (
     "tap",
     "trace",
     "users",
+    "vouch",
     "whoami",
 )
 

@@ -49,15 +49,20 @@ def explain(access: AccessRules, asker: Credentials, payload: bytes, *, is_owner
         "error": None if verdict.code is None else verdict.code.name,
         "rule": None if verdict.rule is None else verdict.rule.name,
         "reason": verdict.reason,
-        **_blocking(access, who, action, key),
+        **_effects(access, who, action, key),
     }
 
 
-def _blocking(access: AccessRules, who: Credentials, action: bytes, key: bytes) -> dict[str, object]:
-    """Return whether messages can wait for recipients of other users, or whether a subscriber can block publishers of other users."""
+def _effects(access: AccessRules, who: Credentials, action: bytes, key: bytes) -> dict[str, object]:
+    """Return what else the policy decides about the action.
+
+    For a publisher: whether messages can wait for recipients of other users, and whether it may vouch. For a subscriber: whether it
+    can block publishers of other users.
+    """
     if action == b"publish":
         # Waiting would reveal to a publisher that a private key has a subscriber.
-        return {"waits_for_others": not (key.startswith(SECRET_HEAD) and access.keyspace.namespace(key) is not None)}
+        waits = not (key.startswith(SECRET_HEAD) and access.keyspace.namespace(key) is not None)
+        return {"waits_for_others": waits, "may_vouch": access.policy.may_vouch(who)}
     return {"blocks_others": access.policy.may_block_others(who)}
 
 

@@ -75,6 +75,7 @@ cdef class Decision:
     cdef bint blocks_others
     cdef uint64_t rules
     cdef int sight
+    cdef bint may_vouch
 
     cdef bint is_about(self, cache, uint32_t uid, uint32_t gid, groups):
         """Return whether this is the decision of *cache* about such a user."""
@@ -205,7 +206,7 @@ cdef class FastPath(ClientSink):
         client.state.charge = &(<ConnectionUsage>user.connections[client.connection]).charge
         connection.client = &client.state
         set_user(self.plane, connection, decision.uid)
-        set_rights(connection, decision.blocks_others, decision.rules, decision.sight)
+        set_rights(connection, decision.blocks_others, decision.rules, decision.sight, decision.may_vouch)
         set_cred(connection, cred.data(), cred.size())
         connection.out.account.room.packets_limit = user.charge.max_queued_packets
         connection.out.account.room.bytes_limit = user.charge.max_queued_bytes
@@ -218,7 +219,7 @@ cdef class FastPath(ClientSink):
         if decision is None or not decision.is_about(self._rights, uid, gid, (<tuple>credentials)[3]):
             decision = self.latest = Decision.__new__(Decision)
             decision.cache, decision.uid, decision.gid, decision.groups = self._rights, uid, gid, (<tuple>credentials)[3]
-            (decision.blocks_others, decision.rules, decision.sight), decision.allowed = self._rights.find(credentials)
+            (decision.blocks_others, decision.rules, decision.sight, decision.may_vouch), decision.allowed = self._rights.find(credentials)
         return decision
 
     # -- packets

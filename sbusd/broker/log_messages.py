@@ -60,6 +60,12 @@ TAP_OPENED = LogMessage(
 TAP_REFUSED = LogMessage(
     "faae65d3157b4945997b052b7b1b9be4", Priority.NOTICE, "tap-refused", "rejected tap: the user does not have the tap right"
 )
+VOUCH_REFUSED = LogMessage(
+    "0bb6934038c64d80bd866c097f5d7df5",
+    Priority.NOTICE,
+    "vouch-refused",
+    "rejected a message in the name of others: the user does not have the vouch right",
+)
 PROTECTED_USER_ENDED = LogMessage(
     "65a487dd126544d2a3962ed5af32c009",
     Priority.CRIT,

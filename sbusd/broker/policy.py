@@ -71,6 +71,22 @@ class Policy:
                 return Decision(rule.publish == "allow", rule)
         return _UNDECIDED
 
+    def loss_report(self, reach: Reach, who: Credentials) -> Decision:
+        """Return whether *who* may publish to any key that the pattern of *reach* matches."""
+        denied: tuple[bytes, ...] = ()
+        for rule in self.rules:
+            if rule.publish is None or not _applies_to(rule, who):
+                continue
+            prefix = rule.prefix
+            if rule.publish == "allow":
+                if reach.touches(prefix) and not prefix.startswith(denied):
+                    return Decision(True, rule)
+            elif reach.is_within(prefix):
+                return Decision(False, rule)
+            else:
+                denied += (prefix,)
+        return _UNDECIDED
+
     def subscription(self, reach: Reach, who: Credentials) -> Decision:
         """Return whether *who* may subscribe to the pattern of *reach*."""
         allowed: tuple[bytes, ...] = ()
@@ -93,6 +109,10 @@ class Policy:
     def may_tap(self, who: Credentials) -> bool:
         """Return whether *who* may receive a copy of all traffic."""
         return _has(who, self.rights.tap)
+
+    def may_vouch(self, who: Credentials) -> bool:
+        """Return whether *who* may publish messages in the name of others, and report losses."""
+        return _has(who, self.rights.vouch)
 
     def may_block_others(self, who: Credentials) -> bool:
         """Return whether a full queue of *who* may block publishers of other users."""
@@ -123,6 +143,7 @@ class SwitchRights(NamedTuple):
     blocks_others: bool
     rules: int
     sight: Sight
+    may_vouch: bool = False
 
 
 class SwitchRightsCache:
@@ -155,4 +176,4 @@ class SwitchRightsCache:
         """Return the rights of *who* by the policy."""
         policy = self._policy
         sight = Sight.ALL if who.uid in self._owners else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
-        return SwitchRights(policy.may_block_others(who), policy.publish_mask(who), sight)
+        return SwitchRights(policy.may_block_others(who), policy.publish_mask(who), sight, policy.may_vouch(who))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sbusd.protocol.credentials import Peer, make_peer
+from sbusd.protocol.credentials import Peer, make_peer, vouched_peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD
 from sbusd.protocol.packets import Publish, parse_packet
@@ -24,7 +24,8 @@ PRESENCE_PATTERN = EVENT_HEAD
 class Message:
     """A publication: its routing key, without NUL, and its payload, any bytes.
 
-    ``sender`` is the publisher, as verified by the bus, while ``sender/on`` is set for this connection; otherwise None.
+    ``sender`` is the publisher, as verified by the bus, while ``sender/on`` is set for this connection; otherwise None. If it has an
+    ``origin``, the publisher only passes the message on.
     """
 
     key: bytes
@@ -174,5 +175,7 @@ def tap_item(item: Item) -> TapItem:
         parsed = parse_packet(packet)
         if not isinstance(parsed, Publish):
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message in a tap record: {packet[:24]!r}")
-        message = Message(parsed.key, parsed.payload, peer)
+        origin = fields.get("vouched")
+        sender = peer if peer is None or not isinstance(origin, str) else vouched_peer(peer, origin.encode("utf-8", "surrogatepass"))
+        message = Message(parsed.key, parsed.payload, sender)
     return TapRecord(kind, time, peer, fields, message)

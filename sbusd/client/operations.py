@@ -9,7 +9,7 @@ If a wait fails or is cancelled, the link raises that exception inside the opera
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import control_packet
+from sbusd.protocol.vouching import loss_payload
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.service import Dispatcher
@@ -169,6 +170,11 @@ def tell(session: Session, key: str | bytes, payload: str | bytes | None) -> Ope
     packet = control_packet(name, None if payload is None else to_bytes(payload))
     yield Send(packet)
     session.remember_mode(name, packet)
+
+
+def report_lost(patterns: Iterable[str | bytes], count: int) -> Operation[None]:
+    """Send the subscribers of *patterns* the notice that *count* messages are lost, after all packets before it."""
+    yield Send(control_packet(controls.LOST_FOR, loss_payload(count, [to_bytes(pattern) for pattern in patterns])))
 
 
 def own_address(session: Session, deadline: Deadline) -> Operation[bytes]:

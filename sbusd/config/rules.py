@@ -78,7 +78,7 @@ class Subjects:
 
 @dataclass(frozen=True, slots=True)
 class RightsSettings:
-    """``[rights]``: users and groups with rights that otherwise only an owner of the bus has."""
+    """``[rights]``: users and groups with rights that otherwise only an owner of the bus has, or no user."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -88,6 +88,8 @@ class RightsSettings:
     """May tap all traffic."""
     block_others: Subjects = field(default_factory=Subjects)
     """May block publishers of other users by a full queue."""
+    vouch: Subjects = field(default_factory=Subjects)
+    """May publish messages in the name of others, and report losses."""
 
 
 @dataclass(frozen=True, slots=True)

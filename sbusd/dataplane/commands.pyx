@@ -13,6 +13,7 @@ from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.connection cimport END_DISCONNECTED, uid_of
 from sbusd.dataplane.outbox cimport assign, post, send_last_words, waiting_count
 from sbusd.dataplane.readiness cimport finish
+from sbusd.dataplane.receipts cimport Disclosure
 
 
 cdef Account* account_of(Plane plane, uint32_t uid) noexcept nogil:
@@ -42,11 +43,14 @@ cdef int set_user(Plane plane, Connection* connection, uint32_t uid) except -1:
     return 0
 
 
-cdef void set_rights(Connection* connection, bint blocks_others, uint64_t rules, int sight) noexcept nogil:
-    """Set whether a connection may block other users, which publish rules apply to it, and what it may know."""
+cdef void set_rights(Connection* connection, bint blocks_others, uint64_t rules, int sight, bint may_vouch) noexcept nogil:
+    """Set whether a connection may block other users, which publish rules apply to it, what it may know, and whether it may vouch."""
     connection.blocking.of_others = blocks_others
     connection.party.rules = rules
     connection.party.sight = sight
+    connection.party.may_vouch = may_vouch
+    # A message that was to be routed after this decision may be refused now. The decision does not apply to the next one.
+    connection.receipt.disclosure = Disclosure.UNDECIDED
 
 
 cdef void set_cred(Connection* connection, const char* cred, size_t length) noexcept nogil:

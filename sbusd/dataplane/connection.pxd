@@ -70,6 +70,7 @@ cdef cppclass BatchShare:       # the part of the current batch that goes to the
 cdef cppclass Party:            # what the broker has said about the client
     int sight                   # contract.Sight: what it may know about other connections
     uint64_t rules              # bit i: publish rule i applies to it
+    bint may_vouch              # it may publish messages in the name of others
     string cred                 # its credentials
     string head_text            # names it as a sender; empty until a recipient wants that
     Head head                   # the same, for outboxes

@@ -45,6 +45,9 @@ The rules of delivery, which the tests check:
     has only shut down its sending side, shutdown(2), stays a recipient until it closes.
 11. The switch receives no descriptor that a peer sends, and closes none on the thread that calls ``turn``, because that may block: see
     ``ancillary``. Packets before one with descriptors are handled. That one and all after it are not, and its sender is disconnected.
+12. From a connection that may vouch, ``CMSG !/from/<origin> NUL <the MSG packet>`` is handled as the MSG packet in it. Recipients that
+    want senders get it with ``!/from/<id>/<cred>/<origin>``, and taps get the origin as ``vouched``. ``sbusd.protocol.vouching`` says which
+    packets are well-formed. The sink gets all others, and those of connections that may not vouch.
 """
 
 from __future__ import annotations
@@ -302,6 +305,13 @@ class Switch(Protocol):
         that want senders.
         """
 
+    def report_loss(self, patterns: list[bytes], count: int, *, uid: int) -> int:
+        """Send ``CMSG !/bus/lost NUL <count>`` to each connection that has stored one of *patterns*, once, and return their number.
+
+        As with :meth:`announce`, *uid* has caused it. If a queue has no room for the notice, *count*, or 1 for 0, is added to what the
+        connection has lost: the next loss notice includes it.
+        """
+
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Report each MSG that *pattern* matches, also with reserved keys, to the connection; None: no MSG, as at first.
 
@@ -331,11 +341,20 @@ class Switch(Protocol):
         """
 
     def set_party(
-        self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0, sight: Sight = Sight.OWN, cred: bytes = b""
+        self,
+        connection: int,
+        uid: int,
+        *,
+        blocks_others: bool = False,
+        rules: int = 0,
+        sight: Sight = Sight.OWN,
+        cred: bytes = b"",
+        may_vouch: bool = False,
     ) -> None:
         """Set the user of a connection, *uid*, who is charged for its queue. *blocks_others*: it may block publishers of other users. Bit i
         of *rules*: publish rule i applies to it. *sight*: what it may know about others. *cred*, of letters, digits, ``!`` and ``/``,
-        names it as a sender. Until then it has no user and no name: no user is charged, and it blocks no publisher."""
+        names it as a sender. *may_vouch*: rule 12. Until then it has no user and no name: no user is charged, and it blocks no
+        publisher."""
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
         """Limit the queues of all connections of *uid* together, in packets and bytes of memory; the user must have a connection."""

@@ -25,6 +25,7 @@ from sbusd.dataplane.plane cimport REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED
 from sbusd.dataplane.receipts cimport Disclosure, answer
 from sbusd.dataplane.router cimport Route
 from sbusd.dataplane.shared_limits cimport NO_USER
+from sbusd.dataplane.vouching cimport heads_of, is_vouched, release_heads, unwrap, wrap_again
 
 from sbusd.protocol.keys import SECRET_HEAD
 
@@ -53,18 +54,22 @@ cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexc
             clear(&plane.batch.tally[i])
         if plane.intake.is_cut[i]:
             refuse(plane, sender, REFUSED_TRUNCATED, i)
-            if sender.receipt.is_armed and memcmp(packet, b"MSG ", 4) == 0:
+            if sender.receipt.is_armed and is_message(sender, packet, length):
                 send_receipt(plane, sender, i)
             i += 1
             continue
         if length < 5 or memcmp(packet, b"MSG ", 4) != 0:
-            break
+            if not (sender.party.may_vouch and unwrap(&plane.vouching, &plane.batch, i)):
+                break
+            packet = <const char*>plane.batch.parts[i].iov_base
+            length = plane.batch.parts[i].iov_len
         end = <const char*>memchr(packet + 4, 0, length - 4)
         if end is NULL:
             break
         if <size_t>(end - packet) - 4 > plane.bounds.key_bytes:
             refuse(plane, sender, REFUSED_KEY_TOO_LONG, i)
         elif not route_message(plane, sender, packet + 4, end - packet - 4, i):
+            wrap_again(&plane.vouching, &plane.batch, i)
             break
         if sender.receipt.is_armed:
             send_receipt(plane, sender, i)
@@ -83,6 +88,11 @@ cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexc
             break
     deliver(plane, sender)
     return i
+
+
+cdef bint is_message(Connection* sender, const char* packet, size_t length) noexcept nogil:
+    """Return whether a truncated packet was a message."""
+    return memcmp(packet, b"MSG ", 4) == 0 or (sender.party.may_vouch and is_vouched(packet, length))
 
 
 cdef inline bint route_message(Plane plane, Connection* sender, const char* key, size_t length, size_t i) noexcept nogil:
@@ -258,7 +268,7 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
             recipient.blocking.of_others or uid == uid_of(recipient))
         offer(&recipient.out, &plane.batch, recipient.share.packets.data(), recipient.share.packets.size(), may_block,
               sender.publishing.is_paced and may_pace(plane, sender, recipient),
-              head_of(sender) if recipient.wants_senders else <Head*>NULL, 0)
+              heads_for(plane, sender) if recipient.wants_senders else <Head*>NULL, plane.vouching.is_used)
         recipient.share.packets.clear()
         if recipient.out.has_blocked != NOT_WAITING:
             block(plane, recipient, sender, recipient.out.has_blocked == PACED)
@@ -266,13 +276,21 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
         after_send(plane, recipient)
     if sender.party.head.kept is not NULL:
         release_head(&sender.party.head)
+    if plane.vouching.is_used:
+        release_heads(&plane.vouching, plane.intake.count)
     plane.batch.is_tallied = False
     if plane.taps.noted.size():
-        plane.taps.deliver(&plane.batch, sender.id, sender.party.cred)
+        plane.taps.deliver(&plane.batch, sender.id, sender.party.cred, &plane.vouching)
         after_tap_send(plane)
     end_batch(&plane.batch)
     plane.routing.touched.clear()
     plane.routing.number += 1
+
+
+cdef Head* heads_for(Plane plane, Connection* sender) noexcept nogil:
+    """Return the heads of the batch: of each packet, if the publisher vouches for any; otherwise one for all."""
+    cdef Head* head = head_of(sender)
+    return heads_of(&plane.vouching, sender.party.head_text, plane.intake.count) if plane.vouching.is_used else head
 
 
 cdef Head* head_of(Connection* sender) noexcept nogil:

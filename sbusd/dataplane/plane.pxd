@@ -17,6 +17,7 @@ from sbusd.dataplane.router cimport Router
 from sbusd.dataplane.sink cimport ClientSink
 from sbusd.dataplane.stalls cimport Stalls
 from sbusd.dataplane.taps cimport Taps
+from sbusd.dataplane.vouching cimport Vouching
 
 cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel reports them in rotation
@@ -122,6 +123,7 @@ cdef class Plane:
     cdef iovec rooms[BATCH_PACKETS]             # places in the buffer
     cdef Intake intake                          # packets of the current batch
     cdef Batch batch
+    cdef Vouching vouching
     cdef epoll_event ready[READY_EVENTS + PENDING_EVENTS]
     cdef vector[Connection*] slots              # NULL where free
     cdef vector[uint32_t] free_slots

@@ -59,6 +59,7 @@ cdef class Router:
     cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
     cdef Route route(self, const char* key, size_t length) noexcept nogil
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
+    cdef void find_holders(self, const char* pattern, size_t length) noexcept nogil
     cdef void note(self, uint32_t slot) noexcept nogil
     cdef void collect(self, Subscribers* subscribers) noexcept nogil
     cdef KeyHead* head_of(self, const char* key, size_t length) noexcept nogil

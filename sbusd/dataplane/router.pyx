@@ -16,7 +16,7 @@ from cython.operator cimport dereference
 
 from sbusd.dataplane.trie cimport (
     Child, Node, Subscribers, descend, erase_below, free_node, insert_below, is_branch, is_empty, is_live, matches, new_node,
-    segment_length,
+    segment_length, subscribers_of,
 )
 
 import os
@@ -158,6 +158,16 @@ cdef class Router:
         elif subscribers.count:
             for i in range(subscribers.held.many.size()):
                 self.note(dereference(subscribers.held.many)[i].slot)
+
+    cdef void find_holders(self, const char* pattern, size_t length) noexcept nogil:
+        """Set `found` to the slots that have stored a pattern, or one that only differs from it in the number of adjacent stars."""
+        cdef Subscribers* holders
+        self.mark += 1
+        self.found.clear()
+        if is_live(pattern, length, self.separator):
+            holders = subscribers_of(self.root, pattern, length, self.separator)
+            if holders is not NULL:
+                self.collect(holders)
 
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil:
         """Set `found` to the slots with a pattern that matches *key*: one level down for each segment."""

@@ -13,9 +13,11 @@ face for the broker. Its state is the `Plane`, on which the modules work, each o
 - ``turn``: the event loop
 """
 
+from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr
 from libcpp.algorithm cimport sort
+from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
@@ -30,7 +32,7 @@ from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, blocked_ms, 
 from sbusd.dataplane.delivery cimport after_tap_send, append_sender
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
 from sbusd.dataplane.order cimport set_order
-from sbusd.dataplane.outbox cimport Account, post_for, waiting_count
+from sbusd.dataplane.outbox cimport Account, discard_unseen, post_for, waiting_count
 from sbusd.dataplane.plane cimport LISTENER, WATCHED, Plane, control_epoll, find
 from sbusd.dataplane.receipts cimport arm
 from sbusd.dataplane.router cimport Route
@@ -151,11 +153,13 @@ cdef class Switch:
 
     # -- users and settings
 
-    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b""):
-        """Set a connection's user, whom it may block, which publish rules apply, what it may know, and its credentials."""
+    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b"",
+                  bint may_vouch=False):
+        """Set a connection's user, whom it may block, which publish rules apply, what it may know, its credentials, and its right to
+        vouch."""
         cdef Connection* party = find(self.plane, connection)
         set_user(self.plane, party, uid)
-        set_rights(party, blocks_others, rules, sight)
+        set_rights(party, blocks_others, rules, sight, may_vouch)
         set_cred(party, cred, len(cred))
 
     def set_user_limits(self, uint32_t uid, uint64_t packets, uint64_t size):
@@ -280,6 +284,20 @@ cdef class Switch:
                 post_for(&recipient.out, data, len(packet), uid)
             after_send(plane, recipient)
 
+    def report_loss(self, list patterns, uint64_t count, *, uint32_t uid):
+        """Send a loss notice to each connection that has stored one of *patterns*, and return the number of these connections."""
+        cdef Plane plane = self.plane
+        cdef cpp_map[uint64_t, uint32_t] holders
+        cdef cpp_map[uint64_t, uint32_t].iterator each
+        cdef bytes packet = b"CMSG !/bus/lost\0%d" % count
+        for pattern in patterns:
+            add_holders(plane, pattern, len(pattern), holders)
+        each = holders.begin()
+        while each != holders.end():
+            post_loss(plane, plane.slots[dereference(each).second], packet, len(packet), count, uid)
+            preincrement(each)
+        return holders.size()
+
     def set_tap(self, uint64_t connection, bytes pattern):
         """Report each message that *pattern* matches to the connection; None: none."""
         cdef Connection* tapper = find(self.plane, connection)
@@ -384,3 +402,28 @@ cdef class Switch:
     def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
         """Set everything else, once every connection is adopted and restored."""
         restore_all(self.plane, packets, queues, totals, next_connection)
+
+
+cdef void add_holders(Plane plane, const char* pattern, size_t length, cpp_map[uint64_t, uint32_t]& holders) noexcept nogil:
+    """Add the ids and slots of connections that have stored this very pattern."""
+    cdef bint has_star = memchr(pattern, c"*", length) is not NULL
+    cdef Connection* holder
+    cdef size_t i
+    plane.router.find_holders(pattern, length)
+    for i in range(plane.router.found.size()):
+        holder = plane.slots[plane.router.found[i]]
+        if holder.is_ending or holders.count(holder.id):
+            continue
+        # The router does not tell `a*` from `a**`.
+        if not has_star or instances_of(&holder.patterns, pattern, length):
+            holders[holder.id] = holder.slot
+
+
+cdef void post_loss(Plane plane, Connection* holder, const char* packet, size_t length, uint64_t count, uint32_t uid) noexcept nogil:
+    """Send a connection the notice of *count* messages, whose loss *uid* has reported."""
+    cdef uint64_t lost = holder.out.lost_packets
+    post_for(&holder.out, packet, length, uid)
+    # If there was no room for the notice, the next one must count all that is missing.
+    if holder.out.lost_packets != lost and count > 1:
+        discard_unseen(&holder.out, count - 1)
+    after_send(plane, holder)

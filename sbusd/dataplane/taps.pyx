@@ -19,6 +19,7 @@ from posix.time cimport timespec
 from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MISSED, Batch, Head, Outbox, Tally, offer, post_for, release_head
 from sbusd.dataplane.router cimport Route, Router
+from sbusd.dataplane.vouching cimport Vouching
 
 ctypedef cpp_map[uint32_t, Tapper*] Tappers
 
@@ -80,26 +81,28 @@ cdef class Taps:
                 self.touched.push_back(entry)
             tapper.share.push_back(index)
 
-    cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
+    cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil:
         """Write the heads of the noted packets."""
         cdef size_t i, start
         cdef char* base
+        cdef string* origin
         self.text.clear()
         for i in range(self.noted.size()):
             start = self.text.size()
-            append_tap_line(self.text, self.times[self.noted[i]], sender, cred, &batch.tally[self.noted[i]])
+            origin = &vouching.origins[self.noted[i]] if vouching.is_used else NULL
+            append_tap_line(self.text, self.times[self.noted[i]], sender, cred, origin, &batch.tally[self.noted[i]])
             self.heads[self.noted[i]].part.iov_len = self.text.size() - start
         base = <char*>self.text.data()      # only now, because it moves when it grows
         for i in range(self.noted.size()):
             self.heads[self.noted[i]].part.iov_base = base
             base += self.heads[self.noted[i]].part.iov_len
 
-    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
+    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil:
         """Send the reports of the noted packets, after all recipients were served. The caller handles the connections in `touched`."""
         cdef size_t i
         cdef Tapper* tapper
         cdef Tappers.iterator found
-        self.write_heads(batch, sender, cred)
+        self.write_heads(batch, sender, cred, vouching)
         batch.is_tallied = False            # a tap is not a recipient
         sort(self.touched.begin(), self.touched.end())
         for i in range(self.touched.size()):
@@ -127,15 +130,19 @@ cdef class Taps:
             post_for(self.tappers[self.touched[n].second].out, packet, size, payer)
 
 
-cdef void append_tap_line(string& text, int64_t time, uint64_t connection, const string& cred, Tally* tally) noexcept nogil:
+cdef void append_tap_line(
+        string& text, int64_t time, uint64_t connection, const string& cred, string* origin, Tally* tally) noexcept nogil:
     """Append the head of a message for a tap, ``!/tap``: when it was published, by which connection, and the result."""
     cdef char part[128]
-    # Credentials consist of letters, digits, `!` and `/`, so JSON needs no escapes for them.
+    # Credentials consist of letters, digits, `!` and `/`, and an origin is checked, so JSON needs no escapes for them.
     text.append(b"CMSG !/tap", 10)
     text.push_back(0)
     text.append(part, snprintf(part, sizeof(part), "{\"kind\":\"message\",\"time\":%lld,\"id\":%llu,\"cred\":\"",
                                <long long>time, <unsigned long long>connection))
     text.append(cred)
+    if origin is not NULL and not origin.empty():
+        text.append(b"\",\"vouched\":\"", 13)
+        text.append(dereference(origin))
     text.append(part, snprintf(part, sizeof(part), "\",\"recipients\":%u,\"queued\":%u,\"discarded\":%u",
                                tally.handed + tally.queued, tally.queued, tally.discarded))
     if tally.missed_count:

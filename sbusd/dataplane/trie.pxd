@@ -56,5 +56,6 @@ cdef bint is_live(const char* pattern, size_t length, char separator) noexcept n
 cdef size_t segment_length(const char* text, size_t length, char separator) noexcept nogil
 cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
 cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
+cdef Subscribers* subscribers_of(Node* node, const char* pattern, size_t length, char separator) noexcept nogil
 cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Child*]& reached) noexcept nogil
 cdef bint matches(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil

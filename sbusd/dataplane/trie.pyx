@@ -357,6 +357,25 @@ cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t len
     return True
 
 
+cdef Subscribers* subscribers_of(Node* node, const char* pattern, size_t length, char separator) noexcept nogil:
+    """Return the subscribers of a pattern that can match, or NULL if it is not stored."""
+    cdef Child** link
+    cdef size_t n
+    while length > 0:
+        n = segment_length(pattern, length, separator)
+        link = child_of(node, pattern, n)
+        if link is NULL:
+            return NULL
+        if not is_branch(link[0]):
+            return &link[0].ends if has_tail(link[0], pattern + n, length - n) else NULL
+        node = link[0].ends.held.node
+        if n == length:
+            return &node.here
+        pattern += n + 1
+        length -= n + 1
+    return &node.rest
+
+
 cdef bint drop_child(Step step) noexcept nogil:
     """Free the child to which a step led, if it is empty; return whether it was."""
     cdef const char* star = <const char*>memchr(step.segment, c'*', step.length)

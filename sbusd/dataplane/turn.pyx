@@ -29,6 +29,7 @@ from sbusd.dataplane.readiness cimport finish
 from sbusd.dataplane.receipts cimport Disclosure
 from sbusd.dataplane.stalls cimport ACCEPTING, BLOCKS, BUFFER, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS
 from sbusd.dataplane.teardown cimport take_down_some
+from sbusd.dataplane.vouching cimport forget_origins
 
 import os
 
@@ -254,6 +255,8 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
     plane.routing.time = 0
     plane.routing.is_cut_off = False
     plane.routing.was_blocked = connection.reading.blockers != 0
+    if plane.vouching.is_used:
+        forget_origins(&plane.vouching)
     count = receive(plane, connection, events)
     if count and not connection.is_ending:
         i = route(plane, connection, 0, count)
@@ -327,6 +330,8 @@ cdef ssize_t ask_sink(Plane plane, Connection* connection, size_t i) except -1 w
 cdef int decide_disclosure(Plane plane, Connection* connection, bytes packet) except -1:
     """Ask the sink whether the sender of a MSG to a secret key may know the number in its receipt."""
     connection.receipt.disclosure = Disclosure.WITHHELD
+    if packet.startswith(b"CMSG "):     # the publisher vouches for a MSG
+        packet = packet.partition(b"\0")[2]
     if plane.sink.may_know_recipients(connection.id, packet[4:].partition(b"\0")[0]):
         connection.receipt.disclosure = Disclosure.TOLD
     return 0

@@ -10,7 +10,8 @@ STATS = b"!/bus/stats"
 CONNECTIONS = b"!/bus/connections"
 USERS = b"!/bus/users"
 SUBSCRIPTIONS = b"!/bus/subscriptions"
-"""``!/bus/subscriptions [NUL <place>]``: the patterns of each connection, by pages; for users that may tap the bus."""
+"""``!/bus/subscriptions [NUL <place>]``: the patterns of each connection, by pages; for users that may see all connections or
+tap the bus."""
 TRACE = b"!/bus/trace"
 """``!/bus/trace NUL <key>``: which connections would get a message with that key, and why others would not.
 
@@ -39,6 +40,10 @@ PACE_ON = b"pace/on"
 """From now on, messages of this client wait for slow recipients."""
 PACE_OFF = b"pace/off"
 
+LOST_FOR = b"lost/for"
+"""``lost/for NUL <count> NUL <pattern> [NUL <pattern>…]``: messages for the subscribers of these patterns are lost; see
+:mod:`sbusd.protocol.vouching`."""
+
 BATCH_ON = b"batch/on"
 """From now on, several packets for this client may arrive in one :data:`BATCH`."""
 BATCH_OFF = b"batch/off"
@@ -58,7 +63,9 @@ RECEIPT = b"!/bus/receipt"
 
 The number is ``-`` if the key is private and its recipients are not disclosed to this client."""
 FROM = b"!/from/"
-"""The prefix of the key of a MSG with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``."""
+"""The prefix of the key of a MSG with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``.
+
+Sent by a client: of a MSG for which it vouches, ``!/from/<words>/<cred> NUL <the MSG packet>``; see :mod:`sbusd.protocol.vouching`."""
 TAP = b"!/tap"
 """Payload: one JSON line, and for a message the MSG packet after it."""
 

@@ -18,8 +18,10 @@ _PREFIX = re.compile(rb"!/cred/[0-9]+/[0-9]+/[0-9]+(?:/!/cred/[0-9]+/[0-9]+/[0-9
 
 
 # Limited, because int() is slow for very long numbers: a connection number has at most 20 digits, an id 10.
-_OWN = re.compile(rb"(?:.*/)?!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})", re.DOTALL)
-_SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(.*)", re.DOTALL)
+_ID = rb"([0-9]{1,10})"
+_CHAIN = rb"(?:!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10}/)*!/cred/" + b"/".join([_ID] * 3)
+_OWN = re.compile(_CHAIN)
+_SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(" + _CHAIN + rb")(?:/((?!!/cred/).+))?", re.DOTALL)
 
 UNKNOWN_ID = -1
 """Replaces an unknown uid, gid or pid: no user, group or process has this number."""
@@ -86,6 +88,10 @@ class Peer:
     """A connection of the bus, and its credentials from the kernel when it connected.
 
     ``key`` are the credentials in the form of ``!/cred/whoami``, so ``key + b"/x"`` is a private key of exactly that process.
+
+    If the connection passes on a message of others, ``origin`` says whose, such as ``!/host/alpha/!/cred/1000/1000/19211``. The bus
+    verifies only that the connection may say so. Then uid, gid and pid are unknown, -1, because the author is not a user of this host, and
+    ``key`` ends with the origin. Private keys made of it reach only the connection that passes messages on; it is the :attr:`voucher`.
     """
 
     connection: int
@@ -93,6 +99,12 @@ class Peer:
     gid: int
     pid: int
     key: bytes
+    origin: bytes = b""
+
+    @property
+    def voucher(self) -> Peer | None:
+        """The connection that passes on the messages of this peer, with its own credentials; None if the peer is a connection itself."""
+        return make_peer(self.connection, self.key[: -len(self.origin) - 1]) if self.origin else None
 
     @property
     def address(self) -> bytes:
@@ -121,12 +133,22 @@ def make_peer(connection: int, key: bytes) -> Peer:
     return Peer(connection, uid, gid, pid, key)
 
 
+def vouched_peer(voucher: Peer, origin: bytes) -> Peer:
+    """Return the peer for the author of messages that *voucher* passes on: not a user of this host."""
+    return Peer(voucher.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, voucher.key + b"/" + origin, origin)
+
+
 def parse_sender(key: bytes) -> Peer:
-    """Return the sender in ``!/from/<id>/<cred>``. Raises ProtocolError (EPROTO) if *key* has another form."""
+    """Return the sender in ``!/from/<id>/<cred>``, or the author in ``!/from/<id>/<cred>/<origin>``, for whom the sender vouches.
+
+    Raises:
+        ProtocolError: EPROTO if *key* has another form.
+    """
     match = _SENDER.fullmatch(key)
     if match is None:
         raise ProtocolError(ErrorCode.EPROTO, f"invalid sender: {key[:64]!r}")
-    return make_peer(int(match[1]), match[2])
+    sender = make_peer(int(match[1]), match[2])
+    return vouched_peer(sender, match[6]) if match[6] else sender
 
 
 def _parse_id(digits: bytes) -> int | None:

@@ -13,6 +13,7 @@ from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
 from tests.attacks.probes import PACED_KEY, Probe, is_paced, keeps_private_key, keeps_rows, rests
 from tests.attacks.victim import KEY
+from tests.support.users import SECOND
 
 Roles = Callable[[], tuple[Role, ...]]
 """Creates new roles each time, because some hold an iterator."""
@@ -34,6 +35,12 @@ connection_rate = 10
 connection_burst = 100
 """
 """Which one user soon exhausts, while another works under the same."""
+
+
+_MAY_VOUCH = f"""[rights]
+vouch = {{ users = [{SECOND.uid}] }}
+"""
+"""With which the attacker passes messages on, as a service does that was taken over."""
 
 
 def _batch(packet: bytes) -> bytes:
@@ -137,6 +144,21 @@ ATTACKS: tuple[Attack, ...] = (
         "patterns of stems",
         lambda: (roles.uses_slow_patterns(itertools.islice(roles.stem_patterns(), 1_000), b"a" * 1_100, b"/x\0"),),
         takes_a_share=True,
+    ),
+    Attack("forges senders", lambda: (roles.floods(1, roles.forged_senders()),), takes_a_share=True),
+    Attack("forges senders in batches", lambda: (roles.floods(8, map(_batch, roles.forged_senders())),), takes_a_share=True),
+    Attack("reports losses", lambda: (roles.floods(1, roles.reported_losses(KEY)),), takes_a_share=True),
+    Attack(
+        "reports losses without end",
+        lambda: (roles.never_reads(64, b"SUB l/0", b"SUB l/62"), roles.floods(8, roles.reported_losses(b"l/0"))),
+        takes_a_share=True,
+        config=_MAY_VOUCH,
+    ),
+    Attack(
+        "vouches without end",
+        lambda: (roles.never_reads(16, b"CMSG sender/on", b"SUB forged/"), roles.floods(8, map(_batch, roles.forged_senders()))),
+        takes_a_share=True,
+        config=_MAY_VOUCH,
     ),
     Attack("control messages", lambda: (roles.floods(1, roles.controls_of_all_sorts()),), takes_a_share=True),
     Attack("control messages, read", lambda: (roles.asks_and_reads(8, roles.controls_of_all_sorts()),), takes_a_share=True),

@@ -113,6 +113,19 @@ def longest_patterns() -> Iterator[bytes]:
     return (b"%d%b" % (number, b"/" * (MAX_KEY_BYTES - len(str(number)))) for number in range(20_000))
 
 
+def forged_senders() -> Iterator[bytes]:
+    """Return messages in the name of root, well-formed and not."""
+    message = b"\0MSG forged/x\0" + bytes(100)
+    origins = (b"!/host/a/!/cred/0/0/1", b"!/cred/0/0/1", b"x" * 600 + b"/!/cred/0/0/1", b"x" * 490 + b"/!/cred/0/0/1", b"x/!/cred/0/0/")
+    return itertools.cycle(b"CMSG !/from/" + origin + message for origin in origins)
+
+
+def reported_losses(pattern: bytes) -> Iterator[bytes]:
+    """Return reports of losses for the subscribers of *pattern* and of others, well-formed and not."""
+    lists = (pattern, b"\0".join(b"l/%d" % number for number in range(63)) + b"\0" + pattern, b"!/event/", b"*" * 4_000, b"l\0" * 10_000)
+    return itertools.cycle(b"CMSG lost/for\0009\0" + patterns for patterns in lists)
+
+
 def star_patterns() -> Iterator[bytes]:
     """Return all patterns of some segments that take a key of ``aaaa/aaaa/…``: each segment multiplies what a walk must follow."""
     segments = (b"*", b"a*", b"aa*", b"aaa*", b"aaaa")

@@ -1,23 +1,28 @@
 """Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and says nothing unheard of.
 
-Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys), then steps: a
+Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys, 32 the clients may vouch), then steps: a
 byte that says what to do (bits 1 and 2: which client; 4 then a turn; 8 then it reads; 16 the packet with 60,000 bytes behind it;
 32 the packet twenty times; 64 it hangs up instead), a byte for the packet's length, and the packet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
+from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.dataplane.switch import Switch
+from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import Publish, parse_packet
+from sbusd.protocol.vouching import parse_vouched
 from sbusd.systemd.log_records import Record, journal_datagram, standard_error_line
 
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))
@@ -82,6 +87,8 @@ class _Bus:
             DaemonSettings(limits=LIMITS[choices >> 1 & 1], credential_prefix="!/cred/1/1/1"),
         )[(choices >> 3 & 3) % 3]
         uid = os.geteuid()
+        if choices & 32:
+            settings = replace(settings, rights=RightsSettings(vouch=Subjects(users=(uid,))))
         ownership = BusOwnership(uid, None, frozenset() if choices & 4 else frozenset({uid}))
         self.keyspace = settings.keyspace
         self.broker = Broker(settings, ownership, journal, Switch)
@@ -120,6 +127,8 @@ class _Bus:
         """Send a packet, as often as the socket takes it."""
         if packet.startswith(b"MSG ") and b"\0" in packet:
             self.sent.add(packet)
+        with contextlib.suppress(ProtocolError):
+            self.sent.add(parse_vouched(packet)[1])
         try:
             for _ in range(times):
                 client.send(packet)

@@ -15,7 +15,15 @@ from tests.support.skips import require
 
 SEEDS = sorted(path for target in TARGETS for path in (CORPUS / target).iterdir())
 
-RUNS = {"addresses": 100_000, "batches": 3_000, "configuration": 10_000, "control": 2_000, "keys": 3_000, "packets": 100_000}
+RUNS = {
+    "addresses": 100_000,
+    "batches": 3_000,
+    "configuration": 10_000,
+    "control": 2_000,
+    "keys": 3_000,
+    "packets": 100_000,
+    "vouching": 3_000,
+}
 """Inputs in a short run, by what one costs."""
 
 END_SECONDS = 600

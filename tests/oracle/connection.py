@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import End, Sight
@@ -76,6 +77,7 @@ class Connection:
     blocks_others: bool = False
     rules: int = 0
     sight: Sight = Sight.OWN
+    may_vouch: bool = False
     is_paced: bool = False
     """Its messages wait for slow recipients."""
 
@@ -129,10 +131,10 @@ class Connection:
         reads = self.is_reading and not self.blockers
         self.link.watch(reads=reads, writes=bool(self.out.room.packets), hang_up=self.is_watched)
 
-    def take_share(self, prefix: Packet, payer: int | None) -> list[Entry]:
+    def take_share(self, prefix_of: Callable[[Packet], Packet], payer: int | None) -> list[Entry]:
         """Return the packets of the batch at hand, as they are offered to it."""
         share, self.share = self.share, []
-        return [Entry(packet, prefix if self.wants_senders and not packet.is_note else None, payer) for packet in share]
+        return [Entry(packet, prefix_of(packet) if self.wants_senders and not packet.is_note else None, payer) for packet in share]
 
     def counters(self) -> ConnectionCounters:
         """Return the counters of the contract."""

@@ -5,6 +5,7 @@ It is written from sbus-protocol(7) and sbusd/dataplane/contract.py, to be read:
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,8 +13,10 @@ from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters
 from sbusd.dataplane.switch_state import ConnectionSettings
+from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES
+from sbusd.protocol.vouching import parse_vouched
 from tests.oracle.connection import Connection
 from tests.oracle.fairness import Schedule
 from tests.oracle.flow import FlowControl, nanoseconds
@@ -21,7 +24,7 @@ from tests.oracle.link import Link, Ready, Received
 from tests.oracle.pools import Account, Pool
 from tests.oracle.queues import ClientQueue, Entry, Packet
 from tests.oracle.reading import next_batch
-from tests.oracle.routing import Router, sender_prefix, tap_prefix
+from tests.oracle.routing import Router, can_match, sender_prefixes, tap_prefix
 from tests.oracle.turns import Candidate, Clock, Turns
 
 PACED_BYTES = 32_768
@@ -48,6 +51,8 @@ class Model:
         self._reply_packets: dict[Refusal, Packet] = {}
         self._undelivered = 0
         """Bytes routed since the last delivery."""
+        self._is_vouching = False
+        """The sender vouches for a message of the batch at hand."""
         self._is_secret = False
         """The message at hand has a private key."""
 
@@ -126,6 +131,7 @@ class Model:
         batch = next_batch(connection, self._schedule.read_limit(connection.number, connection.uid), self._flow, self._count)
         was_blocked = connection.blockers > 0
         handled = 0
+        self._is_vouching = False
         for each in batch:
             before = self.clock.now
             is_message = self._handle(connection, each, refused)
@@ -134,7 +140,7 @@ class Model:
             if connection.is_ending and not is_message:
                 break
             if is_message and connection.is_paced:
-                self._deliver_early(connection, len(each.data))
+                self._deliver_early(connection, len(self._unwrapped(connection, each)[1]))
                 if connection.blockers and not was_blocked:
                     break
             if control_time > self._turn_time:
@@ -160,7 +166,9 @@ class Model:
 
     def _handle(self, sender: Connection, packet: Received, refused: dict[Refusal, list[bytes]]) -> bool:
         """Route a message and return True, or pass anything else to the sink."""
-        data, (key, nul, _) = packet.data, packet.data[4:].partition(b"\0")
+        origin, data = self._unwrapped(sender, packet)
+        self._is_vouching = self._is_vouching or bool(origin)
+        key, nul, _ = data[4:].partition(b"\0")
         is_message = data.startswith(b"MSG ") and nul != b""
         if not is_message and not packet.is_cut:
             self._deliver(sender)
@@ -168,17 +176,24 @@ class Model:
             return False
         refusal = Refusal.TRUNCATED if packet.is_cut else self._router.refusal(sender, key)
         if refusal is None:
-            self._route(sender, key, data)
+            self._route(sender, key, data, origin)
             return True
         refused.setdefault(refusal, []).append(key)
         sender.refused_packets += 1
         self._count["refused_packets"] += 1
         sender.share.append(self._reply_packets.setdefault(refusal, Packet(self._refusals[refusal], is_note=True)))
-        if data.startswith(b"MSG "):
+        if data.startswith(b"MSG ") or (sender.may_vouch and data.startswith(b"CMSG !/from/")):
             self._send_receipt(sender, Packet(data))
         return is_message and not packet.is_cut
 
-    def _route(self, sender: Connection, key: bytes, data: bytes) -> None:
+    def _unwrapped(self, sender: Connection, packet: Received) -> tuple[bytes, bytes]:
+        """Return the origin and the message of a packet for which its sender vouches; of any other packet no origin and the packet."""
+        if sender.may_vouch and not packet.is_cut:
+            with contextlib.suppress(ProtocolError):
+                return parse_vouched(packet.data)
+        return b"", packet.data
+
+    def _route(self, sender: Connection, key: bytes, data: bytes, origin: bytes) -> None:
         """Add a message to the shares of its recipients."""
         is_secret = self._router.is_secret(key)
         is_withheld = False
@@ -191,7 +206,7 @@ class Model:
         matching = self._router.matching(key)
         recipients = [each for each in matching if not each.is_ending and (each is not sender or each.echo)]
         self._count["undeliverable"] += not recipients
-        packet = Packet(data, missed=[each.number for each in matching if each not in recipients])
+        packet = Packet(data, missed=[each.number for each in matching if each not in recipients], origin=origin)
         is_apart = sender.is_paced and is_secret
         if is_apart:
             self._deliver(sender)
@@ -231,9 +246,9 @@ class Model:
         """Give each recipient its share of what the sender has sent, and then the taps."""
         self._reply_packets.clear()
         self._undelivered = 0
-        prefix = sender_prefix(sender)
+        prefix_of = sender_prefixes(sender, is_vouching=self._is_vouching)
         for recipient in list(self._connections.values()):
-            if entries := recipient.take_share(prefix, sender.uid):
+            if entries := recipient.take_share(prefix_of, sender.uid):
                 is_paced = self._flow.may_pace(sender, recipient, is_secret=self._is_secret)
                 recipient.out.offer(entries, may_block=self._flow.may_block(sender, recipient), is_paced=is_paced)
                 if recipient.out.has_blocked:
@@ -319,11 +334,20 @@ class Model:
     # -- what the control plane asks for
 
     def set_party(
-        self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0, sight: Sight = Sight.OWN, cred: bytes = b""
+        self,
+        connection: int,
+        uid: int,
+        *,
+        blocks_others: bool = False,
+        rules: int = 0,
+        sight: Sight = Sight.OWN,
+        cred: bytes = b"",
+        may_vouch: bool = False,
     ) -> None:
         """Set the user of a connection and what it may do."""
         party = self._connections[connection]
         party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
+        party.may_vouch = may_vouch
         if party.uid != uid:
             party.out.account = self._accounts.setdefault(uid, Account(uid))
             party.out.account.connections += 1
@@ -383,6 +407,16 @@ class Model:
         matching = sorted(self._router.matching(packet[4:].partition(b"\0")[0]), key=lambda each: each.number)
         knowing = [each for each in matching if each.sight >= sight or each.uid == uid]
         self._post(knowing, lambda each: named if each.wants_senders else packet, uid)
+
+    def report_loss(self, patterns: list[bytes], count: int, *, uid: int) -> int:
+        """Send a loss notice to the connections with one of the patterns."""
+        live = sorted((each for each in self._connections.values() if not each.is_ending), key=lambda each: each.number)
+        # A pattern that can match nothing misses nothing.
+        holders = [each for each in live if any(can_match(pattern) and each.patterns[pattern] for pattern in patterns)]
+        for each in holders:
+            each.out.post_loss(count, uid)
+            self._after_send(each)
+        return len(holders)
 
     def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
         """Send a packet of the bus itself to the taps that match *key*."""

@@ -35,6 +35,8 @@ class Packet:
     """Of the discarded: for connections of other users than its publisher's."""
     missed: list[int] = field(default_factory=list)
     """Connections that it matched and that it did not reach."""
+    origin: bytes = b""
+    """Where it comes from, if its publisher vouches for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +157,14 @@ class ClientQueue:
                 self._keep(entry)
             else:
                 self._lose()
+
+    def post_loss(self, count: int, payer: Payer) -> None:
+        """Deliver the notice of a loss that *payer* has reported; if it does not fit, the next notice counts what is lost."""
+        before = self.lost_packets
+        self.post(b"CMSG !/bus/lost\0%d" % count, payer)
+        if self.lost_packets != before and count > 1:
+            self.count["deliveries"] += count - 1
+            self._lose(count - 1)
 
     def flush(self) -> None:
         """Send what waits, as far as there is room, for a bounded number of batches."""
@@ -360,13 +370,13 @@ class ClientQueue:
         entry.packet.foreign_losses += entry.payer != self.owner
         entry.packet.missed.append(self.number)
 
-    def _lose(self) -> None:
-        """Count a loss."""
-        self.lost_packets += 1
-        self.unreported_losses += 1
-        self.count["lost_packets"] += 1
+    def _lose(self, count: int = 1) -> None:
+        """Count losses."""
+        self.lost_packets += count
+        self.unreported_losses += count
+        self.count["lost_packets"] += count
         if self.account is not None:
-            self.account.lost_packets += 1
+            self.account.lost_packets += count
 
     def _loss_notice(self, count: int) -> Entry:
         """Return a notice of *count* losses."""

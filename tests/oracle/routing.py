@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import MISSED, PublishRule, Refusal
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
@@ -51,15 +53,28 @@ class Router:
         return False
 
 
-def sender_prefix(sender: Connection) -> Packet:
+def can_match(pattern: bytes, separator: bytes = b"/") -> bool:
+    """Return whether a pattern can match any key: nothing but stars follows a star in a segment."""
+    return not any(segment.partition(b"*")[2].strip(b"*") for segment in pattern.split(separator))
+
+
+def sender_prefix(sender: Connection, origin: bytes = b"") -> Packet:
     """Return what goes in front of a message to those who want verified senders."""
-    return Packet(b"CMSG !/from/%d/%b\0" % (sender.number, sender.cred))
+    return Packet(b"CMSG !/from/%d/%b%b\0" % (sender.number, sender.cred, b"/" + origin if origin else b""))
+
+
+def sender_prefixes(sender: Connection, *, is_vouching: bool) -> Callable[[Packet], Packet]:
+    """Return what goes in front of each message of a batch: the same for all, unless the sender vouches for any of them."""
+    common = sender_prefix(sender)
+    own: dict[Packet, Packet] = {}
+    return lambda packet: own.setdefault(packet, sender_prefix(sender, packet.origin)) if is_vouching else common
 
 
 def tap_prefix(sender: Connection, packet: Packet) -> Packet:
     """Return what goes in front of a message to a tap: who sent it and what became of it. The time is not the model's, but as long."""
-    line = b'CMSG !/tap\0{"kind":"message","time":1000000000000000000,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d%b}\n'
+    line = b'CMSG !/tap\0{"kind":"message","time":1000000000000000000,"id":%d,"cred":"%b"%b,"recipients":%d,"queued":%d,"discarded":%d%b}\n'
     named = b",".join(b"%d" % number for number in sorted(packet.missed)) if len(packet.missed) <= MISSED else b""
     missed = b',"missed":[%b]' % named if packet.missed else b""
     recipients = packet.handed + packet.queued
-    return Packet(line % (sender.number, sender.cred, recipients, packet.queued, packet.discarded, missed))
+    vouched = b',"vouched":"%b"' % packet.origin if packet.origin else b""
+    return Packet(line % (sender.number, sender.cred, vouched, recipients, packet.queued, packet.discarded, missed))

@@ -66,6 +66,19 @@ def publishable(rules: list[PolicyRule], key: bytes, who: Credentials) -> bool:
     return next((rule.publish == "allow" for rule in rules if decides(rule, rule.publish, key, who)), True)
 
 
+@settings(deadline=None, max_examples=500)
+@given(st.lists(RULES, max_size=5), PATTERNS, CLIENTS)
+def test_a_loss_cannot_be_reported_only_if_no_matching_key_can_be_published(
+    rules: list[PolicyRule], pattern: bytes, who: Credentials
+) -> None:
+    decision = Policy(tuple(rules)).loss_report(Reach(KeySpace(), pattern), who)
+    if not decision.is_allowed:
+        assert decision.rule is not None
+        assert [key for key in KEYS if KeySpace().matches(pattern, key) and publishable(rules, key, who)] == []
+    elif pattern in KEYS and pattern and not pattern.endswith(b"/") and Reach(KeySpace(), pattern).touches(pattern):
+        assert publishable(rules, pattern, who)
+
+
 @given(st.lists(RULES, max_size=8), st.sampled_from(KEYS), CLIENTS)
 def test_the_bits_of_a_client_decide_as_the_rules_do(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
     policy = Policy(tuple(rules))

@@ -34,8 +34,29 @@ SMALL_BUFFER = 40_000
 """SO_SNDBUF with room for a few packets. The longest batch fits, the longest message never does."""
 
 ODD = st.sampled_from(
-    [*b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"), b"MSG %b\x00" % (b"k" * 100)],
+    [
+        *b"CMSG !/from/|CMSG !/from/x/!/cred/1/2/3|CMSG !/from/x/!/cred/1/2/3\0|CMSG !/from/x/!/cred/1/2/3\0MSG a".split(b"|"),
+        *b"CMSG !/from/x/!/cred/1/2/3\0SUB a|CMSG !/from/x/!/cred/1/2/3\0CMSG !/from/x/!/cred/1/2/3\0MSG a\0".split(b"|"),
+        *b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"),
+        b"MSG %b\x00" % (b"k" * 100),
+        b"CMSG !/from/x/!/cred/1/2/3\0MSG %b\0" % (b"k" * 100),
+    ]
 )
+
+ORIGIN = b"!/host/alpha/!/cred/1/2/3"
+ORIGINS = st.sampled_from([ORIGIN, ORIGIN, b"x/!/cred/1/2/3", b"!/host/" + b"a" * 300 + b"/!/cred/1/2/3"])
+MALFORMED_ORIGINS = st.sampled_from(
+    [
+        *b"|!/cred/1/2/3|/!/cred/1/2/3|x/!/cred/1/2|x/!/cred/1/2/|x/!/cred/1/2/3/|x/!/cred/1/2/12345678901|x y/!/cred/1/2/3".split(b"|"),
+        *(b'x"/!/cred/1/2/3', b"x\\/!/cred/1/2/3", b"\xff/!/cred/1/2/3", b"a" * 600 + b"/!/cred/1/2/3", b"!/cred//1/x/!/cred/1/2/3"),
+    ]
+)
+
+
+def vouched(origin: bytes, packet: bytes) -> bytes:
+    """Return a packet for which a client vouches, well-formed or not."""
+    return b"CMSG !/from/%b\0%b" % (origin, packet)
+
 
 INNER = st.one_of(
     st.tuples(KEYS, st.sampled_from([0, 1, 100, 20_000])).map(lambda each: b"MSG %b\0%b" % (each[0], bytes(each[1]))),
@@ -43,6 +64,9 @@ INNER = st.one_of(
         b"SUB a|UNSUB a|SUB *|CMSG ping|CMSG echo/on|CMSG batch/on|CMSG batch/off|CMSG receipt/always\x00t|CMSG sender/on".split(b"|")
     ),
     st.just(b"MSG !/cred/0/0/0/x\0"),
+    st.tuples(ORIGINS, KEYS, st.sampled_from([0, 100, 20_000])).map(
+        lambda each: vouched(each[0], b"MSG %b\0%b" % (each[1], bytes(each[2])))
+    ),
 )
 
 MODES = st.sampled_from(
@@ -62,6 +86,7 @@ class Client(NamedTuple):
     blocks_others: bool
     rules: int
     sight: Sight
+    may_vouch: bool
     may_know: bool
     """Whether it may know who gets a message to a private key."""
 
@@ -75,6 +100,7 @@ CLIENT = st.builds(
     blocks_others=st.booleans(),
     rules=st.just(0) | st.just(0) | st.integers(0, 15),
     sight=st.sampled_from(Sight),
+    may_vouch=st.booleans(),
     may_know=st.booleans(),
 )
 
@@ -153,7 +179,9 @@ class SwitchAndModel(RuleBasedStateMachine):
                 harness.unprivileged.add(number)
             if client.user is not None:
                 cred = b"!/cred/1/2/%d" % number
-                rights = Party(blocks_others=client.blocks_others, rules=client.rules, sight=client.sight, cred=cred)
+                rights = Party(
+                    blocks_others=client.blocks_others, rules=client.rules, sight=client.sight, cred=cred, may_vouch=client.may_vouch
+                )
                 harness.set_party(number, client.user, **rights)
         for setting in client.settings:
             self.both(number, b"CMSG " + setting)
@@ -184,6 +212,34 @@ class SwitchAndModel(RuleBasedStateMachine):
             self.stamp += 1
             self.both(client, b"MSG %b\0%d %b" % (key, self.stamp, bytes(size)), settles=settles)
         self.settle()
+
+    @rule(client=clients, message=st.tuples(ORIGINS, KEYS, SIZES), count=st.integers(1, 9), receipt=st.booleans(), plain=st.booleans())
+    def vouch(self, client: int, message: tuple[bytes, bytes, int], count: int, receipt: bool, plain: bool) -> None:
+        """Publish in the name of others, also between messages of the client's own."""
+        origin, key, size = message
+        for _ in range(count):
+            self.stamp += 1
+            if receipt:
+                self.both(client, b"CMSG receipt/always\x00%d" % self.stamp, settles=False)
+            self.both(client, vouched(origin, b"MSG %b\0%d %b" % (key, self.stamp, bytes(size))), settles=False)
+            if plain:
+                self.both(client, b"MSG %b\0%d" % (key, self.stamp), settles=False)
+        self.settle()
+
+    @rule(client=clients, origin=MALFORMED_ORIGINS)
+    def vouch_for_nothing(self, client: int, origin: bytes) -> None:
+        self.both(client, vouched(origin, b"MSG a\0never"))
+
+    @rule(client=clients, on=st.booleans())
+    def change_right(self, client: int, on: bool) -> None:
+        for harness in self.harnesses:
+            if client in harness.switch.connections() and (party := harness.parties.get(client)) is not None:
+                party[1]["may_vouch"] = on
+                harness.set_party(client, party[0], **party[1])
+
+    @rule(client=clients, count=st.sampled_from([0, 1, 5, 10**15 - 1]), patterns=st.lists(PATTERNS, min_size=1, max_size=5))
+    def report_loss(self, client: int, count: int, patterns: list[bytes]) -> None:
+        self.both(client, b"CMSG lost/for\0%d\0%b" % (count, b"\0".join(patterns)))
 
     @rule(
         client=clients,

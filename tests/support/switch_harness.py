@@ -17,6 +17,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, is_batch, parse_packet
+from sbusd.protocol.vouching import parse_loss
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
 
@@ -32,6 +33,10 @@ def run_until_idle(switch: Switch) -> None:
         assert time.monotonic() < deadline, "the switch does not become idle"
 
 
+NO_PARTY = 9
+"""The user who is charged for what a client without a user causes."""
+
+
 class Party(TypedDict, total=False):
     """The arguments of :meth:`Switch.set_party` after the uid."""
 
@@ -39,6 +44,7 @@ class Party(TypedDict, total=False):
     rules: int
     sight: Sight
     cred: bytes
+    may_vouch: bool
 
 
 @dataclass
@@ -89,6 +95,11 @@ class SwitchHarness:
         if parsed.key in (controls.TAP_ON, controls.TAP_OFF):
             self.taps[connection] = parsed.payload if parsed.key == controls.TAP_ON else None
             self.switch.set_tap(connection, self.taps[connection])
+            return
+        if parsed.key == controls.LOST_FOR:
+            count, patterns = parse_loss(parsed.payload or b"")
+            uid = self.parties[connection][0] if connection in self.parties else NO_PARTY
+            self.events.append(("reported", connection, self.switch.report_loss(patterns, count, uid=uid)))
             return
         if is_batch(packet):
             self.events.append(("malformed batch", connection, packet))

@@ -15,7 +15,7 @@ from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings, QuotaSettings
 from sbusd.dataplane import contract
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
-from sbusd.protocol import controls
+from sbusd.protocol import controls, vouching
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, pattern_matches
 from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, control_packet, publish_packet, subscribe_packet, unsubscribe_packet
@@ -163,6 +163,8 @@ def test_the_limits_are_the_codes() -> None:
         f"{MAX_PACKET_BYTES} bytes",
         f"{MAX_BATCH_BYTES} bytes",
         f"{connection_settings.MAX_TOKEN_BYTES} bytes",
+        f"{vouching.MAX_ORIGIN_BYTES} bytes",
+        str(vouching.MAX_LOST_PATTERNS),
         f"{events.MAX_DENIED_KEY_BYTES} bytes",
         str(contract.MISSED),
         str(contract.RANDOM_PACKETS),

@@ -10,7 +10,7 @@ queued, a late response is dropped, and a subscription that was not returned is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -120,6 +120,9 @@ class AsyncBus:
 
     async def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
         await self._link.run(operations.tell(self._session, key, payload))
+
+    async def report_lost(self, patterns: Iterable[str | bytes], count: int) -> None:
+        await self._link.run(operations.report_lost(patterns, count))
 
     @property
     def address(self) -> Coroutine[None, None, bytes]:

@@ -240,7 +240,7 @@ class Dispatcher:
             problem = _relaying_problem(request, service.twins or Twins(), caller)
         else:
             request = _request(envelope, caller)
-            problem = "" if service.allow is None or service.allow.admits(caller) else f"user {caller.uid} may not call {command}"
+            problem = "" if service.allow is None or service.allow.admits(caller) else f"{_author(caller)} may not call {command}"
         return self.judge(Task(request, service.handler, envelope, reply_key, message.key), problem, now)
 
     def find(self, key: bytes) -> tuple[str, Service | None]:
@@ -357,8 +357,13 @@ def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
 def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
     """Return why a request in the name of a remote host is not permitted, or no words."""
     if not twins.believes(sender):
-        return f"user {sender.uid} is not a relay and cannot call for a remote host"
+        return f"{_author(sender)} is not a relay and cannot call for a remote host"
     return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
+
+
+def _author(peer: Peer) -> str:
+    """Return a description of the user of *peer* for its error."""
+    return peer.origin.decode("ascii", "backslashreplace") if peer.origin else f"user {peer.uid}"
 
 
 def _name(peer: Peer) -> str:

@@ -9,7 +9,7 @@ is never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -210,6 +210,19 @@ class Bus:
         Raises what ``publish`` raises.
         """
         self._link.run(operations.tell(self._session, key, payload))
+
+    def report_lost(self, patterns: Iterable[str | bytes], count: int) -> None:
+        """Notify each connection that has one of *patterns* that *count* messages for it are lost; 0 means an unknown number.
+
+        For services that bring messages to the bus: the notice has its place among the messages of this connection, and each
+        connection gets one. A pattern is compared as it is, without wildcards. The user of the service needs the right ``vouch``.
+        If the bus refuses the report, the next receive or ping raises that. A bus without the feature ``vouch`` ignores it.
+
+        Raises:
+            ProtocolError: *patterns* has none or more than 64, one has a NUL, or *count* has more than 15 digits.
+            TimedOut, Disconnected: as ``publish``.
+        """
+        self._link.run(operations.report_lost(patterns, count))
 
     @property
     def address(self) -> bytes:

@@ -163,7 +163,7 @@ def explain_line(answer: JsonObject, user: str, action: Action) -> str:
 
 
 def blocking_lines(answer: JsonObject) -> list[str]:
-    """Return whether the publisher can wait for others, or the subscriber can block others.
+    """Return whether the publisher can wait for others and vouch, or the subscriber can block others.
 
     There is no line if the action is denied, or the bus does not report it.
     """
@@ -171,7 +171,8 @@ def blocking_lines(answer: JsonObject) -> list[str]:
         return []
     if isinstance(waits := answer.get("waits_for_others"), bool):
         whose = "recipients of any user" if waits else "recipients of the same user only, because the key is private"
-        return [f"Messages published with --wait wait for {whose}."]
+        lines = [f"Messages published with --wait wait for {whose}."]
+        return [*lines, "The user has the vouch right: it can publish in the name of others."] if answer.get("may_vouch") is True else lines
     if isinstance(blocks := answer.get("blocks_others"), bool):
         return [f"Subscribers with blocking/hard/block can block publishers of {'any user' if blocks else 'the same user only'}."]
     return []

@@ -17,6 +17,27 @@ PEER = Credentials(pid=55, uid=1000, gid=100, groups=frozenset({4, 27}))
 PLAIN = AccessRules(KeySpace(), 4_096)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        *((b"", None), (b"a/*", None), (b"!/cred//1000//", None), (b"!/cred//7//x", None), (b"!/conn/7/", None), (b"!/conn/7/a/*", None)),
+        *(
+            (b"!/event/", ErrorCode.EPERM),
+            (b"!/bus/lost", ErrorCode.EPERM),
+            (b"!/", ErrorCode.EPERM),
+            (b"!/conn/7/!/bus/", ErrorCode.EPERM),
+        ),
+        *((b"!/conn/7/!/conn/8/", ErrorCode.EPERM), (b"k" * 4_097, ErrorCode.EMSGSIZE), (b"lab/oven", ErrorCode.EPERM)),
+        *((b"!/conn/7/lab/oven", ErrorCode.EPERM), (b"lab/*", ErrorCode.EPERM), (b"lab*", None), (b"*/oven", None)),
+    ],
+)
+def test_a_loss_can_be_reported_for_what_can_be_published(pattern: bytes, expected: ErrorCode | None) -> None:
+    access = AccessRules(KeySpace(), 4_096, Policy((PolicyRule("lab/", publish="deny"),)))
+    verdict = access.loss_report(pattern, PEER)
+    assert verdict.reason
+    assert verdict.code is expected
+
+
 def code(pattern: bytes, access: AccessRules = PLAIN) -> ErrorCode | None:
     """Return the error that PEER gets for *pattern*, None if it is allowed. The verdict must have a reason and be consistent."""
     verdict = access.subscription(pattern, PEER)

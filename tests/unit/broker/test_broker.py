@@ -146,7 +146,7 @@ def test_two_subscriptions_need_two_unsubscriptions_and_a_third_is_counted(bus: 
 # -- control messages
 
 
-@pytest.mark.parametrize("key", [b"!/bus/nothing", b"!/", b"!/cred/", b"!/bus/lost", b"!/bus/error", b"!/from/1", b"!/\xff"])
+@pytest.mark.parametrize("key", [b"!/bus/nothing", b"!/", b"!/cred/", b"!/bus/lost", b"!/bus/error", b"!/to/1", b"!/\xff"])
 @pytest.mark.parametrize("payload", [None, b"", b"x"])
 def test_an_unknown_reserved_control_message_is_only_an_error(bus: InProcessBus, key: bytes, payload: bytes | None) -> None:
     client = bus.client()

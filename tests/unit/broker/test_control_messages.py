@@ -73,6 +73,7 @@ def test_an_owner_gets_the_statistics_of_the_bus(bus: InProcessBus) -> None:
         "errors_told": 0,
         "unknown_unsubscriptions": 0,
         "quota_refusals": 0,
+        "reported_losses": 0,
         "configuration_faults": 0,
         "descriptor_senders": 0,
         "users_forgotten_early": 0,

@@ -128,6 +128,9 @@ def test_only_named_users_have_rights() -> None:
     assert [policy.may_see_presence(who) for who in (ALICE, BOB)] == [True, False]
     assert [policy.may_block_others(who) for who in (ALICE, BOB)] == [False, True]
     assert not Policy().may_block_others(Credentials(1, 0, 0))
+    assert not Policy().may_vouch(Credentials(1, 0, 0))
+    vouching = Policy((), RightsSettings(vouch=Subjects((), (101,))))
+    assert [vouching.may_vouch(who) for who in (ALICE, BOB)] == [False, True]
 
 
 def test_the_switch_gets_the_publish_rules_in_order() -> None:

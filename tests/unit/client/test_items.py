@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from sbusd.client import AsyncBus, Bus, Change, Gap, Message, Peer, PresenceEvent, ProtocolError, TimedOut
-from sbusd.client.items import presence_item
+from sbusd.client.items import TapRecord, presence_item, tap_item
+from sbusd.protocol.credentials import vouched_peer
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
 PAYLOAD = b'{"id":7,"cred":"!/cred/100/1000/42","time":1500000000}'
@@ -25,6 +26,20 @@ PEER = Peer(7, 1000, 100, 42, b"!/cred/100/1000/42")
 )
 def test_events(key: bytes, event: PresenceEvent) -> None:
     assert presence_item(Message(key, PAYLOAD)) == event
+
+
+ORIGIN = "!/host/alpha/!/cred/0/0/1"
+
+
+@pytest.mark.parametrize(
+    ("member", "sender"), [("", PEER), (f',"vouched":"{ORIGIN}"', vouched_peer(PEER, ORIGIN.encode())), (',"vouched":7', PEER)]
+)
+def test_the_message_of_a_record_has_its_author_and_the_record_its_connection(member: str, sender: Peer) -> None:
+    line = b'{"kind":"message","time":1500000000,"id":7,"cred":"!/cred/100/1000/42"%b}' % member.encode()
+    record = tap_item(Message(b"", line + b"\nMSG a\0hi"))
+    assert isinstance(record, TapRecord)
+    assert record.peer == PEER
+    assert record.message == Message(b"a", b"hi", sender)
 
 
 def test_missing_events_are_returned_as_a_gap() -> None:

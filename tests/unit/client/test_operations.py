@@ -91,6 +91,20 @@ def test_a_subscription_that_times_out_is_undone_when_its_outcome_is_known() -> 
     assert not inbox.is_begun
 
 
+def test_a_report_of_a_loss_is_sent_in_its_place() -> None:
+    session = Session()
+    operation = operations.report_lost(["a/*", b""], 3)
+    assert next(operation) == Send(b"CMSG lost/for\x003\0a/*\0")
+    result(operation)
+    assert not session.outgoing
+
+
+@pytest.mark.parametrize(("patterns", "count"), [([], 1), ([b"a\0b"], 1), ([b"a"], -1), ([b"a"], 10**15), ([b"a"] * 65, 1)])
+def test_an_invalid_report_of_a_loss_is_not_sent(patterns: list[bytes], count: int) -> None:
+    with pytest.raises(ProtocolError):
+        next(operations.report_lost(patterns, count))
+
+
 def test_a_subscription_begins_once() -> None:
     session = Session()
     inbox = session.new_inbox([b"a"])

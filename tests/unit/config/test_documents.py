@@ -40,6 +40,7 @@ policy = []
 presence = { users = ["root"] }
 tap = { groups = [5] }
 block_others = { users = [1], groups = [2] }
+vouch = { users = [3] }
 [limits]
 queue_packets = 3
 queue_bytes = "64MiB"
@@ -55,7 +56,7 @@ rate_per_cause_per_user = { burst = 1, interval = "2min" }
         allowed_users=(0, 1000, 1001),
         admins=(7,),
         protected_users=(8,),
-        rights=RightsSettings(Subjects((0,)), Subjects((), (5,)), Subjects((1,), (2,))),
+        rights=RightsSettings(Subjects((0,)), Subjects((), (5,)), Subjects((1,), (2,)), Subjects((3,))),
         limits=LimitSettings(queue_packets=3, queue_bytes=64 << 20, key_bytes=100, batch_packets=1, cache_bytes=1 << 30),
         log=LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=1, interval=120.0)),
     )

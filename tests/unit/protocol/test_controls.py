@@ -32,6 +32,7 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "TAP_OFF": b"tap/off",
         "PACE_ON": b"pace/on",
         "PACE_OFF": b"pace/off",
+        "LOST_FOR": b"lost/for",
         "BATCH_ON": b"batch/on",
         "BATCH_OFF": b"batch/off",
         "BATCH": b"!/batch",
@@ -45,6 +46,9 @@ def test_the_names_are_those_of_the_protocol() -> None:
     }
 
 
+_COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "LOST_", "BATCH_")
+
+
 def test_keys_of_replies_and_notifications_are_reserved_and_those_of_commands_are_not() -> None:
     for name, value in names().items():
-        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "BATCH_"))
+        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(_COMMANDS)

@@ -124,6 +124,10 @@ def test_other_explanations() -> None:
 def test_who_can_be_blocked_and_who_can_block_is_a_separate_line() -> None:
     allowed: dict[str, object] = {"allowed": True}
     assert blocking_lines({"waits_for_others": True, **allowed}) == ["Messages published with --wait wait for recipients of any user."]
+    assert blocking_lines({"waits_for_others": True, "may_vouch": True, **allowed})[1:] == [
+        "The user has the vouch right: it can publish in the name of others."
+    ]
+    assert blocking_lines({"waits_for_others": True, "may_vouch": False, **allowed})[1:] == []
     (line,) = blocking_lines({"waits_for_others": False, **allowed})
     assert line.endswith("of the same user only, because the key is private.")
     (line,) = blocking_lines({"blocks_others": True, **allowed})

@@ -1,0 +1,61 @@
+"""Publishing in the name of others, for services that pass messages on; the user of the service needs the right ``vouch``.
+
+The *origin* of a message is ``<words>/<cred>``: ``!/host/alpha/!/cred/1000/1000/19211`` is a process of the host alpha. Recipients that
+want senders get a :class:`~sbusd.protocol.credentials.Peer` with this origin. Spec: sbus-protocol(7) §6, ``!/from/``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sbusd.client.encoding import publication
+from sbusd.client.errors import PayloadTooLarge
+from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
+from sbusd.protocol.vouching import vouched_packet
+
+if TYPE_CHECKING:
+    from sbusd.client.asyncio.bus import AsyncBus
+    from sbusd.client.sync.bus import Bus
+
+_CACHED_HEADS = 1_024
+
+_PLAIN = publish_packet(b"")
+
+
+def vouched_publication(origin: bytes, key: str | bytes, payload: str | bytes = b"") -> bytes:
+    """Return the packet that publishes *payload* under *key* in the name of *origin*. It can be a part of a batch.
+
+    Raises:
+        PayloadTooLarge: no bus accepts a packet of that size.
+        ProtocolError: EINVAL or EMSGSIZE if *origin* is malformed or too long; EINVAL if *key* has a NUL, or a str is not UTF-8.
+    """
+    packet = _head(origin) + publication(key, payload)
+    if len(packet) > MAX_PACKET_BYTES:
+        raise PayloadTooLarge(len(packet), MAX_PACKET_BYTES)
+    return packet
+
+
+@lru_cache(_CACHED_HEADS)
+def _head(origin: bytes) -> bytes:
+    """Return the packet before the MSG packet in it. Raises ProtocolError if *origin* is malformed or too long."""
+    return vouched_packet(origin, _PLAIN).removesuffix(_PLAIN)
+
+
+def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: str | bytes = b"") -> None:
+    """Publish as :meth:`Bus.publish`, in the name of *origin*. If the bus refuses it, the next receive or ping raises the refusal.
+
+    Raises:
+        ProtocolError: *origin* is malformed.
+        PayloadTooLarge, TimedOut, Disconnected: as :meth:`Bus.publish`.
+    """
+    packet = vouched_publication(origin, key, payload)
+    if not bus._link.send_now(packet):
+        bus._link.send_later(packet)
+
+
+async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: str | bytes = b"") -> None:
+    """Do as :func:`publish_vouched` with an ``AsyncBus``. Raises what that raises."""
+    packet = vouched_publication(origin, key, payload)
+    if not bus._link.send_now(packet):
+        await bus._link.send_later(packet)
