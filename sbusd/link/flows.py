@@ -1,0 +1,112 @@
+"""Flows: which messages of this host share one sequence of numbers.
+
+A flow has the messages whose keys match the same wanted patterns, so that each receiver of a flow receives all of it, and its numbers
+have no gap for it. When a host begins to want a pattern, the pattern gets a new generation, and its messages go to new flows: no host
+joins a flow in its middle. Numbers of flows are never used again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sbusd.link.frames import MAX_FRAME_BYTES, Tail, encode_tail
+
+MAX_FLOWS = 4_096
+"""Flows that a host can have. Beyond them the oldest ends, and its messages go to a new flow."""
+
+LISTED = 3
+"""Heartbeats that list the last number of a flow after its last message. A receiver that misses all of them assumes a loss."""
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """One sequence of numbers, for *target* alone, or for all hosts if that is None. *last* is the number used last."""
+
+    number: int
+    target: str | None
+    key: bytes
+    last: int = 0
+    listings: int = 0
+    """Heartbeats that still have to list it."""
+
+    def take(self) -> int:
+        """Return the next number."""
+        self.last += 1
+        self.listings = LISTED
+        return self.last
+
+
+class FlowTable:
+    """The flows of this host."""
+
+    def __init__(self) -> None:
+        self.next = 1
+        """Number of the next new flow."""
+        self.cut = 0
+        """Flows that ended before LISTED heartbeats had listed their last number."""
+        self.ended = 0
+        """Flows that ended. After a change, `find` has to be asked again."""
+        self._open: OrderedDict[tuple[str | None, bytes], Flow] = OrderedDict()
+        self._listed: dict[str | None, dict[int, Flow]] = {}
+
+    @property
+    def floor(self) -> int:
+        """No flow with a lower number gets a further message, or is listed again."""
+        return next((flow.number for flow in self._open.values()), self.next)
+
+    def find(self, target: str | None, patterns: Iterable[bytes], key: bytes) -> Flow:
+        """Return the flow of messages for *target* that match exactly *patterns*, of which *key* is one. It is new if there is none."""
+        identity = (target, _digest(patterns))
+        flow = self._open.get(identity)
+        if flow is None:
+            flow = self._open[identity] = Flow(self.next, target, key)
+            self.next += 1
+            if len(self._open) > MAX_FLOWS:
+                self._end(self._open.popitem(last=False)[1])
+        return flow
+
+    def mark(self, flow: Flow) -> None:
+        """Have the next heartbeats list *flow*, after a number was taken."""
+        self._listed.setdefault(flow.target, {})[flow.number] = flow
+
+    def targets(self) -> list[str]:
+        """Return the hosts that have ever had flows of their own."""
+        return [target for target in self._listed if target is not None]
+
+    def forget(self, target: str) -> None:
+        """Stop heartbeats about flows for *target* alone."""
+        self._listed.pop(target, None)
+
+    def tails(self, target: str | None) -> bytes:
+        """Return the body of the next heartbeat about flows for *target*: at most 64 KiB; those listed before come first."""
+        listed = self._listed.get(target, {})
+        body: list[bytes] = []
+        size = 0
+        for flow in sorted(listed.values(), key=lambda flow: flow.listings):
+            tail = encode_tail(Tail(flow.number, flow.last, flow.key))
+            if size + len(tail) > MAX_FRAME_BYTES:
+                break
+            body.append(tail)
+            size += len(tail)
+            flow.listings -= 1
+            if not flow.listings:
+                del listed[flow.number]
+        return b"".join(body)
+
+    def _end(self, flow: Flow) -> None:
+        """Note that *flow* gets no further message."""
+        self.ended += 1
+        if self._listed.get(flow.target, {}).pop(flow.number, None) is not None:
+            self.cut += 1
+
+
+def _digest(patterns: Iterable[bytes]) -> bytes:
+    """Return a short name for a sequence of patterns, however long they are."""
+    digest = hashlib.sha256()
+    for pattern in patterns:
+        digest.update(len(pattern).to_bytes(4, "little"))
+        digest.update(pattern)
+    return digest.digest()[:16]

@@ -1,0 +1,280 @@
+"""What links send each other: a head of one line, and a body.
+
+The head is a letter and decimal numbers, separated by ``/``. Bodies: of `Data` the packets as in a batch of the bus; of `Changes` and
+`Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; the others have none. Parsing accepts exactly what
+encoding makes, and raises `FrameError` for all else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from sbusd.protocol.credentials import is_credential_prefix
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, parse_batch
+
+MAX_FRAME_BYTES = 65_536
+"""Largest body with more than one packet or line; a single packet can be as long as the bus permits."""
+
+MAX_BODY_BYTES = MAX_PACKET_BYTES + 1_024
+"""Largest body that a link accepts."""
+
+MAX_CREDENTIALS_BYTES = 256
+"""Longest credentials of a publisher that cross the network."""
+
+_HEAD = re.compile(rb"([A-Z])((?:/[0-9]{1,20}){1,8})")
+_LINE = struct.Struct("<cBH")
+_TAIL = struct.Struct("<QQH")
+_FROM = b"CMSG !/from/"
+_ORIGINS = re.compile(rb"[A-Za-z0-9_-]{1,63}|[A-Za-z0-9_-]{0,62}\*")
+
+
+class FrameError(ValueError):
+    """A head or body of another host is malformed."""
+
+
+class Data(NamedTuple):
+    """Messages of a flow, numbered from *number* without a gap."""
+
+    epoch: int
+    flow: int
+    number: int
+    messages: int
+
+
+class Changes(NamedTuple):
+    """What the sender wants from now on, or no longer; *version* is one more than before."""
+
+    epoch: int
+    version: int
+
+
+class Heartbeat(NamedTuple):
+    """The sender is alive. *interval*: until the next one, in ms; *losses*: how often it lost messages of unknown flows.
+
+    *digest* is that of all lines of its interest. No flow below *floor* will get a further message.
+    """
+
+    epoch: int
+    beat: int
+    interval: int
+    version: int
+    digest: int
+    losses: int
+    floor: int
+
+
+class Tails(NamedTuple):
+    """The last numbers of the flows for one host alone, sent with a heartbeat."""
+
+    epoch: int
+    beat: int
+
+
+class Request(NamedTuple):
+    """The sender asks for a snapshot (*rejoin* 0), or asks to be treated as a new receiver (1)."""
+
+    epoch: int
+    rejoin: int
+
+
+class Snapshot(NamedTuple):
+    """Part *part* of *parts*, from 0, of what the sender wants of the receiver; *digest* is that of all its lines."""
+
+    epoch: int
+    version: int
+    digest: int
+    part: int
+    parts: int
+
+
+class Applied(NamedTuple):
+    """The sender's bus has the subscriptions for *version* of the receiver's interest.
+
+    Flows from *first* on include it. *number* counts such frames; 1 means that earlier flows do not include the receiver. *refused*: lines
+    beyond the bounds. *beat* is the last heartbeat before.
+    """
+
+    epoch: int
+    receiver_epoch: int
+    version: int
+    number: int
+    first: int
+    refused: int
+    beat: int
+
+
+Head = Data | Changes | Heartbeat | Tails | Request | Snapshot | Applied
+
+_KINDS: dict[bytes, type[Head]] = {
+    b"D": Data,
+    b"I": Changes,
+    b"H": Heartbeat,
+    b"T": Tails,
+    b"Q": Request,
+    b"S": Snapshot,
+    b"A": Applied,
+}
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()}
+
+
+class Line(NamedTuple):
+    """Interest in the keys that *pattern* matches at the hosts whose name the segment *origins* matches."""
+
+    origins: bytes
+    pattern: bytes
+
+    def concerns(self, host: str) -> bool:
+        """Return whether *host* is one of the origins."""
+        before, star, _ = self.origins.partition(b"*")
+        name = host.encode("ascii")
+        return name.startswith(before) if star else name == before
+
+    def digest(self) -> int:
+        """Return a number of 64 bits; the digest of a set is the sum of those of its lines, modulo 2**64."""
+        return int.from_bytes(hashlib.sha256(self.origins + b"\0" + self.pattern).digest()[:8], "little")
+
+
+class Tail(NamedTuple):
+    """The last number of a flow, and a key of it; every key of a flow matches the same patterns."""
+
+    flow: int
+    last: int
+    key: bytes
+
+
+class Message(NamedTuple):
+    """A message in a frame: *packet* is its MSG packet; *credentials* are those of its publisher at its host, or empty."""
+
+    key: bytes
+    packet: bytes
+    credentials: bytes
+
+
+def is_origins(segment: bytes) -> bool:
+    """Return whether *segment* can name the origins of a line: a host, or the beginning of its name and a star."""
+    return _ORIGINS.fullmatch(segment) is not None
+
+
+def encode_head(head: Head) -> bytes:
+    """Return the one line for *head*."""
+    return b"/".join([_LETTERS[type(head)], *(b"%d" % number for number in head)])
+
+
+def parse_head(line: bytes) -> Head:
+    """Return the head in *line*. Raises FrameError."""
+    match = _HEAD.fullmatch(line)
+    kind = _KINDS.get(match[1]) if match else None
+    if match is None or kind is None:
+        raise FrameError(f"malformed head {line[:64]!r}")
+    numbers = [int(digits) for digits in match[2][1:].split(b"/")]
+    if len(numbers) != len(kind._fields) or max(numbers) >> 64:
+        raise FrameError(f"malformed head {line[:64]!r}")
+    return kind(*numbers)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the bytes of one message in a frame, without its length."""
+    return b"%b%b\0%b" % (_FROM, message.credentials, message.packet) if message.credentials else message.packet
+
+
+def join_body(packets: Iterable[bytes]) -> bytes:
+    """Return the body of a data frame."""
+    return b"".join([part for packet in packets for part in (len(packet).to_bytes(LENGTH_BYTES, "little"), packet)])
+
+
+def parse_messages(body: bytes, count: int) -> list[Message]:
+    """Return the *count* messages in the body of a data frame. Raises FrameError."""
+    _check_size(body)
+    messages: list[Message] = []
+    try:
+        for packet in parse_batch(body, 0):
+            if len(messages) == count:
+                raise FrameError(f"more than {count} messages in a frame of {count}")
+            messages.append(_parse_message(packet))
+    except ProtocolError as error:
+        raise FrameError(str(error)) from None
+    if len(messages) != count:
+        raise FrameError(f"{len(messages)} messages in a frame of {count}")
+    return messages
+
+
+def _parse_message(packet: bytes) -> Message:
+    """Return the message in one packet of a frame."""
+    credentials = b""
+    if packet.startswith(_FROM):
+        credentials, _, packet = packet[len(_FROM) :].partition(b"\0")
+        if len(credentials) > MAX_CREDENTIALS_BYTES or not is_credential_prefix(credentials):
+            raise FrameError(f"malformed credentials {credentials[:64]!r}")
+    key, nul, _ = packet[4:].partition(b"\0")
+    if not nul or not packet.startswith(b"MSG "):
+        raise FrameError(f"malformed message {packet[:64]!r}")
+    return Message(key, packet, credentials)
+
+
+def encode_line(line: Line, wanted: bool) -> bytes:
+    """Return the bytes of one line of interest."""
+    return _LINE.pack(b"+" if wanted else b"-", len(line.origins), len(line.pattern)) + line.origins + line.pattern
+
+
+def parse_lines(body: bytes) -> list[tuple[Line, bool]]:
+    """Return the lines of interest in *body*, each with whether it is wanted. Raises FrameError."""
+    _check_size(body)
+    lines: list[tuple[Line, bool]] = []
+    place = 0
+    while place < len(body):
+        sign, origins_size, pattern_size = _unpack(_LINE, body, place)
+        place += _LINE.size + origins_size + pattern_size
+        origins, pattern = body[place - origins_size - pattern_size : place - pattern_size], body[place - pattern_size : place]
+        if place > len(body) or sign not in b"+-" or b"\0" in pattern or pattern_size > MAX_KEY_BYTES or not is_origins(origins):
+            raise FrameError(f"malformed line of interest at byte {place}")
+        lines.append((Line(origins, pattern), sign == b"+"))
+    return lines
+
+
+def encode_tail(tail: Tail) -> bytes:
+    """Return the bytes of one tail."""
+    return _TAIL.pack(tail.flow, tail.last, len(tail.key)) + tail.key
+
+
+def parse_tails(body: bytes) -> Iterator[Tail]:
+    """Yield the tails in *body*. Raises FrameError, after those before the malformed one."""
+    _check_size(body)
+    place = 0
+    while place < len(body):
+        flow, last, size = _unpack(_TAIL, body, place)
+        place += _TAIL.size + size
+        key = body[place - size : place]
+        if place > len(body) or b"\0" in key:
+            raise FrameError(f"malformed flow at byte {place}")
+        yield Tail(flow, last, key)
+
+
+def chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield bodies of whole *parts*, each at most 64 KiB unless a single part is longer."""
+    body: list[bytes] = []
+    size = 0
+    for part in parts:
+        if body and size + len(part) > MAX_FRAME_BYTES:
+            yield b"".join(body)
+            body, size = [], 0
+        body.append(part)
+        size += len(part)
+    if body:
+        yield b"".join(body)
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MAX_BODY_BYTES:
+        raise FrameError(f"body too long: {len(body)} bytes, at most {MAX_BODY_BYTES} are allowed")
+
+
+def _unpack(form: struct.Struct, body: bytes, place: int) -> tuple[Any, ...]:
+    if place + form.size > len(body):
+        raise FrameError(f"truncated at byte {place}")
+    return form.unpack_from(body, place)

@@ -1,0 +1,238 @@
+"""Messages of one other host: gaps, duplicates, the check of the import, and the keys that they get here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from sbusd.link.counters import HostCounters
+from sbusd.link.flows import LISTED, MAX_FLOWS
+from sbusd.link.frames import Data, Line, Message, Tail
+from sbusd.link.local_interest import HOSTED_HEAD
+from sbusd.link.outgoing import is_secret
+from sbusd.link.rules import Rules
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES
+
+MAX_COUNT = 0xFFFF_FFFF
+"""Largest number of lost messages that is believed. Beyond it the number is unknown."""
+
+MAX_PENDING = 65_536
+"""Gaps that are remembered for lines that the host has not confirmed yet. Beyond them their number is unknown."""
+
+
+class Deliver(Protocol):
+    """Where messages and losses go, in order."""
+
+    def publish(self, packets: list[bytes]) -> None:
+        """Publish packets on the local bus."""
+
+    def report_lost(self, lines: Iterable[Line], count: int) -> None:
+        """Report *count* lost messages, or an unknown number (0), to the clients that need one of *lines*."""
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What is known of a flow: the last number that came or was reported as lost, and one of its keys."""
+
+    key: bytes
+    last: int = 0
+
+
+class Incoming:
+    """The flows of one host, *origin*. *matching* returns this host's lines of interest that match a key of it."""
+
+    def __init__(
+        self, rules: Rules, origin: str, matching: Callable[[bytes], list[Line]], deliver: Deliver, counters: HostCounters
+    ) -> None:
+        self._rules = rules
+        self._origin = origin
+        self._matching = matching
+        self._deliver = deliver
+        self._counters = counters
+        self._head = HOSTED_HEAD + origin.encode("ascii") + b"/"
+        self._flows: dict[int, _Flow] = {}
+        self._floor = 0
+        self._beats: dict[str, int] = {}
+        self._losses = 0
+        self._pending: dict[Line, dict[int, int]] = {}
+        """Missing messages by flow, for lines of which it is unknown whether the flow includes them."""
+        self._pending_count = 0
+        self._pending_overflow = False
+        self.served: dict[Line, int] = {}
+        """Lines that the host has confirmed, with the first flow that includes each."""
+
+    def reset(self) -> None:
+        """Forget everything, because the host runs from scratch; report an unknown loss to all lines that it served."""
+        self.report_unknown(self.served)
+        self.served.clear()
+        self._flows.clear()
+        self._beats.clear()
+        self._pending.clear()
+        self._pending_count, self._pending_overflow = 0, False
+        self._floor = self._losses = 0
+
+    def report_unknown(self, lines: Iterable[Line]) -> None:
+        """Report that an unknown number of messages for *lines* may be missing."""
+        lines = list(lines)
+        if lines:
+            self._counters.unknown_losses += 1
+            self._deliver.report_lost(lines, 0)
+
+    def data(self, head: Data, messages: list[Message], *, direct: bool) -> None:
+        """Handle a frame. *direct*: it came for this host alone, so private messages are allowed in it."""
+        self._counters.frames += 1
+        flow = self._flow(head.flow, b"!/cred/" if is_secret(messages[0].key) else messages[0].key)
+        end = head.number + head.messages - 1
+        if flow is None or not head.number or end <= flow.last:
+            self._counters.duplicates += head.messages
+            return
+        fresh = messages[max(0, flow.last + 1 - head.number) :]
+        self._counters.duplicates += head.messages - len(fresh)
+        self._advance(head.flow, flow, head.number - 1)
+        flow.last = end
+        packets: list[bytes] = []
+        size = 0
+        for message in fresh:
+            packet = self._packet(message, direct)
+            if packet is None:
+                continue
+            if not packet or len(packet) > MAX_PACKET_BYTES:
+                # Its head here is longer than at its origin.
+                self._publish(packets)
+                packets, size = [], 0
+                self._counters.too_long += 1
+                self._lose(head.flow, flow, 1)
+                continue
+            if packets and size + len(packet) > MAX_BATCH_BYTES:
+                self._publish(packets)
+                packets, size = [], 0
+            packets.append(packet)
+            size += len(packet) + 4
+        self._publish(packets)
+
+    def heartbeat(self, beat: int, losses: int, floor: int, tails: Iterator[Tail]) -> None:
+        """Handle a heartbeat for all hosts."""
+        if losses != self._losses:
+            self._losses = losses
+            self.report_unknown(self.served)
+        self.tails("all", beat, tails)
+        if floor > self._floor:
+            self._floor = floor
+            for number in [number for number in self._flows if number < floor]:
+                del self._flows[number]
+
+    def tails(self, scope: str, beat: int, tails: Iterator[Tail]) -> None:
+        """Handle the last numbers of flows in heartbeat *beat* of *scope*, ``all`` or ``direct``."""
+        before = self._beats.get(scope)
+        self._beats[scope] = beat
+        if before is not None and (beat - before > LISTED or beat < before):
+            self.report_unknown(self.served)
+        for tail in tails:
+            flow = self._flow(tail.flow, tail.key)
+            if flow is not None:
+                self._advance(tail.flow, flow, tail.last)
+
+    def applied(self, lines: Iterable[Line], first: int, beat: int) -> None:
+        """Note that flows from *first* on include *lines*, and that heartbeats after *beat* list them."""
+        lines = list(lines)
+        for line in lines:
+            self.served[line] = first
+            count = sum(count for number, count in self._forget_pending(line).items() if number >= first)
+            if count:
+                self._report([line], count)
+        if self._pending_overflow:
+            self._pending_overflow = False
+            self.report_unknown(lines)
+        for scope in ("all", "direct"):
+            self._beats.setdefault(scope, beat)
+
+    def withdrawn(self, line: Line) -> None:
+        """Note that nothing more is wanted for *line*."""
+        self.served.pop(line, None)
+        self._forget_pending(line)
+
+    def _forget_pending(self, line: Line) -> dict[int, int]:
+        """Return the gaps that waited for *line*, by flow."""
+        gaps = self._pending.pop(line, {})
+        self._pending_count -= len(gaps)
+        return gaps
+
+    def _flow(self, number: int, key: bytes) -> _Flow | None:
+        """Return the flow with that number, or None if it has ended."""
+        flow = self._flows.get(number)
+        if flow is None and number >= self._floor:
+            flow = self._flows[number] = _Flow(key)
+            if len(self._flows) > 2 * MAX_FLOWS:
+                self._floor = sorted(self._flows)[MAX_FLOWS]
+                self._flows = {each: kept for each, kept in self._flows.items() if each >= self._floor}
+                flow = self._flows.get(number)
+        return flow
+
+    def _advance(self, number: int, flow: _Flow, last: int) -> None:
+        """Report what is missing of *flow* up to the number *last*."""
+        if last > flow.last:
+            count = last - flow.last
+            flow.last = last
+            self._lose(number, flow, count)
+
+    def _lose(self, number: int, flow: _Flow, count: int) -> None:
+        """Report *count* lost messages of *flow* to those lines that it includes, and keep the number for those still unknown."""
+        if flow.key == b"!/cred/":
+            self._counters.lost_secrets += min(count, MAX_COUNT)
+            return
+        included = []
+        for line in self._matching(flow.key):
+            first = self.served.get(line)
+            if first is None:
+                self._postpone(line, number, count)
+            elif number >= first:
+                included.append(line)
+        if included:
+            self._report(included, count)
+
+    def _postpone(self, line: Line, number: int, count: int) -> None:
+        """Remember a gap until the host confirms *line*."""
+        gaps = self._pending.setdefault(line, {})
+        if number not in gaps:
+            if self._pending_count >= MAX_PENDING:
+                self._pending_overflow = True
+                return
+            self._pending_count += 1
+        gaps[number] = gaps.get(number, 0) + count
+
+    def _report(self, lines: list[Line], count: int) -> None:
+        if count > MAX_COUNT:
+            self.report_unknown(lines)
+        else:
+            self._counters.lost += count
+            self._deliver.report_lost(lines, count)
+
+    def _publish(self, packets: list[bytes]) -> None:
+        if packets:
+            self._counters.messages += len(packets)
+            self._counters.bytes += sum(map(len, packets))
+            self._deliver.publish(packets)
+
+    def _packet(self, message: Message, direct: bool) -> bytes | None:
+        """Return the packet for the local bus, None if the rules do not let it in, or nothing if its key is too long."""
+        key = message.key
+        if key.startswith(b"!/"):
+            own = bool(self._rules.secret_head) and key.startswith(self._rules.secret_head)
+            if not direct or own or not self._rules.exchanges_secrets(self._origin) or not is_secret(key):
+                self._counters.refused_secrets += 1
+                return None
+            local = key
+        else:
+            rule = self._rules.import_of(self._origin, key)
+            if rule is None:
+                self._counters.refused_by_import += 1
+                return None
+            local = key if rule.shared else self._head + key
+        if len(local) > MAX_KEY_BYTES:
+            return b""
+        packet = b"MSG " + local + message.packet[4 + len(key) :]
+        if not message.credentials:
+            return packet
+        return b"CMSG !/from/!/host/%b/%b\0%b" % (self._origin.encode("ascii"), message.credentials, packet)

@@ -1,0 +1,157 @@
+"""What the clients of this host want of other hosts: their patterns, as lines of interest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sbusd.link.frames import Line, is_origins
+from sbusd.link.patterns import intersection
+from sbusd.link.rules import Import, Rules
+
+HOSTED_HEAD = b"host/"
+"""``host/<origin>/<key>`` is the key of a message of another host."""
+
+WITHDRAW_AFTER = 1.0
+"""Seconds for which a pattern stays announced after its last client is gone."""
+
+MAX_PATTERNS = 4_096
+MAX_PATTERN_BYTES = 1 << 20
+"""Bounds for the patterns of all local clients. Each client can use at most as many as it leaves free."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One pattern: the clients that have it, and the lines that it needs. *until*: when to withdraw it, in seconds."""
+
+    lines: tuple[Line, ...]
+    clients: set[int] = field(default_factory=set)
+    until: float | None = None
+    inherited: bool = False
+    """Whether a client had it before this link asked the bus, so that earlier messages may be missing."""
+
+
+class LocalInterest:
+    """Counts clients for each pattern."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._entries: dict[bytes, _Entry] = {}
+        self._by_client: dict[int, set[bytes]] = {}
+        self._by_line: dict[Line, set[bytes]] = {}
+        self._ending: set[bytes] = set()
+        self._bytes = 0
+        self.is_inheriting = True
+        """Whether reported patterns are those that clients had before."""
+        self.changed: set[Line] = set()
+        """Lines that may have become wanted, or unwanted, since the caller last cleared it."""
+
+    @property
+    def next_end(self) -> float | None:
+        """When `expire` has something to do, in seconds."""
+        return min((end for each in self._ending if (end := self._entries[each].until) is not None), default=None)
+
+    def add(self, client: int, pattern: bytes) -> bool:
+        """Note that *client* has *pattern*. Return False if that exceeds the bounds; then no other host gets to know it."""
+        entry = self._entries.get(pattern)
+        if entry is None:
+            lines = wanted_lines(self._rules, pattern)
+            if not lines:
+                return True
+            own = len(self._by_client.get(client, ()))
+            if own >= MAX_PATTERNS - len(self._entries) or self._bytes + len(pattern) > MAX_PATTERN_BYTES:
+                return False
+            entry = self._entries[pattern] = _Entry(lines, inherited=self.is_inheriting)
+            self._bytes += len(pattern)
+            for line in lines:
+                self._by_line.setdefault(line, set()).add(pattern)
+                self.changed.add(line)
+        entry.clients.add(client)
+        entry.until = None
+        self._ending.discard(pattern)
+        self._by_client.setdefault(client, set()).add(pattern)
+        return True
+
+    def remove(self, client: int, pattern: bytes, now: float) -> None:
+        """Note that *client* has *pattern* no longer; *now* is in seconds."""
+        entry = self._entries.get(pattern)
+        if entry is None or client not in entry.clients:
+            return
+        entry.clients.remove(client)
+        self._by_client[client].discard(pattern)
+        if not self._by_client[client]:
+            del self._by_client[client]
+        if not entry.clients:
+            entry.until = now + WITHDRAW_AFTER
+            self._ending.add(pattern)
+
+    def remove_client(self, client: int, now: float) -> None:
+        """Note that *client* has disconnected."""
+        for pattern in list(self._by_client.get(client, ())):
+            self.remove(client, pattern, now)
+
+    def remove_all(self, now: float) -> None:
+        """Note that nothing is known about the clients any more."""
+        for client in list(self._by_client):
+            self.remove_client(client, now)
+
+    def expire(self, now: float) -> None:
+        """Forget the patterns whose last client has been gone for a second."""
+        for pattern in [each for each in self._ending if (end := self._entries[each].until) is not None and end <= now]:
+            self._ending.remove(pattern)
+            self._bytes -= len(pattern)
+            for line in self._entries.pop(pattern).lines:
+                self._by_line[line].remove(pattern)
+                if not self._by_line[line]:
+                    del self._by_line[line]
+                self.changed.add(line)
+
+    def is_wanted(self, line: Line) -> bool:
+        """Return whether a local pattern needs *line*."""
+        return line in self._by_line
+
+    def patterns(self, line: Line) -> list[bytes]:
+        """Return the local patterns that need *line*, sorted."""
+        return sorted(self._by_line.get(line, ()))
+
+    def inherited(self, line: Line) -> list[bytes]:
+        """Return those of `patterns` whose clients may have missed messages before this link ran."""
+        return [pattern for pattern in self.patterns(line) if self._entries[pattern].inherited]
+
+    def all_patterns(self) -> list[bytes]:
+        """Return all local patterns that concern other hosts, sorted."""
+        return sorted(self._entries)
+
+
+def wanted_lines(rules: Rules, pattern: bytes) -> tuple[Line, ...]:
+    """Return the lines of interest for a local *pattern*: its intersection with each import, for the hosts that it names.
+
+    Without a shared import, only a pattern whose first segment is literally ``host`` has any.
+    """
+    lines: set[Line] = set()
+    for rule in rules.imports:
+        origins, wanted = (b"*", pattern) if rule.shared else _split_hosted(pattern)
+        both = intersection(wanted, rule.keys) if wanted is not None else None
+        if both is not None:
+            lines.update(Line(each, both) for each in _origins(rules, rule, origins))
+    return tuple(sorted(lines))
+
+
+def _split_hosted(pattern: bytes) -> tuple[bytes, bytes | None]:
+    """Return the segment for the origin in ``host/<origin>/<key pattern>``, and the pattern for keys there, or None."""
+    if not pattern.startswith(HOSTED_HEAD):
+        return b"", None
+    origins, slash, rest = pattern[len(HOSTED_HEAD) :].partition(b"/")
+    if not origins and not slash:
+        return b"*", b""
+    return origins, rest if slash else None
+
+
+def _origins(rules: Rules, rule: Import, origins: bytes) -> list[bytes]:
+    """Return the origins to name in lines: those of *rule* that the segment *origins* matches, or the segment itself."""
+    before, star, after = origins.partition(b"*")
+    segment = Line(before + star, b"")
+    if after.strip(b"*") or not is_origins(segment.origins):
+        return []
+    if rule.hosts is None:
+        return [] if segment.origins == rules.host.encode() else [segment.origins]
+    return [host.encode() for host in sorted(rule.hosts) if host != rules.host and segment.concerns(host)]

@@ -1,0 +1,213 @@
+"""Messages of this host for others: rules, numbers, frames, and the spool while the network is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbusd.link.counters import LinkCounters
+from sbusd.link.flows import Flow, FlowTable
+from sbusd.link.frames import MAX_CREDENTIALS_BYTES, MAX_FRAME_BYTES, Data, Message, encode_head, encode_message, join_body
+from sbusd.link.ports import Network
+from sbusd.link.remote_interest import RemoteInterest
+from sbusd.link.rules import Export, Rules
+from sbusd.link.spool import Frame, Spool
+from sbusd.link.subjects import Subjects
+from sbusd.protocol.credentials import is_credential_prefix
+from sbusd.protocol.keys import SECRET_HEAD, KeySpace
+from sbusd.protocol.packets import LENGTH_BYTES
+
+MAX_ROUTE_BYTES = 1 << 20
+"""Bytes of keys whose flows are remembered."""
+
+_KEYS = KeySpace()
+
+
+class _Rate:
+    """A token bucket of one second for one export."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._tokens = float(rate)
+        self._filled = 0.0
+
+    def take(self, now: float) -> bool:
+        """Use one message of the rate, and return whether there was one. *now* is in seconds."""
+        self._tokens = min(self._rate, self._tokens + max(0.0, now - self._filled) * self._rate)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+@dataclass(slots=True)
+class _OpenFrame:
+    """A frame that can get further messages of its flow with the same subject."""
+
+    flow: Flow
+    subject: str
+    number: int
+    packets: list[bytes]
+    size: int = 0
+
+
+class Outgoing:
+    """Sends messages of the local bus. A message that is lost here uses up a number, so its receivers see a gap."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        epoch: int,
+        interest: RemoteInterest,
+        network: Network,
+        counters: LinkCounters,
+        *,
+        is_present: Callable[[str], bool],
+    ) -> None:
+        """*is_present*: whether a host is known to receive, so that private messages for it can be numbered."""
+        self.flows = FlowTable()
+        self._rules = rules
+        self._epoch = epoch
+        self._interest = interest
+        self._network = network
+        self._counters = counters
+        self._is_present = is_present
+        self._subjects = Subjects(rules.realm, rules.host)
+        self._spool = Spool(rules.spool_bytes)
+        self._rates = {id(rule): _Rate(rule.rate) for rule in rules.exports if rule.rate is not None}
+        self._routes: dict[bytes, tuple[Export, str, list[Flow]]] = {}
+        self._routes_bytes = 0
+        self._routes_version = (-1, 0)
+        self._open: dict[int, _OpenFrame] = {}
+        self._connected = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a frame waits for `flush`."""
+        return bool(self._open)
+
+    @property
+    def spooled_bytes(self) -> int:
+        """Bytes that wait for the network."""
+        return self._spool.bytes
+
+    def send(self, key: bytes, packet: bytes, credentials: bytes, now: float) -> None:
+        """Put the MSG *packet* into frames for all hosts that want it; *now* is in seconds."""
+        if self._rules.secret_head and key.startswith(self._rules.secret_head):
+            self._send_secret(key, packet, credentials)
+            return
+        export, subject, flows = self._route(key)
+        if export is None:
+            self._counters.not_exported += 1
+            return
+        if not flows:
+            self._counters.not_wanted += 1
+            return
+        rate = self._rates.get(id(export))
+        if len(packet) - len(key) - 5 > export.max_payload:
+            self._counters.too_long += 1
+            self._skip(flows)
+        elif rate is not None and not rate.take(now):
+            self._counters.over_rate += 1
+            self._skip(flows)
+        else:
+            self._counters.messages += 1
+            encoded = _encoded(key, packet, credentials)
+            for flow in flows:
+                self._append(flow, subject if flow.target is None else self._subjects.direct(flow.target), encoded)
+
+    def flush(self) -> None:
+        """Send all frames, or spool them while the network is away."""
+        for number in list(self._open):
+            self._close(number)
+
+    def connected(self) -> None:
+        """Send what the spool has kept, and from now on everything directly."""
+        self.flush()
+        self._connected = True
+        for frame in self._spool.take():
+            self._publish(frame)
+
+    def disconnected(self) -> None:
+        """Spool frames from now on."""
+        self._connected = False
+
+    def _route(self, key: bytes) -> tuple[Export | None, str, list[Flow]]:
+        """Return the rule, subject and flows for *key*."""
+        version = (self._interest.version, self.flows.ended)
+        if self._routes_version != version or self._routes_bytes > MAX_ROUTE_BYTES:
+            # A key can be in another flow from now on: its earlier messages have to leave first.
+            self.flush()
+            self._routes.clear()
+            self._routes_bytes = 0
+            self._routes_version = version
+        route = self._routes.get(key)
+        if route is not None:
+            return route
+        export = self._rules.export_of(key)
+        if export is None:
+            return None, "", []
+        flows = [self.flows.find(target, names, key) for target, names in self._interest.match(key, export)]
+        self._routes[key] = export, self._subjects.message(key), flows
+        self._routes_bytes += len(key) + 512
+        return self._routes[key]
+
+    def _send_secret(self, key: bytes, packet: bytes, credentials: bytes) -> None:
+        """Send the private message within *key* to the one host that it names."""
+        name, _, inner = key[len(self._rules.secret_head) :].partition(b"/")
+        target = name.decode("ascii", "replace")
+        if not (self._is_present(target) and self._rules.exchanges_secrets(target) and is_secret(inner)):
+            self._counters.refused_secrets += 1
+            return
+        self._counters.messages += 1
+        flow = self.flows.find(target, [], b"!/cred/")
+        self._append(flow, self._subjects.direct(target), _encoded(inner, b"MSG %b%b" % (inner, packet[4 + len(key) :]), credentials))
+
+    def _skip(self, flows: list[Flow]) -> None:
+        for flow in flows:
+            # The next message is not the successor of the last one in the open frame.
+            self._close(flow.number)
+            flow.take()
+            self.flows.mark(flow)
+
+    def _append(self, flow: Flow, subject: str, packet: bytes) -> None:
+        frame = self._open.get(flow.number)
+        size = len(packet) + LENGTH_BYTES
+        if frame is not None and (frame.subject != subject or frame.size + size > MAX_FRAME_BYTES):
+            self._close(flow.number)
+            frame = None
+        number = flow.take()
+        self.flows.mark(flow)
+        if frame is None:
+            frame = self._open[flow.number] = _OpenFrame(flow, subject, number, [])
+        frame.packets.append(packet)
+        frame.size += size
+
+    def _close(self, number: int) -> None:
+        frame = self._open.pop(number, None)
+        if frame is None:
+            return
+        head = encode_head(Data(self._epoch, number, frame.number, len(frame.packets)))
+        ready = Frame(frame.subject, head, join_body(frame.packets), len(frame.packets))
+        if self._connected:
+            self._publish(ready)
+        else:
+            self._counters.spooled += ready.messages
+            self._counters.spool_dropped += self._spool.add(ready)
+
+    def _publish(self, frame: Frame) -> None:
+        self._counters.frames += 1
+        self._counters.bytes += len(frame.body)
+        self._network.publish(frame.subject, frame.head, frame.body)
+
+
+def is_secret(key: bytes) -> bool:
+    """Return whether *key* is a whole private key to which clients may publish."""
+    return key.startswith(SECRET_HEAD) and _KEYS.is_publishable(key)
+
+
+def _encoded(key: bytes, packet: bytes, credentials: bytes) -> bytes:
+    """Return a message for a frame; credentials that other hosts would not accept are left out."""
+    valid = len(credentials) <= MAX_CREDENTIALS_BYTES and is_credential_prefix(credentials)
+    return encode_message(Message(key, packet, credentials if valid else b""))

@@ -1,0 +1,138 @@
+"""The other hosts of the realm: which are alive, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sbusd.link.counters import HostCounters, LinkCounters
+from sbusd.link.frames import Line
+from sbusd.link.incoming import Incoming
+from sbusd.link.rules import Rules
+
+MAX_PEERS = 1_024
+"""Hosts that a link knows. Beyond them a new host takes the record of one that is gone, or is ignored."""
+
+MIN_INTERVAL = 2.0
+MAX_INTERVAL = 60.0
+"""Bounds for the time between heartbeats, in seconds."""
+
+MISSED = 3
+"""Missing heartbeats after which a host is gone."""
+
+HOSTS_PER_SECOND = 50
+"""Heartbeats in a second that each host receives, in a large realm."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One other host. Times are in seconds of `Peers.clock`."""
+
+    name: str
+    counters: HostCounters
+    incoming: Incoming
+    epoch: int = 0
+    is_alive: bool = False
+    heard: float = 0.0
+    interval: float = MIN_INTERVAL
+    # What it wants of this host.
+    version: int = 0
+    digest: int = 0
+    confirmations: int = 0
+    """`Applied` frames sent since this host was last forgotten."""
+    refused: int = 0
+    parts: list[tuple[Line, bool]] = field(default_factory=list)
+    """Lines of a snapshot of which more parts are to come, *part* being the next."""
+    part: int = 0
+    part_of: int = 0
+    """Version of that snapshot."""
+    is_asked: bool = False
+    """Whether it was asked for a snapshot."""
+    request_at: float = 0.0
+    """When it may be asked again."""
+    changes: float = 0.0
+    """Lines that it may still change now, at *changes_at*."""
+    changes_at: float = -1e9
+    rejoin_at: float = 0.0
+    """When it may ask again to be treated as a new receiver."""
+    # What it confirmed of what this host wants.
+    confirmed: int = 0
+    """Number of its last `Applied` frame."""
+    is_rejoining: bool = False
+    """Whether this host asked it to begin again."""
+    needs_snapshot: bool = False
+    snapshot_at: float = 0.0
+    """When it may get the next snapshot."""
+    unconfirmed_beats: int = 0
+
+
+class Peers:
+    """All known hosts. The clock stops while this process does not run, or has no network: then the silence is not theirs."""
+
+    def __init__(self, rules: Rules, counters: LinkCounters, incoming: Callable[[str, HostCounters], Incoming]) -> None:
+        """*incoming* makes the receiving side for a host."""
+        self._rules = rules
+        self._counters = counters
+        self._incoming = incoming
+        self._peers: dict[str, Peer] = {}
+        self.clock = 0.0
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    def get(self, name: str) -> Peer | None:
+        """Return the host with that name, if it is known."""
+        return self._peers.get(name)
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether that host is known and not gone."""
+        peer = self._peers.get(name)
+        return peer is not None and peer.is_alive
+
+    def find(self, name: str) -> Peer | None:
+        """Return the host with that name, new if necessary, or None if no rule names it or there are too many."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            return peer
+        if not self._is_named(name) or not self._has_space():
+            self._counters.hosts_refused += 1
+            return None
+        counters = self._counters.hosts.setdefault(name, HostCounters())
+        peer = self._peers[name] = Peer(name, counters, self._incoming(name, counters), heard=self.clock)
+        return peer
+
+    def advance(self, seconds: float) -> None:
+        """Let the clock go on, at most by one heartbeat."""
+        self.clock += min(max(0.0, seconds), self.interval)
+
+    def silent(self) -> list[Peer]:
+        """Return the hosts that have just missed three heartbeats; they are not alive any more."""
+        gone = [peer for peer in self if peer.is_alive and self.clock - peer.heard > MISSED * peer.interval]
+        for peer in gone:
+            peer.is_alive = False
+            peer.counters.silences += 1
+        return gone
+
+    def restart_clocks(self) -> None:
+        """Give every host the time for three heartbeats from now on."""
+        for peer in self:
+            peer.heard = self.clock
+
+    @property
+    def interval(self) -> float:
+        """Seconds between heartbeats of this host: 2, or in large realms more, so that nobody receives more than 50 in a second."""
+        return min(MAX_INTERVAL, max(MIN_INTERVAL, sum(peer.is_alive for peer in self) / HOSTS_PER_SECOND))
+
+    def _is_named(self, name: str) -> bool:
+        sent = any(rule.permits(name) for rule in self._rules.exports)
+        return sent or any(rule.permits(name) for rule in self._rules.imports) or self._rules.exchanges_secrets(name)
+
+    def _has_space(self) -> bool:
+        if len(self._peers) < MAX_PEERS:
+            return True
+        gone = min((peer for peer in self if not peer.is_alive), key=lambda peer: peer.heard, default=None)
+        if gone is None:
+            return False
+        gone.incoming.reset()
+        del self._peers[gone.name], self._counters.hosts[gone.name]
+        return True

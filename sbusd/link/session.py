@@ -1,0 +1,363 @@
+"""The link protocol as a whole, without I/O: what happens on the network and on the local bus, and what follows from it.
+
+The adapters report events, and call `Session.tick` after each batch of them and at `Session.next_tick`. Times are in seconds of a clock
+that never goes back. `Session.restarted` has to be called for each new connection to the bus, also for the first; then
+`Session.subscribed` for each pattern that clients already have, before the acknowledgement that it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sbusd.link.announcements import Announcements
+from sbusd.link.counters import HostCounters, LinkCounters
+from sbusd.link.frames import (
+    Applied,
+    Changes,
+    Data,
+    FrameError,
+    Head,
+    Heartbeat,
+    Line,
+    Request,
+    Snapshot,
+    Tails,
+    encode_head,
+    parse_head,
+    parse_messages,
+    parse_tails,
+)
+from sbusd.link.incoming import Incoming
+from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
+from sbusd.link.local_interest import LocalInterest
+from sbusd.link.outgoing import Outgoing
+from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
+from sbusd.link.ports import LocalBus, Network
+from sbusd.link.remote_interest import RemoteInterest
+from sbusd.link.rules import Rules
+from sbusd.link.subjects import Arrival, Subjects
+
+MAX_SYNCS = 1_024
+"""Calls of `Session.sync` that can wait."""
+
+UNCONFIRMED_BEATS = 2
+"""Heartbeats of a host that did not confirm a line, after which it is asked to begin again."""
+
+_BY_KIND: dict[str, tuple[type, ...]] = {
+    "m": (Data,),
+    "i": (Changes,),
+    "h": (Heartbeat,),
+    "x": (Data, Tails, Request, Snapshot, Applied),
+}
+
+
+class Session:
+    """One link. Implements `NetworkEvents` and `LocalBusEvents`."""
+
+    def __init__(self, rules: Rules, epoch: int, network: Network, bus: LocalBus, now: float) -> None:
+        """*epoch* is greater than in earlier runs on this host, such as the time of the start in ns; it has 64 bits."""
+        self.counters = LinkCounters()
+        self._rules = rules
+        self._epoch = epoch
+        self._network = network
+        self._bus = bus
+        self._now = now
+        self._subjects = Subjects(rules.realm, rules.host)
+        self._local = LocalInterest(rules)
+        self._announcements = Announcements(self._local, self._subjects, network, epoch)
+        self._peers = Peers(rules, self.counters, self._make_incoming)
+        self._remote = RemoteInterest(rules, bus)
+        self._outgoing = Outgoing(rules, epoch, self._remote, network, self.counters, is_present=self._peers.is_alive)
+        self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=network, bus=bus)
+        self._is_connected = False
+        self._next_beat = now
+        self._losses = 0
+        self._restarts = 0
+        self._syncs: list[Callable[[], None]] = []
+
+    # What the process calls.
+
+    def tick(self, now: float) -> None:
+        """Do what is due at *now*, and send what events have made ready."""
+        if self._is_connected:
+            self._peers.advance(now - self._now)
+        self._now = max(self._now, now)
+        self._local.expire(self._now)
+        self._withdrawn(self._announcements.step(self._now))
+        self._receiver.begin()
+        self._outgoing.flush()
+        if self._is_connected:
+            self._answer_requests()
+            if self._now >= self._next_beat:
+                self._beat()
+        self._answer_syncs()
+
+    def next_tick(self) -> float | None:
+        """Return when `tick` has to be called at the latest, or None if only an event can make it necessary."""
+        if self._outgoing.is_pending:
+            return self._now
+        times = [self._local.next_end, self._announcements.next_step]
+        if self._is_connected:
+            times.append(self._next_beat)
+        return min((time for time in times if time is not None), default=None)
+
+    def sync(self, done: Callable[[], None]) -> bool:
+        """Call *done* once every live host has confirmed what is wanted of it now. Return False if too many calls wait."""
+        if len(self._syncs) >= MAX_SYNCS:
+            return False
+        self._syncs.append(done)
+        return True
+
+    def live_hosts(self) -> list[str]:
+        """Return the names of the hosts that are alive, sorted."""
+        return sorted(peer.name for peer in self._peers if peer.is_alive)
+
+    @property
+    def spooled_bytes(self) -> int:
+        """Bytes that wait for the network."""
+        return self._outgoing.spooled_bytes
+
+    # Events of the network.
+
+    def connected(self) -> None:
+        """The network is usable: subscribe to everything; frames and heartbeats follow after a barrier."""
+        self.counters.connections += 1
+        self._is_connected = self._receiver.is_connected = True
+        self._peers.restart_clocks()
+        for subject in self._subjects.always:
+            self._network.subscribe(subject)
+        self._announcements.connected()
+        self._outgoing.connected()
+        self._network.barrier(0)
+
+    def disconnected(self, reason: str) -> None:
+        """The network is not usable: spool what clients publish."""
+        del reason  # the adapter logs it
+        self._is_connected = self._receiver.is_connected = False
+        self._outgoing.disconnected()
+        self._withdrawn(self._announcements.disconnected())
+
+    def received(self, subject: str, head: bytes, body: bytes) -> None:
+        """Handle a frame of another host, whatever it contains."""
+        arrival = self._subjects.parse(subject)
+        if arrival is None:
+            self.counters.foreign_subjects += 1
+            return
+        peer = self._peers.find(arrival.origin)
+        if peer is None:
+            return
+        try:
+            parsed = _parse_head(arrival.kind, head)
+            if self._accepts_epoch(peer, parsed.epoch):
+                self._handle(peer, arrival, parsed, body)
+        except FrameError:
+            peer.counters.malformed += 1
+
+    def barrier_passed(self, number: int) -> None:
+        """The network has processed the subscriptions: let the other hosts know."""
+        if number:
+            self._withdrawn(self._announcements.barrier_passed(number))
+        else:
+            self._next_beat = self._now
+
+    def rejected(self, reason: str) -> None:
+        """The network rejected something."""
+        del reason  # the adapter logs it
+        self.counters.rejected += 1
+
+    # Events of the local bus.
+
+    def message(self, key: bytes, packet: bytes, sender_id: int, credentials: bytes) -> None:
+        """Put a message of a local client into frames for the hosts that want it."""
+        del sender_id
+        self._outgoing.send(key, packet, credentials, self._now)
+
+    def subscribed(self, client_id: int, pattern: bytes) -> None:
+        """Note a pattern of a local client, and announce it soon."""
+        if not self._local.add(client_id, pattern):
+            self.counters.patterns_refused += 1
+            self._bus.report_lost([pattern], 0)
+
+    def unsubscribed(self, client_id: int, pattern: bytes) -> None:
+        """Note that a local client removed a pattern."""
+        self._local.remove(client_id, pattern, self._now)
+
+    def client_gone(self, client_id: int) -> None:
+        """Note that a local client has disconnected."""
+        self._local.remove_client(client_id, self._now)
+
+    def lost(self, count: int) -> None:
+        """Report a loss of unknown messages to all other hosts, with the next heartbeat."""
+        del count  # of which flows is unknown
+        self.counters.bus_losses += 1
+        self._lose_unknown()
+
+    def restarted(self) -> None:
+        """Begin again on a new connection to the bus."""
+        self.counters.bus_restarts += 1
+        if self._local.all_patterns():
+            self._bus.report_lost(self._local.all_patterns(), 0)
+        self._local.remove_all(self._now)
+        self._local.is_inheriting = True
+        if self._rules.secret_head:
+            self._bus.subscribe(self._rules.secret_head)
+        for pattern in self._remote.subscriptions():
+            self._bus.subscribe(pattern)
+        self._receiver.bus_restarted()
+        self._restarts += 1
+        self._bus.acknowledge(2 * self._restarts - 1)
+
+    def acknowledged(self, number: int) -> None:
+        """The bus has the subscriptions sent before. Odd numbers are those of a new connection."""
+        if number % 2 == 0:
+            self._receiver.acknowledged(number)
+        elif number == 2 * self._restarts - 1:
+            self._local.is_inheriting = False
+            if self._restarts > 1:
+                self._lose_unknown()
+
+    # Inside.
+
+    def publish(self, packets: list[bytes]) -> None:
+        """Publish packets of other hosts on the local bus."""
+        self._bus.publish(packets)
+
+    def report_lost(self, lines: Iterable[Line], count: int) -> None:
+        """Report a loss to the local clients that need one of *lines*."""
+        self._report((pattern for line in lines for pattern in self._local.patterns(line)), count)
+
+    def _report(self, patterns: Iterable[bytes], count: int = 0) -> None:
+        unique = sorted(set(patterns))
+        if unique:
+            self._bus.report_lost(unique, count)
+
+    def _make_incoming(self, name: str, counters: HostCounters) -> Incoming:
+        return Incoming(self._rules, name, lambda key: self._announcements.matching(name, key), self, counters)
+
+    def _handle(self, peer: Peer, arrival: Arrival, head: Head, body: bytes) -> None:
+        """Handle a frame whose head is valid. Raises FrameError."""
+        match head:
+            case Data():
+                if not head.messages:
+                    raise FrameError("frame without messages")
+                peer.incoming.data(head, parse_messages(body, head.messages), direct=arrival.kind == "x")
+            case Tails():
+                peer.incoming.tails("direct", head.beat, parse_tails(body))
+            case Heartbeat():
+                self._handle_heartbeat(peer, head, body)
+            case Changes():
+                self._receiver.changes(peer, head, body)
+            case Snapshot():
+                self._receiver.snapshot(peer, head, body)
+            case Applied():
+                self._handle_applied(peer, head)
+            case Request() if head.rejoin:
+                self._receiver.rejoin(peer)
+            case Request():
+                peer.needs_snapshot = True
+
+    def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
+        peer.is_alive = True
+        peer.heard = self._peers.clock
+        peer.interval = min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
+        peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(body))
+        self._receiver.heartbeat(peer, head)
+        self._check_confirmed(peer)
+
+    def _check_confirmed(self, peer: Peer) -> None:
+        """Ask *peer* to begin again if it does not confirm what this host wants."""
+        if all(line in peer.incoming.served for line, _ in self._announcements.lines(peer.name)):
+            peer.unconfirmed_beats = 0
+            return
+        peer.unconfirmed_beats += 1
+        if peer.unconfirmed_beats > UNCONFIRMED_BEATS and self._is_connected:
+            peer.unconfirmed_beats = 0
+            peer.is_rejoining = True
+            self._network.publish(self._subjects.direct(peer.name), encode_head(Request(self._epoch, 1)), b"")
+
+    def _handle_applied(self, peer: Peer, head: Applied) -> None:
+        if head.receiver_epoch != self._epoch or (head.number != 1 and head.number <= peer.confirmed):
+            peer.counters.stale += 1
+            return
+        served = peer.incoming.served
+        lines = [line for line, version in self._announcements.lines(peer.name) if version <= head.version]
+        if head.number == 1 or head.number != peer.confirmed + 1:
+            # The host has forgotten this one, or an earlier confirmation is missing: flows before this one may not include it.
+            is_known = peer.is_rejoining or head.number != 1
+            peer.incoming.report_unknown([line for line in lines if is_known or line in served])
+            added = lines
+        else:
+            added = [line for line in lines if line not in served]
+        self._report(pattern for line in added if line not in served for pattern in self._local.inherited(line))
+        peer.incoming.applied(added, head.first, head.beat)
+        peer.confirmed = head.number
+        peer.is_rejoining = False
+        peer.counters.lines_refused_there = head.refused
+        self._answer_syncs()
+
+    def _accepts_epoch(self, peer: Peer, epoch: int) -> bool:
+        """Return whether *epoch* is that of the present run of *peer*; a new one makes everything earlier unknown."""
+        if epoch != peer.epoch:
+            if epoch < peer.epoch and peer.is_alive:
+                peer.counters.stale += 1
+                return False
+            peer.counters.restarts += peer.epoch != 0
+            peer.epoch = epoch
+            peer.confirmed = 0
+            peer.incoming.reset()
+            self._receiver.forget(peer)
+        return True
+
+    def _withdrawn(self, lines: list[Line]) -> None:
+        for line in lines:
+            for peer in self._peers:
+                peer.incoming.withdrawn(line)
+
+    def _lose_unknown(self) -> None:
+        self._losses += 1
+        self._next_beat = self._now
+
+    def _answer_requests(self) -> None:
+        """Send the snapshots that other hosts asked for, to each at most one in a second."""
+        for peer in self._peers:
+            if peer.needs_snapshot and self._peers.clock >= peer.snapshot_at:
+                peer.needs_snapshot = False
+                peer.snapshot_at = self._peers.clock + REQUEST_INTERVAL
+                self._announcements.send_snapshot(peer.name)
+
+    def _answer_syncs(self) -> None:
+        if not self._syncs or not self._announcements.is_complete:
+            return
+        for peer in self._peers:
+            if peer.is_alive and any(line not in peer.incoming.served for line, _ in self._announcements.lines(peer.name)):
+                return
+        syncs, self._syncs = self._syncs, []
+        for done in syncs:
+            done()
+
+    def _beat(self) -> None:
+        """Find the hosts that are gone, and send a heartbeat."""
+        for peer in self._peers.silent():
+            self._receiver.forget(peer)
+            peer.incoming.report_unknown(list(peer.incoming.served))
+        flows = self._outgoing.flows
+        if flows.cut != self.counters.flows_cut:
+            self.counters.flows_cut = flows.cut
+            self._losses += 1
+        interval = self._peers.interval
+        self._next_beat = self._now + interval
+        self._receiver.beat += 1
+        beat = self._receiver.beat
+        announced = self._announcements
+        head = Heartbeat(self._epoch, beat, int(interval * 1_000), announced.version, announced.digest, self._losses, flows.floor)
+        self._network.publish(self._subjects.heartbeat, encode_head(head), flows.tails(None))
+        for target in flows.targets():
+            self._network.publish(self._subjects.direct(target), encode_head(Tails(self._epoch, beat)), flows.tails(target))
+
+
+def _parse_head(kind: str, line: bytes) -> Head:
+    """Return the head in *line*. Raises FrameError if it is malformed, or does not belong to a subject of *kind*."""
+    head = parse_head(line)
+    if not isinstance(head, _BY_KIND[kind]):
+        raise FrameError(f"{type(head).__name__} at a subject of kind {kind}")
+    return head
