@@ -70,10 +70,11 @@ class Heartbeat(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """The last numbers of the flows for one host alone, sent with a heartbeat."""
+    """The last numbers of the flows for one host alone, sent with each heartbeat from *first* on."""
 
     epoch: int
     beat: int
+    first: int
 
 
 class Request(NamedTuple):

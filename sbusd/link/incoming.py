@@ -123,11 +123,11 @@ class Incoming:
             for number in [number for number in self._flows if number < floor]:
                 del self._flows[number]
 
-    def tails(self, scope: str, beat: int, tails: Iterator[Tail]) -> None:
-        """Handle the last numbers of flows in heartbeat *beat* of *scope*, ``all`` or ``direct``."""
+    def tails(self, scope: str, beat: int, tails: Iterator[Tail], first: int = 1) -> None:
+        """Handle the last numbers of flows in heartbeat *beat* of *scope*, ``all`` or ``direct``; its first heartbeat was *first*."""
         before = self._beats.get(scope)
         self._beats[scope] = beat
-        if before is not None and (beat - before > LISTED or beat < before):
+        if before is not None and beat - max(before, first - 1) > LISTED:
             self.report_unknown(self.served)
         for tail in tails:
             flow = self._flow(tail.flow, tail.key)

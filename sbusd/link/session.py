@@ -72,6 +72,8 @@ class Session:
         self._is_connected = False
         self._next_beat = now
         self._losses = 0
+        self._direct_since: dict[str, int] = {}
+        """The first heartbeat about flows for one host alone, by host."""
         self._restarts = 0
         self._syncs: list[Callable[[], None]] = []
 
@@ -242,7 +244,7 @@ class Session:
                     raise FrameError("frame without messages")
                 peer.incoming.data(head, parse_messages(body, head.messages), direct=arrival.kind == "x")
             case Tails():
-                peer.incoming.tails("direct", head.beat, parse_tails(body))
+                peer.incoming.tails("direct", head.beat, parse_tails(body), head.first)
             case Heartbeat():
                 self._handle_heartbeat(peer, head, body)
             case Changes():
@@ -351,8 +353,9 @@ class Session:
         announced = self._announcements
         head = Heartbeat(self._epoch, beat, int(interval * 1_000), announced.version, announced.digest, self._losses, flows.floor)
         self._network.publish(self._subjects.heartbeat, encode_head(head), flows.tails(None))
-        for target in flows.targets():
-            self._network.publish(self._subjects.direct(target), encode_head(Tails(self._epoch, beat)), flows.tails(target))
+        self._direct_since = {target: self._direct_since.get(target, beat) for target in flows.targets()}
+        for target, first in self._direct_since.items():
+            self._network.publish(self._subjects.direct(target), encode_head(Tails(self._epoch, beat, first)), flows.tails(target))
 
 
 def _parse_head(kind: str, line: bytes) -> Head:

@@ -1,0 +1,165 @@
+"""Simulated hosts: whatever the network, the links and the buses do, no message is repeated, reordered, or lost without a report."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbusd.link.rules import Export, Import, Rules
+from tests.support.link_history import History
+from tests.support.link_hosts import World
+
+HOSTS = ("a", "b", "c")
+KEYS = (b"net/x", b"net/y/z", b"net/", b"only/x", b"only/y")
+PATTERNS = (
+    (b"host/a/net/",),
+    (b"host/*/net/",),
+    (b"host/a/net/*", b"host/a/net/y/"),
+    (b"host/a/only/x",),
+    (b"host/a/only/", b"host/*/net/x"),
+    (b"host/",),
+)
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(HOSTS), st.sampled_from(KEYS), st.integers(1, 20)),
+    st.tuples(st.just("publish"), st.just("a"), st.sampled_from(KEYS), st.integers(1, 20)),
+    st.tuples(st.just("run"), st.sampled_from([0.01, 0.3, 2.0, 9.0])),
+    st.tuples(st.just("subscribe"), st.sampled_from(HOSTS), st.sampled_from(PATTERNS)),
+    st.tuples(st.just("leave"), st.integers(0, 5)),
+    st.tuples(st.just("cut"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 7.0, 25.0]), st.sampled_from([0.2, 2.0, 5.0])),
+    st.tuples(st.just("deafen"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 12.0])),
+    st.tuples(st.just("drop"), st.sampled_from([0.0, 0.1, 0.5])),
+)
+RESTARTS = st.one_of(st.tuples(st.just("restart"), st.sampled_from(HOSTS)), st.tuples(st.just("reconnect"), st.sampled_from(HOSTS)))
+
+
+def _world(seed: int, rules: Rules | None = None) -> tuple[World, History]:
+    """Return three hosts that know each other, with subscribers that count."""
+    world = World(seed)
+    for name in HOSTS:
+        world.host(name, *([rules] if rules else []))
+    world.run(5)
+    history = History(world)
+    for host, patterns in (("b", PATTERNS[0]), ("b", PATTERNS[2]), ("c", PATTERNS[1]), ("b", PATTERNS[4]), ("c", PATTERNS[3])):
+        history.subscribe(host, *patterns, is_static=True)
+    world.run(5)
+    assert all(watch.since for watch in history.watches)
+    return world, history
+
+
+def _perform(world: World, history: History, action: tuple[object, ...]) -> None:
+    match action:
+        case ("publish", str(host), bytes(key), int(count)):
+            history.publish(host, key, count)
+        case ("run", float(seconds)):
+            world.run(seconds)
+        case ("subscribe", str(host), tuple(patterns)):
+            history.subscribe(host, *patterns)
+        case ("leave", int(place)):
+            if place < len(history.watches):
+                watch = history.watches.pop(place)
+                watch.host.disconnect_client(watch.client.number)
+        case ("cut", str(host), float(seconds), float(noticed)):
+            world.hosts[host].cut(seconds, noticed)
+        case ("deafen", str(host), float(seconds)):
+            world.hosts[host].deafen(seconds)
+        case ("drop", float(share)):
+            world.drop = share
+        case ("restart", str(host)):
+            world.hosts[host].start()
+        case ("reconnect", str(host)):
+            world.hosts[host].connect_bus()
+        case _:
+            raise ValueError(action)
+
+
+def _settle(world: World) -> None:
+    """End all faults, and let the links find out what is missing."""
+    world.drop = 0.0
+    world.run(60)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(ACTIONS, min_size=3, max_size=30), st.integers(0, 1_000))
+def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
+    world, history = _world(seed)
+    for action in actions:
+        _perform(world, history, action)
+    _settle(world)
+    history.check()
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(ACTIONS | RESTARTS, min_size=3, max_size=30), st.integers(0, 1_000))
+def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
+    world, history = _world(seed)
+    for action in actions:
+        _perform(world, history, action)
+    _settle(world)
+    history.check()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 5), st.sampled_from([0.01, 0.1])), min_size=1, max_size=20), st.integers(0, 99)
+)
+def test_dropped_frames_are_counted_exactly(bursts: list[tuple[bytes, int, float]], seed: int) -> None:
+    world, history = _world(seed)
+    for key, count, seconds in bursts:
+        # Frames only: the heartbeats are less than two seconds apart, and arrive.
+        world.drop = 0.4
+        world.spared = {"h"}
+        history.publish("a", key, count)
+        world.run(seconds)
+        world.drop = 0.0
+    _settle(world)
+    history.check()
+    assert all(count > 0 for watch in history.watches for _, count in watch.client.losses[watch.ignored :])
+
+
+@pytest.mark.parametrize("seconds", [4.0, 30.0])
+def test_the_spool_keeps_what_fits_and_the_rest_is_counted(seconds: float) -> None:
+    rules = Rules("R", "a", (Export(b"net/"), Export(b"only/", frozenset({"b"}))), (Import(b""),), spool_bytes=20_000)
+    world, history = _world(1, rules)
+    world.hosts["a"].cut(seconds, 0.0)
+    world.run(0.1)
+    for _ in range(100):
+        history.publish("a", b"net/x", 2)
+        history.publish("a", b"only/x")
+        world.run(0.01)
+    _settle(world)
+    lost = history.check()
+    counters = world.hosts["a"].session.counters
+    assert counters.spooled == 300
+    assert 0 < counters.spool_dropped < 300
+    assert lost > 0
+    assert [sum(count for _, count in watch.client.losses[watch.ignored :]) > 0 for watch in history.watches] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_short_cut_that_is_noticed_loses_nothing() -> None:
+    world, history = _world(2)
+    world.hosts["a"].cut(3.0, 0.0)
+    world.run(0.1)
+    history.publish("a", b"net/x", 50)
+    _settle(world)
+    assert history.check() == 0
+
+
+def test_messages_over_the_rate_are_counted_as_lost() -> None:
+    rules = Rules("R", "a", (Export(b"net/", rate=10), Export(b"only/", max_payload=1)), (Import(b""),))
+    world, history = _world(3, rules)
+    history.publish("a", b"net/x", 25)
+    history.publish("a", b"only/x", 12)
+    _settle(world)
+    assert world.hosts["a"].session.counters.over_rate == 15
+    assert world.hosts["a"].session.counters.too_long > 0
+    first = history.watches[0]
+    assert (len(first.client.received), [count for _, count in first.client.losses[first.ignored :]]) == (10, [15])
+    history.check()

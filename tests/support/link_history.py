@@ -1,0 +1,92 @@
+"""Checks what subscribers of simulated hosts received against what was published: order, duplicates, and the count of every loss."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from sbusd.protocol.keys import pattern_matches
+from tests.support.link_hosts import Client, Host, World
+
+
+@dataclass
+class _Watch:
+    """One subscriber; *since*: for each origin how many of its messages were published before they were wanted for certain."""
+
+    host: Host
+    client: Client
+    patterns: list[bytes]
+    since: dict[str, int] = field(default_factory=dict)
+    ignored: int = 0
+    """Notices before the first such moment."""
+    is_static: bool = True
+    """Whether it was subscribed before any fault: then no report may be too high."""
+
+
+class History:
+    """Publishes numbered messages, and judges the subscribers at the end."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.watches: list[_Watch] = []
+        self._numbers = 0
+        self._clients = 10
+
+    def publish(self, origin: str, key: bytes, count: int = 1) -> None:
+        """Publish *count* messages, each with a number of its own as payload."""
+        for _ in range(count):
+            self._numbers += 1
+            self.world.hosts[origin].message(key, b"%d" % self._numbers)
+
+    def subscribe(self, host: str, *patterns: bytes, is_static: bool = False) -> int:
+        """Subscribe a new client; it counts from the moment at which the live hosts have confirmed it. Return its number."""
+        self._clients += 1
+        place = self.world.hosts[host]
+        watch = _Watch(place, place.client(self._clients, *patterns), list(patterns), is_static=is_static)
+        self.watches.append(watch)
+        # The link learns of the pattern after what is on the way from the bus.
+        self.world.later(0.5, lambda: self._sync(watch))
+        return self._clients
+
+    def _sync(self, watch: _Watch) -> None:
+        session = watch.host.session
+
+        def done() -> None:
+            watch.ignored = len(watch.client.losses)
+            for name in session.live_hosts():
+                watch.since[name] = len(self.world.hosts[name].published)
+
+        session.sync(done)
+        watch.host.tick()
+
+    def check(self) -> int:
+        """Raise AssertionError for a message that is repeated, out of order, or lost without a report. Return how many were lost."""
+        return sum(self._check(watch) for watch in self.watches)
+
+    def _check(self, watch: _Watch) -> int:
+        wanted: dict[bytes, tuple[str, int]] = {}
+        owed: set[bytes] = set()
+        for name, host in self.world.hosts.items():
+            for place, (_, key, payload) in enumerate(host.published):
+                here = b"host/%b/%b" % (name.encode(), key)
+                export = host.rules.export_of(key)
+                if export is None or not export.permits(watch.host.name) or name == watch.host.name:
+                    continue
+                if any(pattern_matches(pattern, here) for pattern in watch.patterns):
+                    wanted[payload] = (name, place)
+                    if name in watch.since and place >= watch.since[name]:
+                        owed.add(payload)
+        received = [payload for _, payload in watch.client.received]
+        assert len(received) == len(set(received)), f"{watch.host.name}: repeated"
+        by_key: dict[bytes, list[int]] = defaultdict(list)
+        for key, payload in watch.client.received:
+            by_key[key].append(int(payload))
+        assert all(numbers == sorted(numbers) for numbers in by_key.values()), f"{watch.host.name}: out of order"
+        assert set(received) <= wanted.keys(), f"{watch.host.name}: not published"
+        losses = [count for _, count in watch.client.losses[watch.ignored :]]
+        missing = owed - set(received)
+        if 0 not in losses:
+            assert len(missing) <= sum(losses), f"{watch.host.name} {watch.patterns}: {len(missing)} missing, reported {losses}"
+            if watch.is_static:
+                assert len(missing) == sum(losses), f"{watch.host.name} {watch.patterns}: {len(missing)} missing, reported {losses}"
+        return len(missing)
