@@ -282,15 +282,15 @@ class Session:
             peer.counters.stale += 1
             return
         served = peer.incoming.served
-        lines = [line for line, version in self._announcements.lines(peer.name) if version <= head.version]
+        lines = dict(self._announcements.lines(peer.name))
+        before = set(served)
         if head.number == 1 or head.number != peer.confirmed + 1:
-            # The host has forgotten this one, or an earlier confirmation is missing: flows before this one may not include it.
+            # The host has forgotten this one, or an earlier confirmation is missing: earlier flows may not include this host.
             is_known = peer.is_rejoining or head.number != 1
             peer.incoming.report_unknown([line for line in lines if is_known or line in served])
-            added = lines
-        else:
-            added = [line for line in lines if line not in served]
-        self._report(pattern for line in added if line not in served for pattern in self._local.inherited(line))
+            served.clear()
+        added = [line for line, version in lines.items() if version <= head.version and line not in served]
+        self._report(pattern for line in added if line not in before for pattern in self._local.inherited(line))
         peer.incoming.applied(added, head.first, head.beat)
         peer.confirmed = head.number
         peer.is_rejoining = False

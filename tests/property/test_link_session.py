@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbusd.link.rules import Export, Import, Rules
@@ -80,7 +80,23 @@ def _settle(world: World) -> None:
     world.run(60)
 
 
+FORGOTTEN = [
+    ("subscribe", "b", PATTERNS[3]),
+    ("run", 0.01),
+    ("subscribe", "b", PATTERNS[1]),
+    ("drop", 0.5),
+    ("run", 2.0),
+    ("publish", "a", b"only/x", 1),
+    ("deafen", "a", 0.5),
+    ("publish", "b", b"net/x", 8),
+    ("publish", "a", b"net/x", 17),
+    ("run", 9.0),
+]
+"""The origin forgets a receiver, which then asks to begin again before the origin knows what it wants."""
+
+
 @settings(deadline=None, max_examples=150)
+@example(FORGOTTEN, 11)
 @given(st.lists(ACTIONS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)

@@ -89,4 +89,16 @@ class History:
             assert len(missing) <= sum(losses), f"{watch.host.name} {watch.patterns}: {len(missing)} missing, reported {losses}"
             if watch.is_static:
                 assert len(missing) == sum(losses), f"{watch.host.name} {watch.patterns}: {len(missing)} missing, reported {losses}"
+        if missing:
+            _check_places(watch, missing, wanted)
         return len(missing)
+
+
+def _check_places(watch: _Watch, missing: set[bytes], wanted: dict[bytes, tuple[str, int]]) -> None:
+    """Raise AssertionError unless a notice follows the last message that the subscriber received before each missing one."""
+    places = {payload: place for place, (_, payload) in enumerate(watch.client.received, 1)}
+    notices = [place for place, _ in watch.client.losses[watch.ignored :]]
+    for payload in missing:
+        origin, number = wanted[payload]
+        before = [places[each] for each, (name, earlier) in wanted.items() if name == origin and earlier < number and each in places]
+        assert max(notices, default=-1) >= max(before, default=0), f"{watch.host.name} {watch.patterns}: no notice after {payload!r}"
