@@ -60,7 +60,6 @@ class Peer:
     """Number of its last `Applied` frame."""
     is_rejoining: bool = False
     """Whether this host asked it to begin again."""
-    needs_snapshot: bool = False
     snapshot_at: float = 0.0
     """When it may get the next snapshot."""
     unconfirmed_beats: int = 0
@@ -75,6 +74,7 @@ class Peers:
         self._counters = counters
         self._incoming = incoming
         self._peers: dict[str, Peer] = {}
+        self._alive = 0
         self.clock = 0.0
 
     def __iter__(self) -> Iterator[Peer]:
@@ -105,11 +105,18 @@ class Peers:
         """Let the clock go on, at most by one heartbeat."""
         self.clock += min(max(0.0, seconds), self.interval)
 
+    def heard(self, peer: Peer) -> None:
+        """Note a heartbeat of *peer*."""
+        self._alive += not peer.is_alive
+        peer.is_alive = True
+        peer.heard = self.clock
+
     def silent(self) -> list[Peer]:
         """Return the hosts that have just missed three heartbeats; they are not alive any more."""
         gone = [peer for peer in self if peer.is_alive and self.clock - peer.heard > MISSED * peer.interval]
         for peer in gone:
             peer.is_alive = False
+            self._alive -= 1
             peer.counters.silences += 1
         return gone
 
@@ -120,8 +127,8 @@ class Peers:
 
     @property
     def interval(self) -> float:
-        """Seconds between heartbeats of this host: 2, or in large realms more, so that nobody receives more than 50 in a second."""
-        return min(MAX_INTERVAL, max(MIN_INTERVAL, sum(peer.is_alive for peer in self) / HOSTS_PER_SECOND))
+        """Seconds between heartbeats of this host: 2, or in large realms more, so that no host receives more than 50 in a second."""
+        return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))
 
     def _is_named(self, name: str) -> bool:
         sent = any(rule.permits(name) for rule in self._rules.exports)

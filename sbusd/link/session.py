@@ -72,6 +72,8 @@ class Session:
         self._is_connected = False
         self._next_beat = now
         self._losses = 0
+        self._requests: set[str] = set()
+        """Hosts that asked for a snapshot."""
         self._direct_since: dict[str, int] = {}
         """The first heartbeat about flows for one host alone, by host."""
         self._restarts = 0
@@ -256,11 +258,10 @@ class Session:
             case Request() if head.rejoin:
                 self._receiver.rejoin(peer)
             case Request():
-                peer.needs_snapshot = True
+                self._requests.add(peer.name)
 
     def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
-        peer.is_alive = True
-        peer.heard = self._peers.clock
+        self._peers.heard(peer)
         peer.interval = min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
         peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(body))
         self._receiver.heartbeat(peer, head)
@@ -321,11 +322,14 @@ class Session:
 
     def _answer_requests(self) -> None:
         """Send the snapshots that other hosts asked for, to each at most one in a second."""
-        for peer in self._peers:
-            if peer.needs_snapshot and self._peers.clock >= peer.snapshot_at:
-                peer.needs_snapshot = False
+        for name in sorted(self._requests):
+            peer = self._peers.get(name)
+            if peer is None:
+                self._requests.remove(name)
+            elif self._peers.clock >= peer.snapshot_at:
+                self._requests.remove(name)
                 peer.snapshot_at = self._peers.clock + REQUEST_INTERVAL
-                self._announcements.send_snapshot(peer.name)
+                self._announcements.send_snapshot(name)
 
     def _answer_syncs(self) -> None:
         if not self._syncs or not self._announcements.is_complete:

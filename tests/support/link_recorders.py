@@ -1,0 +1,61 @@
+"""Ports of a link that only record what it does, for tests of one session or one part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+
+class RecordedNetwork:
+    """`Network`: keeps frames and subscriptions."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[str, bytes, bytes]] = []
+        self.subjects: Counter[str] = Counter()
+        self.barriers: list[int] = []
+
+    def publish(self, subject: str, head: bytes, body: bytes) -> None:
+        self.frames.append((subject, head, body))
+
+    def subscribe(self, subject: str) -> None:
+        self.subjects[subject] += 1
+
+    def unsubscribe(self, subject: str) -> None:
+        self.subjects[subject] -= 1
+
+    def barrier(self, number: int) -> None:
+        self.barriers.append(number)
+
+    def taken(self, kind: str) -> list[tuple[str, bytes, bytes]]:
+        """Return and forget the frames whose heads begin with *kind*; the others are forgotten too."""
+        frames, self.frames = self.frames, []
+        return [frame for frame in frames if frame[1].startswith(kind.encode())]
+
+
+class RecordedBus:
+    """`LocalBus`: keeps packets, patterns and losses, all in order in *events*."""
+
+    def __init__(self) -> None:
+        self.patterns: Counter[bytes] = Counter()
+        self.packets: list[bytes] = []
+        self.losses: list[tuple[tuple[bytes, ...], int]] = []
+        self.events: list[str] = []
+        self.acknowledgements: list[int] = []
+
+    def subscribe(self, pattern: bytes) -> None:
+        self.patterns[pattern] += 1
+
+    def unsubscribe(self, pattern: bytes) -> None:
+        self.patterns[pattern] -= 1
+        self.patterns += Counter()
+
+    def acknowledge(self, number: int) -> None:
+        self.acknowledgements.append(number)
+
+    def publish(self, packets: Sequence[bytes]) -> None:
+        self.packets += packets
+        self.events += ["packet"] * len(packets)
+
+    def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
+        self.losses.append((tuple(patterns), count))
+        self.events.append(f"lost {count}")
