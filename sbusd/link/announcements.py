@@ -62,7 +62,7 @@ class Announcements:
             self._network.subscribe(subject)
 
     def disconnected(self) -> list[Line]:
-        """Finish what waits for the network; the other hosts will ask for it. Return the lines that were withdrawn."""
+        """Finish an announcement that waits for the network; the other hosts will ask for it. Return the lines that were withdrawn."""
         self._is_connected = False
         if self._begun is None:
             return []

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(slots=True)
 class HostCounters:
-    """What came from one host, and what went to it alone."""
+    """The traffic with one host, and its errors."""
 
     frames: int = 0
     messages: int = 0

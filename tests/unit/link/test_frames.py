@@ -1,0 +1,92 @@
+"""Heads and bodies: what is encoded is parsed, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.link.frames import (
+    MAX_FRAME_BYTES,
+    Data,
+    FrameError,
+    Heartbeat,
+    Line,
+    Message,
+    Tail,
+    chunks,
+    encode_head,
+    encode_line,
+    encode_message,
+    encode_tail,
+    join_body,
+    parse_head,
+    parse_lines,
+    parse_messages,
+    parse_tails,
+)
+
+
+def test_a_head_is_one_short_line() -> None:
+    assert encode_head(Data(1, 2, 3, 4)) == b"D/1/2/3/4"
+    beat = Heartbeat(*[(1 << 64) - 1] * 7)
+    assert parse_head(encode_head(beat)) == beat
+    assert len(encode_head(beat)) < 200
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"D",
+        b"D/1/2/3",
+        b"D/1/2/3/4/5",
+        b"D/1/2/3/-4",
+        b"D/1/2/3/4\n",
+        b"Z/1",
+        b"D/1/2/3/18446744073709551616",
+        b"D/1/2/3/" + b"1" * 30,
+    ],
+)
+def test_another_head_is_an_error(line: bytes) -> None:
+    with pytest.raises(FrameError, match="malformed head"):
+        parse_head(line)
+
+
+def test_messages_with_and_without_credentials_are_parsed() -> None:
+    messages = [Message(b"a", b"MSG a\0x\0y", b"!/cred/1/2/3"), Message(b"", b"MSG \0", b"")]
+    assert parse_messages(join_body(map(encode_message, messages)), 2) == messages
+
+
+def test_lines_and_tails_are_parsed() -> None:
+    lines = [(Line(b"alpha", b"net/"), True), (Line(b"al*", b""), False), (Line(b"*", b"x"), True)]
+    assert parse_lines(b"".join(encode_line(line, wanted=sign) for line, sign in lines)) == lines
+    tails = [Tail(1, 2, b"k"), Tail(3, 4, b"")]
+    assert list(parse_tails(b"".join(map(encode_tail, tails)))) == tails
+
+
+@pytest.mark.parametrize("body", [b"+", b"*\x01\0\0a", b"+\x05\0\0a", b"+\0\0\0", b"+\x01\0\x01a\0", b"+\x01\0\0.", b"+\x02\0\0*a"])
+def test_malformed_lines_are_an_error(body: bytes) -> None:
+    with pytest.raises(FrameError):
+        parse_lines(body)
+
+
+@pytest.mark.parametrize("body", [b"\0", encode_tail(Tail(1, 2, b"key"))[:-1], encode_tail(Tail(1, 2, b"k\0y"))])
+def test_malformed_tails_are_an_error(body: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(parse_tails(body))
+
+
+def test_a_line_concerns_the_hosts_that_its_segment_matches() -> None:
+    assert [Line(origins, b"").concerns("alpha") for origins in (b"alpha", b"al*", b"*", b"alp", b"alphas", b"b*")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_parts_are_joined_up_to_the_size_of_a_frame() -> None:
+    bodies = list(chunks([bytes(40_000), bytes(20_000), bytes(10_000), bytes(70_000)]))
+    assert [len(body) for body in bodies] == [60_000, 10_000, 70_000]
+    assert MAX_FRAME_BYTES == 65_536

@@ -1,0 +1,146 @@
+"""One session with recorded ports; the property tests simulate whole realms."""
+
+from __future__ import annotations
+
+import json
+
+from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, encode_head, encode_line, join_body, parse_head
+from sbusd.link.rules import Export, Import, Rules
+from sbusd.link.session import MAX_SYNCS, Session
+from tests.support.link_recorders import RecordedBus, RecordedNetwork
+
+RULES = Rules("R", "a", (Export(b"net/"),), (Import(b""), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")
+SHARED = Rules("R", "a", (), (Import(b"cluster/", shared=True), Import(b"")))
+
+
+def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBus]:
+    network, bus = RecordedNetwork(), RecordedBus()
+    session = Session(rules, 7, network, bus, 0.0)
+    session.restarted()
+    session.acknowledged(1)
+    session.connected()
+    session.barrier_passed(0)
+    session.received("s.R.h.b", encode_head(Heartbeat(1, 1, 2_000, 0, 0, 0, 1)), b"")
+    session.tick(0.0)
+    return session, network, bus
+
+
+def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
+    session, network, _ = _session()
+    session.subscribed(1, b"host/b/net/")
+    assert session.next_tick() == 0.0
+    session.tick(0.0)
+    assert (network.subjects["s.R.m.b.net.>"], network.taken("I")) == (1, [])
+    session.barrier_passed(network.barriers[-1])
+    assert network.taken("I") == [("s.R.i.a", b"I/7/1", encode_line(Line(b"b", b"net/"), wanted=True))]
+
+
+def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
+    session, network, bus = _session()
+    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/x"), wanted=True))
+    session.message(b"net/x", b"MSG net/x\0early", 5, b"")
+    session.tick(0.1)
+    assert (bus.patterns[b"net/x"], network.taken("A")) == (1, [])
+    session.acknowledged(bus.acknowledgements[-1])
+    (confirmation,) = network.taken("A")
+    assert confirmation[:2] == ("s.R.x.b.a", encode_head(Applied(7, 1, 1, 1, 1, 0, 1)))
+    session.message(b"net/x", b"MSG net/x\0now", 5, b"!/cred/1/2/3")
+    assert session.next_tick() == 0.1
+    session.tick(0.1)
+    assert network.taken("D") == [("s.R.m.a.net.x", b"D/7/1/1/1", join_body([b"CMSG !/from/!/cred/1/2/3\0MSG net/x\0now"]))]
+    assert (session.counters.not_wanted, session.counters.messages) == (1, 1)
+
+
+def test_messages_of_a_subject_share_a_frame_of_at_most_64_kib() -> None:
+    session, network, bus = _session()
+    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    session.tick(0.1)
+    session.acknowledged(bus.acknowledgements[-1])
+    for _ in range(20):
+        session.message(b"net/x", b"MSG net/x\0" + bytes(10_000), 5, b"")
+    session.message(b"net/y", b"MSG net/y\0", 5, b"")
+    session.tick(0.1)
+    heads = [parse_head(head) for _, head, _ in network.taken("D")]
+    assert heads == [Data(7, 1, 1, 6), Data(7, 1, 7, 6), Data(7, 1, 13, 6), Data(7, 1, 19, 2), Data(7, 1, 21, 1)]
+
+
+def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> None:
+    session, network, bus = _session()
+    assert bus.patterns == {b"!/cred//990//": 1}
+    for target in (b"b", b"c", b"a", b"", b"b.b"):
+        key = b"!/cred//990//%b/!/cred//1000//mail" % target
+        session.message(key, b"MSG %b\0hello" % key, 5, b"!/cred/1/1/1")
+    session.message(b"!/cred//990//b/net/x", b"MSG !/cred//990//b/net/x\0", 5, b"")
+    session.tick(0.1)
+    body = join_body([b"CMSG !/from/!/cred/1/1/1\0MSG !/cred//1000//mail\0hello"])
+    assert network.taken("D") == [("s.R.x.b.a", b"D/7/1/1/1", body)]
+    assert session.counters.refused_secrets == 5
+
+
+def test_a_shared_import_keeps_the_key() -> None:
+    session, _, bus = _session(SHARED)
+    session.received("s.R.m.b.cluster.x", encode_head(Data(1, 1, 1, 2)), join_body([b"MSG cluster/x\0", b"MSG net/x\0"]))
+    assert bus.packets == [b"MSG cluster/x\0", b"MSG host/b/net/x\0"]
+
+
+def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
+    session, network, bus = _session()
+    session.subscribed(1, b"host/b/")
+    session.tick(0.1)
+    session.barrier_passed(network.barriers[-1])
+    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 1, 1, 0, 1)), b"")
+    packets = [b"MSG 1\0", b"MSG %b\0" % (b"x" * 4_090), b"MSG 2\0"]
+    session.received("s.R.m.b.x", encode_head(Data(1, 1, 1, 3)), join_body(packets))
+    assert (bus.events, bus.losses) == (["packet", "lost 1", "packet"], [((b"host/b/",), 1)])
+    assert session.counters.hosts["b"].too_long == 1
+
+
+def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
+    session, network, _ = _session()
+    done: list[str] = []
+    session.subscribed(1, b"host/*/net/")
+    assert session.sync(lambda: done.append("first"))
+    session.tick(0.1)
+    session.barrier_passed(network.barriers[-1])
+    session.tick(0.2)
+    assert (done, session.live_hosts()) == ([], ["b"])
+    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 1, 1, 0, 1)), b"")
+    assert done == ["first"]
+    assert all(session.sync(done.clear) for _ in range(MAX_SYNCS))
+    assert not session.sync(done.clear)
+
+
+def test_a_loss_of_the_bus_is_in_the_next_heartbeat_at_once() -> None:
+    session, network, _ = _session()
+    network.frames.clear()
+    session.lost(3)
+    session.tick(0.1)
+    ((_, head, _),) = network.taken("H")
+    beat = parse_head(head)
+    assert isinstance(beat, Heartbeat)
+    assert (beat.losses, session.counters.bus_losses) == (1, 1)
+
+
+def test_a_host_is_gone_after_three_missed_heartbeats_but_not_while_this_one_slept() -> None:
+    session, _, bus = _session()
+    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    session.tick(1_000.0)
+    assert session.live_hosts() == ["b"]
+    for second in range(1, 6):
+        session.tick(1_000.0 + 2.0 * second)
+    assert (session.live_hosts(), bus.patterns[b"net/"], session.counters.hosts["b"].silences) == ([], 0, 1)
+
+
+def test_the_subscriptions_are_made_again_on_a_new_connection_to_the_bus() -> None:
+    session, _, bus = _session()
+    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    bus.patterns.clear()
+    session.restarted()
+    assert bus.patterns == {b"!/cred//990//": 1, b"net/": 1}
+
+
+def test_the_counters_are_json() -> None:
+    session, _, _ = _session()
+    session.rejected("permissions violation")
+    counted = json.loads(json.dumps(session.counters.as_json()))
+    assert (counted["rejected"], counted["connections"], list(counted["hosts"])) == (1, 1, ["b"])
