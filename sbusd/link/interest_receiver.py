@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.link.flows import FlowTable
-from sbusd.link.frames import Applied, Changes, Heartbeat, Request, Snapshot, encode_head, parse_lines
+from sbusd.link.frames import Applied, Changes, Heartbeat, Line, Request, Snapshot, encode_head, parse_lines
 from sbusd.link.peers import Peer, Peers
 from sbusd.link.ports import LocalBus, Network
 from sbusd.link.remote_interest import MAX_PATTERNS, RemoteInterest
@@ -56,7 +56,7 @@ class InterestReceiver:
         for line, is_wanted in lines:
             peer.digest = (peer.digest + (line.digest() if is_wanted else -line.digest())) % _MODULUS
             if line.concerns(self._rules.host):
-                self._change(peer, line.pattern, is_wanted)
+                self._change(peer, line, is_wanted)
         if any(line.concerns(self._rules.host) for line, _ in lines):
             self._unconfirmed.add(peer.name)
 
@@ -76,14 +76,14 @@ class InterestReceiver:
         if peer.part < head.parts:
             return
         parts, peer.parts, peer.is_asked = peer.parts, [], False
-        wanted = {line.pattern for line, is_wanted in parts if is_wanted and line.concerns(self._rules.host)}
-        before = self._interest.patterns(peer.name)
+        wanted = {line for line, is_wanted in parts if is_wanted and line.concerns(self._rules.host)}
+        before = self._interest.lines(peer.name)
         if not self._take(peer, len(wanted ^ before)):
             return
-        for pattern in sorted(before - wanted):
-            self._change(peer, pattern, is_wanted=False)
-        for pattern in sorted(wanted - before):
-            self._change(peer, pattern, is_wanted=True)
+        for line in sorted(before - wanted):
+            self._change(peer, line, is_wanted=False)
+        for line in sorted(wanted - before):
+            self._change(peer, line, is_wanted=True)
         peer.version, peer.digest = head.version, head.digest
         self._unconfirmed.add(peer.name)
 
@@ -148,13 +148,12 @@ class InterestReceiver:
             head = Applied(self._epoch, peer.epoch, version, peer.confirmations, self._flows.next, peer.refused, self.beat)
             self._network.publish(self._subjects.direct(peer.name), encode_head(head), b"")
 
-    def _change(self, peer: Peer, pattern: bytes, is_wanted: bool) -> None:
+    def _change(self, peer: Peer, line: Line, is_wanted: bool) -> None:
         if not is_wanted:
-            self._interest.withdraw(peer.name, pattern)
-            if peer.name in self._begun:
-                # If it comes again, its next subscription has to be acknowledged.
-                self._begun[peer.name][0].discard(pattern)
-        elif not self._interest.want(peer.name, pattern):
+            if self._interest.withdraw(peer.name, line) and peer.name in self._begun:
+                # If the pattern comes again, its next subscription has to be acknowledged.
+                self._begun[peer.name][0].discard(line.pattern)
+        elif not self._interest.want(peer.name, line):
             peer.refused += 1
             peer.counters.lines_refused += 1
 

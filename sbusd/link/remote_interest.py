@@ -8,31 +8,40 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sbusd.link.frames import Line
 from sbusd.link.patterns import PatternIndex, intersection
 from sbusd.link.ports import LocalBus
 from sbusd.link.rules import Export, Rules
 
 MAX_PATTERNS = 4_096
-"""Patterns that one host can want."""
+"""Lines that one host can want."""
 
 MAX_PATTERN_BYTES = 1 << 20
-"""Bytes of the patterns that one host can want, with COST for each."""
+"""Bytes of the lines that one host can want, with COST for each."""
 
 MAX_ALL_PATTERNS = 16_000
 MAX_ALL_BYTES = 32 << 20
 """Bounds for all hosts together. Each host can use at most as much as it leaves free."""
 
 COST = 128
-"""Bytes charged for a pattern besides its own."""
+"""Bytes charged for a line besides its pattern."""
+
+
+@dataclass(slots=True)
+class _Pattern:
+    """One pattern of a host: the origins of its lines, and the subscriptions on the local bus that it needs."""
+
+    origins: set[bytes]
+    subscriptions: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
 class _Receiver:
-    """What one host wants; *waiting* are those of its patterns that do not count yet."""
+    """What one host wants; *waiting* are those of its patterns with a line that does not count yet."""
 
-    patterns: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
-    """With the subscriptions on the local bus that each needs."""
+    patterns: dict[bytes, _Pattern] = field(default_factory=dict)
     waiting: set[bytes] = field(default_factory=set)
+    lines: int = 0
     bytes: int = 0
 
 
@@ -53,56 +62,66 @@ class RemoteInterest:
         self.version = 0
         """Differs after every change of what `match` returns."""
 
-    def patterns(self, host: str) -> frozenset[bytes]:
+    def lines(self, host: str) -> set[Line]:
         """Return what *host* wants, in effect or not yet."""
-        return frozenset(self._receivers[host].patterns) if host in self._receivers else frozenset()
+        receiver = self._receivers.get(host)
+        if receiver is None:
+            return set()
+        return {Line(origins, pattern) for pattern, stored in receiver.patterns.items() for origins in stored.origins}
 
-    def want(self, host: str, pattern: bytes) -> bool:
-        """Store *pattern* for *host* and subscribe to its part that may leave. Return False if that exceeds the bounds."""
+    def want(self, host: str, line: Line) -> bool:
+        """Store *line* for *host* and subscribe to its part that may leave. Return False if that exceeds the bounds."""
         receiver = self._receivers.setdefault(host, _Receiver())
-        if pattern in receiver.patterns:
+        stored = receiver.patterns.get(line.pattern)
+        if stored is not None and line.origins in stored.origins:
             return True
-        cost = len(pattern) + COST
-        free_patterns, free_bytes = MAX_ALL_PATTERNS - self._count, MAX_ALL_BYTES - self._bytes
-        if len(receiver.patterns) >= min(MAX_PATTERNS, free_patterns) or receiver.bytes + cost > min(MAX_PATTERN_BYTES, free_bytes):
+        cost = len(line.pattern) + COST
+        free_lines, free_bytes = MAX_ALL_PATTERNS - self._count, MAX_ALL_BYTES - self._bytes
+        if receiver.lines >= min(MAX_PATTERNS, free_lines) or receiver.bytes + cost > min(MAX_PATTERN_BYTES, free_bytes):
             return False
-        receiver.bytes += cost
-        self._bytes += cost
-        self._count += 1
-        exported = {intersection(pattern, rule.keys) for rule in self._rules.exports if rule.permits(host)}
-        receiver.patterns[pattern] = tuple(sorted(each for each in exported if each is not None))
-        receiver.waiting.add(pattern)
-        for each in receiver.patterns[pattern]:
+        self._charge(receiver, 1, cost)
+        # A further line of the same pattern joins too: it counts the messages of flows from now on.
+        receiver.waiting.add(line.pattern)
+        if stored is not None:
+            stored.origins.add(line.origins)
+            return True
+        exported = {intersection(line.pattern, rule.keys) for rule in self._rules.exports if rule.permits(host)}
+        subscriptions = tuple(sorted(each for each in exported if each is not None))
+        receiver.patterns[line.pattern] = _Pattern({line.origins}, subscriptions)
+        for each in subscriptions:
             self._stored[each] += 1
             if self._stored[each] == 1:
                 self._bus.subscribe(each)
         return True
 
-    def withdraw(self, host: str, pattern: bytes) -> None:
-        """Remove *pattern* of *host*, if it is stored."""
+    def withdraw(self, host: str, line: Line) -> bool:
+        """Remove *line* of *host*, if it is stored. Return whether *host* has no other line with this pattern."""
         receiver = self._receivers.get(host)
-        if receiver is None or pattern not in receiver.patterns:
-            return
-        for each in receiver.patterns.pop(pattern):
+        stored = receiver.patterns.get(line.pattern) if receiver is not None else None
+        if receiver is None or stored is None:
+            return True
+        if line.origins not in stored.origins:
+            return False
+        stored.origins.remove(line.origins)
+        self._charge(receiver, -1, -len(line.pattern) - COST)
+        if stored.origins:
+            return False
+        del receiver.patterns[line.pattern]
+        for each in stored.subscriptions:
             self._stored[each] -= 1
             if not self._stored[each]:
                 del self._stored[each]
                 self._bus.unsubscribe(each)
-        cost = len(pattern) + COST
-        receiver.bytes -= cost
-        self._bytes -= cost
-        self._count -= 1
-        if pattern in receiver.waiting:
-            receiver.waiting.remove(pattern)
-        else:
-            self._leave(host, pattern)
+        receiver.waiting.discard(line.pattern)
+        self._leave(host, line.pattern)
         if not receiver.patterns:
             del self._receivers[host]
+        return True
 
     def forget(self, host: str) -> None:
         """Remove everything that *host* wants."""
-        for pattern in self.patterns(host):
-            self.withdraw(host, pattern)
+        for line in sorted(self.lines(host)):
+            self.withdraw(host, line)
 
     def apply(self, host: str, patterns: set[bytes]) -> None:
         """Make those of *patterns* count that *host* still waits for; earlier flows do not include them."""
@@ -111,7 +130,7 @@ class RemoteInterest:
             return
         for pattern in patterns & receiver.waiting:
             receiver.waiting.remove(pattern)
-            if receiver.patterns[pattern]:
+            if receiver.patterns[pattern].subscriptions:
                 self._holders.setdefault(pattern, set()).add(host)
                 self._index.add(pattern)
                 self._joins += 1
@@ -122,8 +141,8 @@ class RemoteInterest:
         """Treat everything that *host* wants as new, but keep the subscriptions."""
         receiver = self._receivers.get(host)
         if receiver is not None:
-            for pattern in receiver.patterns.keys() - receiver.waiting:
-                receiver.waiting.add(pattern)
+            receiver.waiting.update(receiver.patterns)
+            for pattern in receiver.patterns:
                 self._leave(host, pattern)
 
     def waiting(self, host: str) -> set[bytes]:
@@ -150,6 +169,12 @@ class RemoteInterest:
                 if host in export.hosts:
                     by_host.setdefault(host, []).append(self._name(pattern))
         return [*by_host.items()]
+
+    def _charge(self, receiver: _Receiver, lines: int, cost: int) -> None:
+        receiver.lines += lines
+        receiver.bytes += cost
+        self._count += lines
+        self._bytes += cost
 
     def _name(self, pattern: bytes) -> bytes:
         return b"%b\0%d" % (pattern, self._generations[pattern])

@@ -104,6 +104,7 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
         _perform(world, history, action)
     _settle(world)
     history.check()
+    history.check_recovery(KEYS)
 
 
 @settings(deadline=None, max_examples=150)
@@ -114,6 +115,7 @@ def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ..
         _perform(world, history, action)
     _settle(world)
     history.check()
+    history.check_recovery(KEYS)
 
 
 @settings(deadline=None, max_examples=60)
@@ -179,3 +181,22 @@ def test_messages_over_the_rate_are_counted_as_lost() -> None:
     first = history.watches[0]
     assert (len(first.client.received), [count for _, count in first.client.losses[first.ignored :]]) == (10, [15])
     history.check()
+
+
+@pytest.mark.parametrize("drop", [0.3, 0.9])
+def test_a_host_that_joins_late_counts_every_loss_from_then_on(drop: float) -> None:
+    """The origin has sent messages of this pattern to another host before."""
+    world, history = _world(4)
+    history.publish("a", b"net/x", 30)
+    world.run(3)
+    history.subscribe("c", *PATTERNS[0], is_static=True)
+    world.run(3)
+    world.spared = {"h"}
+    world.drop = drop
+    history.publish("a", b"net/x", 40)
+    world.run(1)
+    _settle(world)
+    assert history.check() > 0
+    late = history.watches[-1]
+    assert late.client.received == [] or int(late.client.received[0][1]) > 30
+    assert 0 < sum(count for _, count in late.client.losses) <= 40

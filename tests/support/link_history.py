@@ -63,19 +63,34 @@ class History:
         """Raise AssertionError for a message that is repeated, out of order, or lost without a report. Return how many were lost."""
         return sum(self._check(watch) for watch in self.watches)
 
-    def _check(self, watch: _Watch) -> int:
+    def check_recovery(self, keys: tuple[bytes, ...]) -> None:
+        """Publish each of *keys* at each host, and raise AssertionError unless all subscribers that want them receive them."""
+        first = self._numbers + 1
+        for name in self.world.hosts:
+            for key in keys:
+                self.publish(name, key)
+        self.world.run(1)
+        for watch in self.watches:
+            fresh = {b"%d" % number for number in range(first, self._numbers + 1)}
+            wanted = fresh & self._wanted(watch).keys()
+            missing = wanted - {payload for _, payload in watch.client.received}
+            assert not missing, f"{watch.host.name} {watch.patterns}: still receives nothing of {missing}"
+
+    def _wanted(self, watch: _Watch) -> dict[bytes, tuple[str, int]]:
+        """Return the payloads that match and may leave for the subscriber, each with its origin and place there."""
         wanted: dict[bytes, tuple[str, int]] = {}
-        owed: set[bytes] = set()
         for name, host in self.world.hosts.items():
             for place, (_, key, payload) in enumerate(host.published):
                 here = b"host/%b/%b" % (name.encode(), key)
                 export = host.rules.export_of(key)
-                if export is None or not export.permits(watch.host.name) or name == watch.host.name:
-                    continue
-                if any(pattern_matches(pattern, here) for pattern in watch.patterns):
+                permitted = name != watch.host.name and export is not None and export.permits(watch.host.name)
+                if permitted and any(pattern_matches(pattern, here) for pattern in watch.patterns):
                     wanted[payload] = (name, place)
-                    if name in watch.since and place >= watch.since[name]:
-                        owed.add(payload)
+        return wanted
+
+    def _check(self, watch: _Watch) -> int:
+        wanted = self._wanted(watch)
+        owed = {payload for payload, (name, place) in wanted.items() if name in watch.since and place >= watch.since[name]}
         received = [payload for _, payload in watch.client.received]
         assert len(received) == len(set(received)), f"{watch.host.name}: repeated"
         by_key: dict[bytes, list[int]] = defaultdict(list)

@@ -95,6 +95,108 @@ def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
     assert session.counters.hosts["b"].too_long == 1
 
 
+def _confirm(session: Session, version: int, number: int, first: int) -> None:
+    session.received("s.R.x.a.b", encode_head(Applied(1, 7, version, number, first, 0, 1)), b"")
+
+
+def _announced() -> tuple[Session, RecordedNetwork, RecordedBus]:
+    """Return a session that has announced one line."""
+    session, network, bus = _session()
+    session.subscribed(1, b"host/b/net/")
+    session.tick(0.1)
+    session.barrier_passed(network.barriers[-1])
+    return session, network, bus
+
+
+def test_flows_before_the_confirmed_one_are_not_counted() -> None:
+    session, _, bus = _announced()
+    _confirm(session, 1, 1, 5)
+    for flow in (4, 5):
+        session.received("s.R.m.b.net.x", encode_head(Data(1, flow, 3, 1)), join_body([b"MSG net/x\0"]))
+    assert bus.events == ["packet", "lost 2", "packet"]
+
+
+def test_a_gap_before_the_confirmation_is_reported_with_it() -> None:
+    session, _, bus = _announced()
+    for flow in (4, 5):
+        session.received("s.R.m.b.net.x", encode_head(Data(1, flow, 3, 1)), join_body([b"MSG net/x\0"]))
+    assert bus.events == ["packet", "packet"]
+    _confirm(session, 1, 1, 5)
+    assert bus.events == ["packet", "packet", "lost 2"]
+
+
+def test_a_host_that_has_forgotten_this_one_causes_an_unknown_loss() -> None:
+    session, _, bus = _announced()
+    _confirm(session, 1, 1, 2)
+    _confirm(session, 0, 1, 5)
+    assert bus.events == ["lost 0"]
+    # It does not know the line yet, so the flow does not include it.
+    session.received("s.R.m.b.net.x", encode_head(Data(1, 5, 3, 1)), join_body([b"MSG net/x\0"]))
+    _confirm(session, 1, 2, 6)
+    assert bus.events == ["lost 0", "packet"]
+
+
+def test_a_missing_confirmation_causes_an_unknown_loss() -> None:
+    session, _, bus = _announced()
+    _confirm(session, 1, 3, 2)
+    _confirm(session, 1, 3, 2)
+    _confirm(session, 1, 4, 2)
+    assert bus.events == ["lost 0"]
+    assert session.counters.hosts["b"].stale == 1
+
+
+def test_a_host_that_does_not_confirm_is_asked_to_begin_again() -> None:
+    session, network, bus = _announced()
+    network.frames.clear()
+    for beat in range(2, 5):
+        session.received("s.R.h.b", encode_head(Heartbeat(1, beat, 2_000, 0, 0, 0, 1)), b"")
+    assert network.taken("Q") == [("s.R.x.b.a", b"Q/7/1", b"")]
+    _confirm(session, 1, 1, 9)
+    assert bus.events == ["lost 0"]
+
+
+def test_a_host_whose_interest_differs_is_asked_for_it() -> None:
+    session, network, _ = _session()
+    network.frames.clear()
+    session.received("s.R.h.b", encode_head(Heartbeat(1, 2, 2_000, 3, 4, 0, 1)), b"")
+    assert network.taken("Q") == [("s.R.x.b.a", b"Q/7/0", b"")]
+
+
+def test_an_announcement_in_parts_is_confirmed_with_its_last_part() -> None:
+    session, network, bus = _session()
+    for number in range(40):
+        session.subscribed(1, b"host/b/%02d/" % number + b"x" * 4_000)
+    session.tick(0.1)
+    session.barrier_passed(network.barriers[-1])
+    parts = network.taken("I")
+    assert [head for _, head, _ in parts] == [b"I/7/1", b"I/7/2", b"I/7/3"]
+    _confirm(session, 2, 1, 1)
+    done: list[int] = []
+    session.sync(lambda: done.append(1))
+    session.tick(0.2)
+    assert done == []
+    _confirm(session, 3, 2, 1)
+    assert (done, bus.losses) == ([1], [])
+
+
+def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
+    session, network, bus = _session()
+    session.received("s.R.h.c", encode_head(Heartbeat(1, 1, 2_000, 0, 0, 0, 1)), b"")
+    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    session.tick(0.1)
+    session.acknowledged(bus.acknowledgements[-1])
+    session.message(b"net/y", b"MSG net/y\0other", 5, b"")
+    session.message(b"net/x", b"MSG net/x\0first", 5, b"")
+    session.received("s.R.i.c", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    session._receiver.begin()
+    session.acknowledged(bus.acknowledgements[-1])
+    session.message(b"net/x", b"MSG net/x\0second", 5, b"")
+    session.message(b"net/y", b"MSG net/y\0third", 5, b"")
+    session.tick(0.1)
+    bodies = [body for _, _, body in network.taken("D")]
+    assert bodies == [join_body([b"MSG net/%b" % rest]) for rest in (b"y\0other", b"x\0first", b"x\0second", b"y\0third")]
+
+
 def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
     session, network, _ = _session()
     done: list[str] = []
