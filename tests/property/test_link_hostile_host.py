@@ -197,7 +197,7 @@ def test_a_host_that_changes_its_interest_too_fast_is_not_followed() -> None:
     assert len(link.network.taken("Q/7/0")) == 1
 
 
-def test_a_snapshot_that_nobody_asked_for_is_refused() -> None:
+def test_a_snapshot_without_a_request_is_refused() -> None:
     link = _Link()
     link.receive("x", Snapshot(1, 5, 0, 0, 1), encode_line(Line(b"b", b"net/x"), wanted=True))
     assert link.evil.changes_refused == 1

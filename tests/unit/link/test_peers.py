@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from sbusd.link import peers
 from sbusd.link.counters import LinkCounters
+from sbusd.link.frames import Line
 from sbusd.link.incoming import Incoming
 from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peers
 from sbusd.link.rules import Import, Rules
-from tests.support.link_recorders import RecordedBus
 
 RULES = Rules("R", "b", imports=(Import(b"", None),))
 
 
-class _Nowhere(RecordedBus):
-    """Takes what comes in."""
+class _Discard:
+    """`Deliver` for hosts of which nothing arrives."""
+
+    def publish(self, packets: list[bytes]) -> None:
+        raise AssertionError(packets)
+
+    def report_lost(self, lines: Iterable[Line], count: int) -> None:
+        raise AssertionError(lines, count)
 
 
 def _peers() -> tuple[Peers, LinkCounters]:
     counters = LinkCounters()
-    return Peers(RULES, counters, lambda name, each: Incoming(RULES, name, lambda _: [], _Nowhere(), each)), counters  # type: ignore[arg-type]
+    return Peers(RULES, counters, lambda name, each: Incoming(RULES, name, lambda _: [], _Discard(), each)), counters
 
 
 def test_a_host_is_gone_after_three_heartbeats() -> None:
