@@ -113,6 +113,7 @@ def test_another_user_cannot_be_blocked(harness: SwitchHarness) -> None:
     harness.switch.set_party(sender, 1001)
     for mode in (b"blocking/hard/block", b"blocking/soft/block"):
         harness.send(reader, b"CMSG " + mode)
+    harness.run()
     assert publish(harness, sender, 0, 100) == 100
     packets = harness.drain(reader)
     assert len(numbers(packets)) + lost(packets) == 100
@@ -139,6 +140,7 @@ def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(mode: bytes,
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
     harness.send(reader, b"CMSG " + mode)
+    harness.run()
     sent = publish(harness, sender, 0, 100)
     assert sent < 100
     while is_blocking(harness, reader):

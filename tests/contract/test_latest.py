@@ -150,6 +150,7 @@ def test_messages_queued_in_another_order_are_not_replaced(harness: SwitchHarnes
     for payload in (b"1", b"2"):
         publish(harness, sender, b"a", payload)
     harness.send(reader, LATEST)
+    harness.run()
     for payload in (b"3", b"4", b"5"):
         publish(harness, sender, b"a", payload)
     assert harness.switch.connection_counters(reader).replaced_packets == 2
@@ -197,6 +198,7 @@ def test_replacement_continues_after_a_handover(harness: SwitchHarness) -> None:
     reader, sender = slow_reader(harness, b"CMSG order/queue"), harness.connect()
     publish(harness, sender, b"a", b"kept")
     harness.send(reader, LATEST)
+    harness.run()
     for payload in (b"1", b"2"):
         publish(harness, sender, b"a", payload)
     before = harness.switch.connection_counters(reader)
