@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import resource
 import sys
@@ -26,6 +28,9 @@ from sbusd.systemd import fdstore
 from sbusd.systemd.service_manager import ServiceManager
 
 EXIT_FAILED = 1
+
+TABLE_DESCRIPTORS = 65_536
+"""Number of descriptors for which the kernel makes a table at the start, half a megabyte, if the limit is not lower."""
 
 
 def main() -> None:
@@ -79,9 +84,9 @@ def serve(options: Options, configuration: Configuration) -> None:
         folder = _current_folder()
         inherited = take_inherited_state(options)
         listener, daemonizer = _listener_and_daemonizer(options, inherited, ends)
+        raise_descriptor_limit()  # before the first thread starts and after the last fork
         journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)
-        _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, ownership, journal, Switch)
         meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
@@ -122,10 +127,17 @@ def _current_folder() -> str:
         return "/"
 
 
-def _raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard limit. The usual soft limit of 1024 is for programs that use select(2)."""
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of descriptors to the hard limit, and let the kernel make the table for them.
+
+    The usual soft limit of 1024 is for programs that use select(2). A table that grows while other threads run stops the thread that
+    needs it for 5 to 15 ms, at each power of two (synchronize_rcu in expand_files of the kernel), so a user could stop the bus by
+    opening connections.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with open(os.devnull, "rb") as null, contextlib.suppress(OSError):  # short of memory: the table grows when it must
+        os.close(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, min(hard, TABLE_DESCRIPTORS) - 1))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.daemon.main import TABLE_DESCRIPTORS
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.program import Program
@@ -40,6 +42,12 @@ def wait_ready(process: subprocess.Popen[bytes]) -> bytes:
         return process.stdout.read()
 
 
+def table_size(pid: int) -> int:
+    """Return for how many descriptors a process has room. Source: FDSize of proc_pid_status(5)."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("FDSize:"))
+    return int(line.split()[1])
+
+
 # -- background
 
 
@@ -55,6 +63,15 @@ def test_without_f_the_command_returns_when_the_bus_can_be_used(program: Program
     program.end(pid)
     assert not path.exists()
     assert not program.pid_file.exists()
+
+
+def test_the_table_of_descriptors_does_not_grow_while_the_bus_serves(program: Program) -> None:
+    """Growing it stops the thread for milliseconds, whenever a user has opened twice as many connections."""
+    path = program.folder / "socket"
+    pid = program.run_in_background("-a", str(path))
+    _, limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert table_size(pid) >= min(limit, TABLE_DESCRIPTORS)
+    program.end(pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
