@@ -8,20 +8,18 @@ of an unreachable host that it has accepted or rejected a message. Certificates 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
-import pwd
 import re
 import secrets
 import ssl
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sbusd.config import certificates
 from sbusd.config.files import ConfigError, NotRegularError, open_regular
 from sbusd.config.relay import MAX_TWIN, TlsSettings
 
@@ -64,7 +62,7 @@ def read_key(file: Path) -> bytes:
     """
     try:
         with open_regular(file) as stream:
-            check_private(file, os.fstat(stream.fileno()))
+            certificates.check_private(file, os.fstat(stream.fileno()), SERVICE_USER)
             content = stream.read(MAX_KEY_BYTES + 1)
     except NotRegularError:
         raise ConfigError(file, "", "not a regular file; store the key in one") from None
@@ -76,28 +74,6 @@ def read_key(file: Path) -> bytes:
             file, "", f"the key has {len(key)} bytes, but must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES}; make one with: openssl rand -hex 32"
         )
     return key
-
-
-def check_private(file: Path, status: os.stat_result) -> None:
-    """Raise ConfigError if users other than root and the relay's own can access *file*, which has *status*.
-
-    Root's group may read it: systemd creates credentials so. The relay's group may not: its members are users who call remote hosts.
-    """
-    mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid not in _owners():
-        raise ConfigError(file, "", f"owned by user {status.st_uid}; make the relay's user its owner: chown sbus-relay")
-    if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
-        words = f"accessible to other users: mode {mode:04o}, group {status.st_gid}; allow only its owner: chmod 0600"
-        raise ConfigError(file, "", words)
-
-
-def _owners() -> set[int]:
-    """Return the users that may own a key: root and the own user. Root also accepts the service user, to check its configuration."""
-    owners = {0, os.geteuid()}
-    if os.geteuid() == 0:
-        with contextlib.suppress(KeyError):
-            owners.add(pwd.getpwnam(SERVICE_USER).pw_uid)
-    return owners
 
 
 def signed_headers(key: bytes, twin: int, to: int, path: str, body: bytes, *, now: float) -> dict[str, str]:
@@ -152,45 +128,21 @@ def twin_name(twin: int) -> str:
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the TLS context of the server: clients need a certificate of the authority. Raises ConfigError."""
-    context = _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    return certificates.server_context(_files(settings), SERVICE_USER)
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the TLS context of the client: servers need a certificate of the authority with their name. Raises ConfigError."""
-    context = _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.check_hostname = True
-    return context
+    return certificates.client_context(_files(settings), SERVICE_USER)
 
 
 def twin_of(certificate: Mapping[str, Any]) -> int | None:
     """Return the host that a certificate names, in the form of ssl.SSLSocket.getpeercert(); None unless it names exactly one."""
-    names = [_TWIN_NAME.fullmatch(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    names = [_TWIN_NAME.fullmatch(name) for name in certificates.dns_names(certificate)]
     twins = {int(name[1]) for name in names if name}
     return twins.pop() if len(twins) == 1 and max(twins) <= MAX_TWIN else None
 
 
-def _load_certificates(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
-    """Load this host's certificate and the trusted authority into *context*."""
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    key = Path(settings.key)
-    try:
-        context.load_cert_chain(settings.certificate, key)
-        status = key.stat()
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            Path(settings.certificate), "", f"cannot load certificate with private key {settings.key}: {_words(error)}"
-        ) from None
-    check_private(key, status)
-    try:
-        context.load_verify_locations(settings.authority)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(Path(settings.authority), "", f"cannot load CA certificates: {_words(error)}") from None
-    return context
-
-
-def _words(error: OSError) -> str:
-    """Return the text of *error*."""
-    return error.strerror or str(error)
+def _files(settings: TlsSettings) -> certificates.CertificateFiles:
+    """Return the files that *settings* name."""
+    return certificates.CertificateFiles(Path(settings.certificate), Path(settings.key), Path(settings.authority))

@@ -1,0 +1,90 @@
+"""Certificates and private keys for mutual TLS between hosts, RFC 8446, and the check that no other user can read the keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import ssl
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbusd.config.files import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """PEM files: the certificate of this host, its private key, and the certificates of the authorities that sign those of other hosts."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+def server_context(files: CertificateFiles, service_user: str) -> ssl.SSLContext:
+    """Return the TLS context of a server: clients need a certificate of the authority. Raises ConfigError.
+
+    *service_user* is the user of the service; that user may own the key.
+    """
+    context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files, service_user)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(files: CertificateFiles, service_user: str) -> ssl.SSLContext:
+    """Return the TLS context of a client: servers need a certificate of the authority with their name. Raises ConfigError."""
+    context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files, service_user)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.check_hostname = True
+    return context
+
+
+def dns_names(certificate: Mapping[str, Any]) -> set[str]:
+    """Return the DNS names in a certificate, which has the form of ssl.SSLSocket.getpeercert()."""
+    return {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
+
+
+def check_private(file: Path, status: os.stat_result, service_user: str) -> None:
+    """Raise ConfigError if users other than root, the own user and *service_user* can access *file*, which has *status*.
+
+    Root's group may read it: systemd creates credentials so. The group of the service may not: it can have other members.
+    """
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in _owners(service_user):
+        raise ConfigError(file, "", f"owned by user {status.st_uid}; make the service's user its owner: chown {service_user}")
+    if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
+        words = f"accessible to other users: mode {mode:04o}, group {status.st_gid}; allow only its owner: chmod 0600"
+        raise ConfigError(file, "", words)
+
+
+def _owners(service_user: str) -> set[int]:
+    """Return the users that may own a key: root and the own user. Root also accepts the service user, to check its configuration."""
+    owners = {0, os.geteuid()}
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            owners.add(pwd.getpwnam(service_user).pw_uid)
+    return owners
+
+
+def _load(context: ssl.SSLContext, files: CertificateFiles, service_user: str) -> ssl.SSLContext:
+    """Load this host's certificate and the trusted authorities into *context*."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        status = files.key.stat()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(files.certificate, "", f"cannot load certificate with private key {files.key}: {_words(error)}") from None
+    check_private(files.key, status, service_user)
+    try:
+        context.load_verify_locations(files.authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(files.authority, "", f"cannot load CA certificates: {_words(error)}") from None
+    return context
+
+
+def _words(error: OSError) -> str:
+    """Return the text of *error*."""
+    return error.strerror or str(error)
