@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +30,11 @@ class Authority:
         self._key = folder / f"{name}.key"
         _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate))
 
-    def sign(self, *names: str, file: str = "") -> Certificate:
-        """Return a certificate for DNS *names*."""
+    def sign(self, *names: str, addresses: Sequence[str] = (), file: str = "") -> Certificate:
+        """Return a certificate for DNS *names* and IP *addresses*."""
         stem = self._folder / (file or names[0])
         made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
-        alternatives = ",".join(f"DNS:{name}" for name in names)
+        alternatives = ",".join([*(f"DNS:{name}" for name in names), *(f"IP:{address}" for address in addresses)])
         ask = ("-subj", "/CN=test", "-addext", f"subjectAltName={alternatives}", "-CA", str(self.certificate), "-CAkey", str(self._key))
         _openssl("req", "-x509", *_KEY, "-days", "2", *ask, "-keyout", str(made.key), "-out", str(made.certificate))
         return made

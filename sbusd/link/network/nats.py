@@ -1,0 +1,206 @@
+"""The network as a NATS server or cluster: connects, reconnects without end, and implements the port of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sbusd.config.certificates import CertificateFiles, client_context
+from sbusd.config.files import ConfigError
+from sbusd.link.network.backoff import Backoff
+from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.credential_files import SERVICE_USER, read_secret
+from sbusd.link.network.nats_connection import ConnectFailedError, NatsConnection
+from sbusd.link.network.stall import Stall, Writable
+from sbusd.link.ports import NetworkEvents
+
+MAX_SUBJECT_BYTES = 3_900
+"""A server's limit for a line with a subject and numbers is 4,096. It closes the connection of a client that exceeds it."""
+
+_SUBJECT = re.compile(rf"[!-~]{{1,{MAX_SUBJECT_BYTES}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class NatsSettings:
+    """Where the servers are, and who this host is.
+
+    ``servers`` are URLs ``nats://HOST[:PORT]`` or ``tls://HOST[:PORT]``. The host is authenticated by its certificate in ``tls``, by the
+    password in ``password_file``, or by the seed of an nkey in ``nkey_file``; the files are read at each attempt to connect. At most
+    ``max_pending_bytes`` wait for the server.
+
+    Raises:
+        ValueError: a value cannot be used; the text names it.
+    """
+
+    host: str
+    servers: tuple[str, ...]
+    tls: CertificateFiles | None = None
+    password_file: Path | None = None
+    nkey_file: Path | None = None
+    max_pending_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise ValueError("no servers: name at least one, such as tls://nats-1:4222")
+        for server in self.servers:
+            _check_server(server, needs_tls=self.tls is None)
+        if self.password_file and self.nkey_file:
+            raise ValueError("password_file and nkey_file exclude each other")
+
+
+class NatsNetwork:
+    """Implements `sbusd.link.ports.Network`; a subject that is subscribed to twice counts once.
+
+    *writable* returns when the local bus takes messages; it is awaited between two reads. A server closes a connection that is not read
+    for some seconds. *report* gets one line for each connection that could not be made, and for each begin of a loss.
+    """
+
+    def __init__(self, settings: NatsSettings, writable: Writable, report: Callable[[str], None]) -> None:
+        self.counters = NetworkCounters()
+        self._settings = settings
+        self._stall = Stall(writable, self.counters)
+        self._report = report
+        self._events: NetworkEvents | None = None
+        self._connection: NatsConnection | None = None
+        self._subscriptions: dict[str, int] = {}
+        self._last_subscription = 0
+        self._is_dropping = False
+
+    @property
+    def server_version(self) -> str:
+        """The version of the connected server, or an empty string."""
+        return self._connection.server_version if self._connection is not None else ""
+
+    async def run(self, events: NetworkEvents) -> None:
+        """Connect, and reconnect whenever the connection ends, until cancelled. An exception of *events* ends it."""
+        self._events = events
+        backoff = Backoff()
+        servers = list(self._settings.servers)
+        random.shuffle(servers)
+        while True:
+            for server in servers:
+                seconds = await self._use(server, events)
+                if seconds is not None:
+                    backoff.lasted(seconds)
+                await asyncio.sleep(backoff.delay())
+
+    async def _use(self, server: str, events: NetworkEvents) -> float | None:
+        """Use *server* until the connection ends; return how many seconds it lasted, or None if there was none."""
+        try:
+            connection = NatsConnection(events, self.counters, self._stall, self._tls())
+            await connection.open(server, self._settings.host, **self._credentials())
+        except (ConnectFailedError, ConfigError) as error:
+            self.counters.connect_failures += 1
+            self.counters.last_error = f"cannot connect to {server}: {error}"
+            self._report(self.counters.last_error)
+            return None
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        self._connection = connection
+        self._is_dropping = False
+        self.counters.connects += 1
+        reason = "the link stops"
+        try:
+            events.connected()
+            reason = self.counters.last_error = await connection.ended
+        finally:
+            self._connection = None
+            self._subscriptions.clear()
+            connection.abort()
+            events.disconnected(reason)
+        return loop.time() - begin
+
+    def publish(self, subject: str, head: bytes, body: bytes) -> None:
+        """Send a message to every subscriber of *subject* but this host. Raises ValueError for an invalid *subject* or *head*."""
+        _check_subject(subject)
+        if b"\r" in head or b"\n" in head:
+            raise ValueError(f"invalid head {head!r}: it must be one line")
+        connection, size = self._connection, len(head) + len(body)
+        if connection is None or connection.pending_bytes + size > self._settings.max_pending_bytes:
+            self._drop()
+        elif connection.send_message(subject, head, body):
+            self._is_dropping = False
+            self.counters.messages_out += 1
+            self.counters.bytes_out += size
+        else:
+            self.counters.oversize += 1
+            self._reject(connection, f"a message of {size} bytes to {subject} exceeds the server's {connection.max_payload_bytes}")
+
+    def subscribe(self, subject: str) -> None:
+        """Receive what other hosts publish to *subject*."""
+        _check_subject(subject)
+        if self._connection is not None and subject not in self._subscriptions:
+            self._last_subscription += 1
+            self._subscriptions[subject] = self._last_subscription
+            self._connection.send(b"SUB %b %d\r\n" % (subject.encode("ascii"), self._last_subscription))
+
+    def unsubscribe(self, subject: str) -> None:
+        """End the subscription to *subject*, if there is one."""
+        number = self._subscriptions.pop(subject, None)
+        if self._connection is not None and number is not None:
+            self._connection.send(b"UNSUB %d\r\n" % number)
+
+    def barrier(self, number: int) -> None:
+        """Call ``barrier_passed`` once the server has processed everything sent before. A connection that ends passes no barrier."""
+        if self._connection is not None:
+            self._connection.send_ping(number)
+
+    async def drained(self) -> None:
+        """Return when less than half of the pending limit is used: read the local bus only then."""
+        if self._connection is not None:
+            await self._connection.wait_for_room(self._settings.max_pending_bytes // 2)
+
+    def _drop(self) -> None:
+        """Count a message that is not sent; the receivers notice a gap in its flow."""
+        self.counters.dropped += 1
+        if not self._is_dropping and self._connection is not None:
+            self._report(f"messages are lost: more than {self._settings.max_pending_bytes} bytes wait for the server")
+        self._is_dropping = True
+
+    def _reject(self, connection: NatsConnection, reason: str) -> None:
+        """Report, after the caller has returned, that a message was not sent."""
+
+        def reject() -> None:
+            if self._events is not None and connection is self._connection:
+                self._events.rejected(reason)
+
+        asyncio.get_running_loop().call_soon(reject)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context with the files as they are now."""
+        return None if self._settings.tls is None else client_context(self._settings.tls, SERVICE_USER)
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the password or the key, as its file is now."""
+        if self._settings.password_file is not None:
+            return {"user": self._settings.host, "password": read_secret(self._settings.password_file)}
+        if self._settings.nkey_file is not None:
+            return {"nkeys_seed_str": read_secret(self._settings.nkey_file)}
+        return {}
+
+
+def _check_subject(subject: str) -> None:
+    """Raise ValueError unless *subject* can be part of a line of the protocol."""
+    if not _SUBJECT.fullmatch(subject):
+        raise ValueError(f"invalid subject {subject[:80]!r}: it must be 1 to {MAX_SUBJECT_BYTES} ASCII characters without spaces")
+
+
+def _check_server(server: str, *, needs_tls: bool) -> None:
+    """Raise ValueError unless *server* is a URL of a server."""
+    try:
+        parts = urlsplit(server)
+        is_valid = parts.scheme in {"nats", "tls"} and parts.hostname and parts.port != 0 and parts.path in {"", "/"}
+    except ValueError:
+        is_valid = False
+    if not is_valid or not _SUBJECT.fullmatch(server):
+        raise ValueError(f"invalid server {server!r}: it must be a URL, such as tls://nats-1:4222")
+    if parts.username is not None:
+        raise ValueError(f"invalid server {parts.hostname!r}: store the password in password_file, not in the URL")
+    if parts.scheme == "tls" and needs_tls:
+        raise ValueError(f"invalid server {server!r}: tls:// needs certificate, key and authority")

@@ -1,0 +1,170 @@
+"""A connection to a server that sends anything: it ends with a reason, and its buffers stay bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+from nats.aio.client import Client
+from nats.protocol.parser import Parser
+
+from sbusd.link.network import nats_connection
+from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.nats_connection import ConnectFailedError, NatsConnection
+from sbusd.link.network.stall import Stall
+from tests.support.link_networks import Gate, RecordedEvents
+
+INFO = b'INFO {"headers":true,"max_payload":1000,"version":"2.9.10"}\r\n'
+
+
+class Scenario:
+    """A connection to a server that sends INFO, PONG, and then what the test gives."""
+
+    def __init__(self, info: bytes = INFO) -> None:
+        self.events = RecordedEvents()
+        self.counters = NetworkCounters()
+        self._info = info
+
+    async def run(self, use: Callable[[NatsConnection, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+        """Connect, and call *use* with the connection and the streams of the server."""
+        accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        served: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            served.append(writer)
+            writer.write(self._info)
+            while (line := await reader.readline()) and not line.startswith(b"PING"):
+                pass
+            writer.write(b"PONG\r\n")
+            await accepted.put((reader, writer))
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connection = NatsConnection(self.events, self.counters, Stall(Gate().writable, self.counters), None)
+        try:
+            await connection.open(f"nats://127.0.0.1:{port}", "alpha")
+            await use(connection, *await accepted.get())
+        finally:
+            connection.abort()
+            server.close()
+            for writer in served:
+                writer.transport.abort()
+            await asyncio.sleep(0.01)  # the loop closes the sockets
+
+    def end_after(self, sent: bytes) -> str:
+        """Return why the connection ended after the server has sent *sent*."""
+        reasons = []
+
+        async def use(connection: NatsConnection, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(sent)
+            reasons.append(await connection.ended)
+
+        asyncio.run(self.run(use))
+        return reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b"MSG a 1 2000\r\n", "announced a message of 2000 bytes; its maximum is 1000"),
+        (b"HMSG a 1 18 99999999\r\n", "announced a message of 99999999 bytes"),
+        (b"MSG a 1 " + b"9" * 5_000 + b"\r\n", "invalid bytes"),
+        (b"x" * 100_000, "a line of more than 65536 bytes"),
+        (b"what\r\n", "invalid bytes"),
+        (b"-ERR \r\n", "invalid bytes"),
+        (b"-ERR '\xff'\r\n", "invalid bytes"),
+        (b"INFO {\r\n", "invalid bytes"),
+        (b"INFO " + b"[" * 60_000 + b"\r\n", "invalid bytes"),
+    ],
+)
+def test_invalid_bytes_end_the_connection(sent: bytes, says: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert says in Scenario().end_after(sent)
+    assert not caplog.records  # no traceback of nats-py
+
+
+def test_messages_and_responses_stay_in_order() -> None:
+    scenario = Scenario()
+
+    async def use(connection: NatsConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection.send_ping(5)
+        connection.send_ping(None)
+        assert await reader.readuntil(b"PING\r\nPING\r\n")
+        writer.write(b"MSG a 1 1\r\nx\r\nPONG\r\nHMSG b 2 18 19\r\nNATS/1.0\r\nS: h\r\n\r\ny\r\n")
+        writer.write(b"PONG\r\nPONG\r\n-ERR 'Permissions Violation'\r\nMSG c 3 0\r\n\r\n")
+        writer.close()
+        await connection.ended
+
+    asyncio.run(scenario.run(use))
+    assert scenario.events.all == [
+        ("received", "a", b"", b"x"),
+        ("barrier", 5),
+        ("received", "b", b"h", b"y"),
+        ("rejected", "permissions violation"),
+        ("received", "c", b"", b""),
+    ]
+
+
+def test_other_headers_are_not_heads_and_other_subjects_are_not_delivered() -> None:
+    scenario = Scenario()
+
+    async def use(connection: NatsConnection, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HMSG a 1 21 21\r\nNATS/1.0\r\nOther: \r\n\r\n\r\nMSG \xff 1 0\r\n\r\nMSG b 1 0\r\n\r\n")
+        writer.close()
+        await connection.ended
+
+    asyncio.run(scenario.run(use))
+    assert scenario.events.messages == [("a", b"", b""), ("b", b"", b"")]
+
+
+def test_the_error_of_the_server_is_the_reason_for_the_end() -> None:
+    scenario = Scenario()
+
+    async def use(connection: NatsConnection, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR 'Slow Consumer'\r\n")
+        writer.close()
+        assert await connection.ended == "the server said: slow consumer"
+
+    asyncio.run(scenario.run(use))
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        (b'INFO {"headers":true,"max_payload":1000,"tls_required":true}\r\n', "the server requires TLS; set tls"),
+        (b'INFO {"max_payload":1000}\r\n', "does not know headers"),
+        (b"INFO []\r\n", "has no attribute"),
+        (b"INFO {\r\n", "json parse error"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "expecting INFO"),
+        (b"x" * 200_000, "(?i)separator is"),
+    ],
+)
+def test_a_server_that_is_not_one_is_refused(info: bytes, says: str) -> None:
+    async def use(*_: object) -> None:
+        pytest.fail("connected")
+
+    with pytest.raises(ConnectFailedError, match=says):
+        asyncio.run(Scenario(info).run(use))
+
+
+def test_nats_py_has_the_methods_that_are_replaced() -> None:
+    replaced = [name for name, each in vars(NatsConnection).items() if (inspect.getdoc(each) or "").startswith("Replaces ")]
+    assert set(replaced) == set(nats_connection._REPLACED)
+    for name in replaced:
+        ours, theirs = (list(inspect.signature(getattr(each, name)).parameters) for each in (NatsConnection, Client))
+        assert ours == theirs, name
+    assert {"buf", "state", "needed"} <= vars(Parser(None)).keys()  # type: ignore[call-arg]
+
+
+def test_another_nats_py_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one calls this method without awaiting it, so the check for TLS would be skipped."""
+    monkeypatch.setattr(Client, "_process_info", lambda *_: None)
+
+    async def use(*_: object) -> None:
+        pytest.fail("connected")
+
+    with pytest.raises(ConnectFailedError, match=r"install nats-py 2\.16 or later"):
+        asyncio.run(Scenario().run(use))
