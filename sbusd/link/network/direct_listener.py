@@ -1,0 +1,145 @@
+"""The listening socket for other links. A connection counts only after its certificate is verified; until then it has few resources."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from sbusd.config.certificates import CertificateFiles, dns_names, server_context
+from sbusd.config.files import ConfigError
+from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.credential_files import SERVICE_USER
+from sbusd.link.network.error_words import error_words
+
+HANDSHAKE_SECONDS = 5.0
+MAX_HANDSHAKES = 64
+"""Connections whose certificate is not yet verified. The oldest one is closed for a new one."""
+MAX_HANDSHAKES_OF_ADDRESS = 8
+
+Accepted = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+"""Called with the name in the certificate. The connection is closed when it returns."""
+
+
+def peer_named(certificate: dict[str, Any] | None, peers: frozenset[str]) -> str:
+    """Return the one of *peers* that *certificate* names; ConnectionError if it names none or several."""
+    named = dns_names(certificate or {})
+    found = named & peers
+    if len(found) != 1:
+        raise ConnectionError(
+            f"the certificate names {', '.join(sorted(named)[:5]) or 'no host'}, which is not one of the configured peers"
+        )
+    return found.pop()
+
+
+class Listener:
+    """Accepts connections of *peers*."""
+
+    def __init__(
+        self, files: CertificateFiles, peers: frozenset[str], accepted: Accepted, counters: NetworkCounters, report: Callable[[str], None]
+    ) -> None:
+        self._files = files
+        self._peers = peers
+        self._accepted = accepted
+        self._counters = counters
+        self._report = report
+        self._server: asyncio.Server | None = None
+        self._handshakes: dict[asyncio.Transport, str] = {}
+        self._of_address: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen. Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Accepting(self._admit), address, port)
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        if self._server is None:
+            raise RuntimeError("not started")
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Close the socket and all connections that it accepted."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _admit(self, transport: asyncio.Transport) -> None:
+        """Begin the handshake of a new connection, if necessary at the cost of the oldest one that is not verified."""
+        address = str(transport.get_extra_info("peername", ("unknown",))[0])
+        if self._of_address[address] >= MAX_HANDSHAKES_OF_ADDRESS:
+            self._refuse(address, f"{MAX_HANDSHAKES_OF_ADDRESS} of its connections are not verified yet")
+            transport.abort()
+            return
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.abort()
+        self._handshakes[transport] = address
+        self._of_address[address] += 1
+        task = asyncio.get_running_loop().create_task(self._serve(transport, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Forget a task. An exception of the events is reported by the task of the network."""
+        self._tasks.discard(task)
+
+    async def _serve(self, transport: asyncio.Transport, address: str) -> None:
+        """Verify the other end, and pass the connection on."""
+        try:
+            try:
+                name, reader, writer = await self._secure(transport)
+            except (OSError, ConfigError) as error:
+                self._refuse(address, error_words(error))
+                return
+            finally:
+                self._forget(transport, address)
+            await self._accepted(name, reader, writer)
+        finally:
+            transport.abort()
+
+    async def _secure(self, transport: asyncio.Transport) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the verified name and the streams. Raises OSError, ConfigError."""
+        loop = asyncio.get_running_loop()
+        context = server_context(self._files, SERVICE_USER)
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        secure = await loop.start_tls(
+            transport, protocol, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=1.0
+        )
+        if secure is None:
+            raise ConnectionError("closed within the handshake")
+        protocol.connection_made(secure)  # start_tls does not connect the reader to its transport, which the bound of its buffer needs
+        name = peer_named(secure.get_extra_info("peercert"), self._peers)
+        return name, reader, asyncio.StreamWriter(secure, protocol, reader, loop)
+
+    def _forget(self, transport: asyncio.Transport, address: str) -> None:
+        """Release the place of a handshake."""
+        self._handshakes.pop(transport, None)
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+    def _refuse(self, address: str, reason: str) -> None:
+        """Count and report a connection that was not accepted."""
+        self._counters.refused_connections += 1
+        self._counters.last_error = f"refused a connection from {address}: {reason}"
+        self._report(self._counters.last_error)
+
+
+class _Accepting(asyncio.Protocol):
+    """A new connection, which is not read before its handshake."""
+
+    def __init__(self, admit: Callable[[asyncio.Transport], None]) -> None:
+        self._admit = admit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Pass it on."""
+        if isinstance(transport, asyncio.Transport):
+            transport.pause_reading()  # the handshake's first bytes must reach TLS
+            self._admit(transport)

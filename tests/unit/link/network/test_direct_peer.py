@@ -1,0 +1,64 @@
+"""A connection to another link whose frames never end."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from sbusd.link.network import direct_frames, direct_peer
+from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.direct_peer import PeerConnection
+from sbusd.link.network.stall import Stall
+from tests.support.link_networks import Gate
+
+
+class NoEvents:
+    """Fails at each event."""
+
+    def peer_sent(self, peer: PeerConnection, subject: str, head: bytes, body: bytes) -> None:
+        pytest.fail(subject)
+
+    def peer_changed(self, peer: PeerConnection) -> None:
+        pytest.fail(peer.name)
+
+    def peer_passed(self, peer: PeerConnection, number: int) -> None:
+        pytest.fail(str(number))
+
+    def peer_rejected(self, peer: PeerConnection, reason: str) -> None:
+        pytest.fail(reason)
+
+    def peer_forged(self, peer: PeerConnection, reason: str) -> None:
+        pytest.fail(reason)
+
+    def peer_has_room(self) -> None:
+        """Pings are written."""
+
+
+def test_a_frame_that_comes_byte_by_byte_has_a_limit_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_peer, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(direct_peer, "FRAME_SECONDS", 0.3)
+
+    async def run() -> str:
+        made: asyncio.Future[PeerConnection] = asyncio.get_running_loop().create_future()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            made.set_result(PeerConnection("alpha", "alpha", reader, writer, 1_000))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        peer = await made
+        writer.write(direct_frames.hello("R"))
+        await peer.greet("R")
+        stall = Stall(Gate().writable, NetworkCounters())
+        running = asyncio.create_task(peer.run("R", NoEvents(), stall))
+        writer.write(struct.pack("<I", 1_000_000))
+        while not running.done():
+            writer.write(b"\2")
+            await asyncio.sleep(0.02)
+        writer.transport.abort()
+        server.close()
+        return await running
+
+    assert asyncio.run(run()) == "it has not completed a frame within 0.3 s"
