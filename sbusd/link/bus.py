@@ -1,0 +1,323 @@
+"""The bus of this machine: one connection that reports everything in the order in which it came.
+
+The client library has a queue for each subscription. The protocol of the link needs messages, events of other clients, losses and
+acknowledgements in one order, so this connection handles the packets itself. Spec: sbus-protocol(7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sbusd.client.bus_socket import RECEIVE_BYTES, bus_address, is_gone, open_socket, parse_target
+from sbusd.client.errors import SbusError
+from sbusd.link.network.backoff import Backoff
+from sbusd.link.ports import LocalBusEvents
+from sbusd.protocol import controls
+from sbusd.protocol.packets import MAX_BATCH_BYTES, control_packet, is_batch, join_batch, parse_batch, subscribe_packet, unsubscribe_packet
+from sbusd.protocol.vouching import MAX_LOST_PATTERNS, loss_payload
+
+TURN_PACKETS = 64
+"""Packets read in one turn of the event loop; a batch counts once."""
+
+FULL_BYTES = 1 << 20
+"""While more than this waits for the bus, the network is not read."""
+
+MAX_PENDING_BYTES = 64 << 20
+"""While more than this waits for the bus, messages of other hosts are discarded, and counted."""
+
+_EVENTS = (b"!/event/subscribe/", b"!/event/unsubscribe/", b"!/event/disconnect/")
+_SENT_HEAD = b"CMSG " + controls.FROM
+_GREETING = (controls.SENDER_ON, controls.ECHO_OFF, controls.BATCH_ON)
+
+
+class BusRefusedError(SbusError):
+    """The bus does not give the link what it needs."""
+
+
+class BusConnection:
+    """Implements `sbusd.link.ports.LocalBus`. What is sent while there is no bus is dropped: `restarted` makes the protocol repeat it.
+
+    *report* gets one line for each connection that could not be made, and for each refusal of the bus.
+    """
+
+    def __init__(self, address: str, report: Callable[[str], None]) -> None:
+        self._target = parse_target(bus_address(address or None), reconnect=True)
+        self._report = report
+        self._sock: socket.socket | None = None
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.refusals = 0
+        """Packets that the bus refused."""
+        self.discarded_messages = 0
+        """Messages of other hosts that were not published because too much waited for the bus, or there was none."""
+
+    async def run(self, events: LocalBusEvents) -> None:
+        """Connect, and reconnect whenever the connection ends, until cancelled. An exception of *events* ends it."""
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            begin = loop.time()
+            try:
+                with self._connected() as sock:
+                    await self._serve(sock, events)
+            except (SbusError, OSError) as error:
+                self._report(f"the bus at {self._target.text}: {error}")
+            backoff.lasted(loop.time() - begin)
+            await asyncio.sleep(backoff.delay())
+
+    async def writable(self) -> None:
+        """Return when the bus takes messages of other hosts again."""
+        await self._has_room.wait()
+
+    # The port of the protocol.
+
+    def subscribe(self, pattern: bytes) -> None:
+        """Store one instance of a pattern."""
+        self.send(subscribe_packet(pattern))
+
+    def unsubscribe(self, pattern: bytes) -> None:
+        """Remove one instance of a pattern."""
+        self.send(unsubscribe_packet(pattern))
+
+    def acknowledge(self, number: int) -> None:
+        """Ask for `LocalBusEvents.acknowledged`."""
+        self.send(control_packet(controls.PING, b"%d" % number))
+
+    def publish(self, packets: Sequence[bytes]) -> None:
+        """Send *packets* in batches."""
+        if self._sock is None or self._pending_bytes > MAX_PENDING_BYTES:
+            self.discarded_messages += len(packets)
+            return
+        for batch in _batches(packets):
+            self.send(batch)
+
+    def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
+        """Report a loss. A client with patterns in several packets is notified once for each of them."""
+        for start in range(0, len(patterns), MAX_LOST_PATTERNS):
+            self.send(control_packet(controls.LOST_FOR, loss_payload(count, list(patterns[start : start + MAX_LOST_PATTERNS]))))
+
+    # The socket.
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        sock = open_socket(self._target, 0)
+        sock.setblocking(False)
+        self._sock = sock
+        try:
+            yield sock
+        finally:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(sock)
+            loop.remove_writer(sock)
+            self._sock = None
+            self._pending.clear()
+            self._pending_bytes = 0
+            self._has_room.set()
+            sock.close()
+
+    async def _serve(self, sock: socket.socket, events: LocalBusEvents) -> None:
+        """Begin, and then report what comes until the connection ends. Raises OSError, SbusError."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        arrivals = _Arrivals(self, events)
+        buffer = memoryview(bytearray(RECEIVE_BYTES))
+
+        def read() -> None:
+            try:
+                for _ in range(TURN_PACKETS):
+                    length = sock.recv_into(buffer)
+                    if not length:
+                        raise ConnectionResetError("the bus closed the connection")  # noqa: TRY301
+                    arrivals.take(bytes(buffer[:length]))
+            except BlockingIOError:
+                pass
+            except BaseException as error:  # the task of run() handles it
+                loop.remove_reader(sock)
+                if not ended.done():
+                    ended.set_exception(error)
+
+        for key in _GREETING:
+            self.send(control_packet(key))
+        for pattern in _EVENTS:
+            self.send(subscribe_packet(pattern))
+        self.send(control_packet(controls.ADDRESS))
+        loop.add_reader(sock, read)
+        await ended
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet, at once if there is room."""
+        if self._sock is None:
+            return
+        if not self._pending and self._try_send(packet):
+            return
+        if not self._pending:
+            asyncio.get_running_loop().add_writer(self._sock, self._drain)
+        self._pending.append(packet)
+        self._pending_bytes += len(packet)
+        if self._pending_bytes > FULL_BYTES:
+            self._has_room.clear()
+
+    def _drain(self) -> None:
+        while self._pending and self._try_send(self._pending[0]):
+            self._pending_bytes -= len(self._pending.popleft())
+        if self._pending_bytes <= FULL_BYTES // 2:
+            self._has_room.set()
+        if not self._pending and self._sock is not None:
+            asyncio.get_running_loop().remove_writer(self._sock)
+
+    def _try_send(self, packet: bytes) -> bool:
+        """Send a packet; return False if there is no room. What a bus that has gone does not get is dropped: the reader sees its end."""
+        try:
+            if self._sock is not None:
+                self._sock.send(packet)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if not is_gone(error):
+                self.refused(f"{error.strerror}: a packet of {len(packet)} bytes")
+        return True
+
+    def refused(self, reason: str) -> None:
+        """Count and report what the bus did not accept."""
+        self.refusals += 1
+        self._report(f"the bus refused: {reason}")
+
+
+class _Arrivals:
+    """What comes on one connection: first a list of all subscriptions, then everything as it happens."""
+
+    def __init__(self, bus: BusConnection, events: LocalBusEvents) -> None:
+        self._bus = bus
+        self._events = events
+        self._own_id = -1
+        self._listed: dict[int, set[bytes]] | None = {}
+        """The patterns of each client while the pages of the list come; None: the list is complete."""
+
+    def take(self, packet: bytes) -> None:
+        """Handle a packet. Raises SbusError if the bus does not give what is needed."""
+        if is_batch(packet):
+            for each in parse_batch(packet):
+                self.take(each)
+        elif packet.startswith(b"MSG "):
+            self._message(packet, 0, b"")
+        elif packet.startswith(_SENT_HEAD):
+            head, _, message = packet.partition(b"\0")
+            number, _, credentials = head.removeprefix(_SENT_HEAD).partition(b"/")
+            self._message(message, int(number), credentials)
+        else:
+            key, _, payload = packet.removeprefix(b"CMSG ").partition(b"\0")
+            handle = _CONTROLS.get(key)
+            if handle is not None:
+                handle(self, payload)
+
+    def _message(self, packet: bytes, sender: int, credentials: bytes) -> None:
+        key = packet[4 : packet.index(b"\0", 4)]
+        if key.startswith(b"!/event/"):
+            self._event(key)
+        elif self._listed is None:
+            self._events.message(key, packet, sender, credentials)
+
+    def _event(self, key: bytes) -> None:
+        kind, _, rest = key.removeprefix(b"!/event/").partition(b"/")
+        digits, _, pattern = rest.partition(b"/")
+        client = int(digits)
+        if client == self._own_id:
+            return
+        if self._listed is not None:
+            self._change_list(kind, client, pattern)
+        elif kind == b"subscribe":
+            self._events.subscribed(client, pattern)
+        elif kind == b"unsubscribe":
+            self._events.unsubscribed(client, pattern)
+        else:
+            self._events.client_gone(client)
+
+    def _change_list(self, kind: bytes, client: int, pattern: bytes) -> None:
+        """Apply an event between two pages of the list."""
+        listed = self._listed or {}
+        if kind == b"subscribe":
+            listed.setdefault(client, set()).add(pattern)
+        elif kind == b"unsubscribe":
+            listed.get(client, set()).discard(pattern)
+        else:
+            listed.pop(client, None)
+
+    def _on_address(self, payload: bytes) -> None:
+        self._own_id = int(payload.split(b"/")[2])
+        question = b"%d\0publish\0host/x/y" % os.geteuid()
+        self._bus.send(control_packet(controls.EXPLAIN, question))
+        self._bus.send(control_packet(controls.SUBSCRIPTIONS))
+
+    def _on_explanation(self, payload: bytes) -> None:
+        decision = json.loads(payload)
+        for what, words in (("allowed", "may not publish under host/"), ("may_vouch", "has no right vouch")):
+            if not decision.get(what):
+                raise BusRefusedError(f"user {os.geteuid()} {words}; see sbus-link(8), RIGHTS")
+
+    def _on_subscriptions(self, payload: bytes) -> None:
+        page: dict[str, Any] = json.loads(payload)
+        if self._listed is None:
+            return
+        for each in page["subscriptions"]:
+            if each["id"] != self._own_id:
+                self._listed.setdefault(each["id"], set()).add(_pattern(each))
+        if page["next"] is not None:
+            self._bus.send(control_packet(controls.SUBSCRIPTIONS, b"%d" % page["next"]))
+            return
+        listed, self._listed = self._listed, None
+        self._events.restarted()
+        for client, patterns in listed.items():
+            for pattern in patterns:
+                self._events.subscribed(client, pattern)
+
+    def _on_ping(self, payload: bytes) -> None:
+        self._events.acknowledged(int(payload))
+
+    def _on_lost(self, payload: bytes) -> None:
+        self._events.lost(int(payload))
+
+    def _on_error(self, payload: bytes) -> None:
+        reason = payload.decode("ascii", "backslashreplace")
+        if self._listed is not None:
+            raise BusRefusedError(f"{reason}; see sbus-link(8), RIGHTS")
+        self._bus.refused(reason)
+
+
+_CONTROLS: dict[bytes, Callable[[_Arrivals, bytes], None]] = {
+    controls.ADDRESS: _Arrivals._on_address,
+    controls.SUBSCRIPTIONS: _Arrivals._on_subscriptions,
+    controls.EXPLAIN: _Arrivals._on_explanation,
+    controls.PING: _Arrivals._on_ping,
+    controls.LOST: _Arrivals._on_lost,
+    controls.ERROR: _Arrivals._on_error,
+}
+
+
+def _pattern(entry: dict[str, Any]) -> bytes:
+    """Return the pattern in an entry of the list of subscriptions."""
+    encoded = entry.get("pattern_base64")
+    return base64.b64decode(encoded) if encoded is not None else str(entry["pattern"]).encode()
+
+
+def _batches(packets: Sequence[bytes]) -> Iterator[bytes]:
+    """Return *packets* in batches of at most MAX_BATCH_BYTES, and larger packets alone."""
+    share: list[bytes] = []
+    size = 0
+    for packet in packets:
+        if share and size + len(packet) + 4 > MAX_BATCH_BYTES - 16:
+            yield join_batch(share) if len(share) > 1 else share[0]
+            share, size = [], 0
+        share.append(packet)
+        size += len(packet) + 4
+    if share:
+        yield join_batch(share) if len(share) > 1 else share[0]
