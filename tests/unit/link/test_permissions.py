@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.link.permissions import covers, is_within, published_by, received_by
+from sbusd.link.subjects import Subjects
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,14 @@ def test_only_what_is_for_all_or_for_the_host_itself_is_received() -> None:
         "s.R.x.alpha.>",
     ):
         assert not is_within(subject, allowed), subject
+
+
+def test_the_protocol_needs_no_other_permissions() -> None:
+    subjects = Subjects("R", "alpha")
+    published = (subjects.interest, subjects.heartbeat, subjects.direct("beta"), subjects.message(b""), subjects.message(b"a//\xff/" * 40))
+    received = (
+        *subjects.always,
+        *(subjects.wanted(origins, pattern) for origins in (b"beta", b"*") for pattern in (b"", b"a/*/b/", b"a*")),
+    )
+    assert [each for each in published if not is_within(each, published_by("R", "alpha"))] == []
+    assert [each for each in received if not is_within(each, received_by("R", "alpha"))] == []
