@@ -38,7 +38,7 @@ check: $(STAMP)
 	@$(BIN)/python -m compileall -q sbusd
 	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
-bench: $(STAMP) ## measure the bus against what the kernel alone can do
+bench: prepare-bench $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m compileall -q sbusd
 	@$(BIN)/python -m tests.bench.run
 

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,9 @@ from typing import TypeVar
 from tests.bench.figures import Bound, Line, Unit
 from tests.bench.loads import Churn, Flow, Generator
 from tests.bench.pacing import QUEUE_BYTES, Recipients, transfer
+from tests.bench.peers.daemons import REDIS, SBUSD, Daemon
+from tests.bench.peers.loading import CLoad
+from tests.bench.peers.programs import compile_load
 from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, daemon_command, started
 
@@ -234,7 +238,27 @@ def churn(bench: Bench) -> list[Line]:
 
     values, references = in_turns(2 * bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
     cpus, floor_cpus = tuple(each.cpu for each in values), tuple(each.cpu for each in references)
-    return [Line("connect, whoami, SUB, ping, close: CPU, to the floor's", Unit.MICROSECONDS, cpus, Bound(1.2), floor_cpus)]
+    return [
+        Line("connect, whoami, SUB, ping, close: CPU, to the floor's", Unit.MICROSECONDS, cpus, Bound(1.2), floor_cpus),
+        _churn_beside_redis(bench.plan),
+    ]
+
+
+LEAST_CLIENTS = 100
+"""Of a run of the load that speaks several protocols."""
+
+
+def _churn_beside_redis(plan: Plan) -> Line:
+    """The same clients, each over a load that speaks its protocol: how many in a second, compared with Redis."""
+    load = CLoad(compile_load())
+
+    def once(daemon: Daemon, protocol: str) -> float:
+        with tempfile.TemporaryDirectory(prefix="sbusd-bench-") as directory, daemon.started(Path(directory)) as running:
+            return load.churn(protocol, running, max(LEAST_CLIENTS, plan.clients)).rate
+
+    values, references = in_turns(plan.rounds, partial(once, SBUSD, "sbus"), partial(once, REDIS, "redis"))
+    name = "connect, subscribe, close, one after another: rate, to Redis's"
+    return Line(name, Unit.PER_SECOND, tuple(values), Bound(1.0, at_least=True), tuple(references))
 
 
 def idle_connections(bench: Bench) -> list[Line]:
