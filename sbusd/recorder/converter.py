@@ -117,20 +117,26 @@ class Converter:
     def _work(self) -> None:
         """Convert the oldest queued file, if there is one, and remove expired segments."""
         try:
-            if self._files:
-                path, size = self._files[0]
-                self._convert(path)
-                with self._changed:
-                    self._files.popleft()
-                    self._waiting_bytes -= size
-            for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                self._journal.record(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
+            try:
+                if self._files:
+                    path, size = self._files[0]
+                    self._convert(path)
+                    with self._changed:
+                        self._files.popleft()
+                        self._waiting_bytes -= size
+            finally:
+                self._prune()  # also if the disk is full: this makes room
         except OSError as error:
             self._failed(error)
             return
         if self._is_failing:
             self._is_failing = False
             self._journal.record(ARCHIVE_AGAIN)
+
+    def _prune(self) -> None:
+        """Remove expired segments, and log that. Raises OSError."""
+        for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
+            self._journal.record(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
 
     def _failed(self, error: OSError) -> None:
         """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""

@@ -125,6 +125,30 @@ def test_an_unwritable_archive_is_logged_once_and_retried(
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
 
 
+def test_the_oldest_segments_go_while_no_segment_can_be_written(
+    tmp_path: Path, make: Callable[..., Converter], log: RecordedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a full disk stays full."""
+    archive = tmp_path / "archive"
+    convert(archive, read_wal(spooled(tmp_path, 1, 1)))
+    tries = threading.Semaphore(0)
+
+    def fail(*_: object, **__: object) -> list[IndexEntry]:
+        tries.release()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sbusd.recorder.converter.write_segments", fail)
+    converter = make(quota=1)
+    converter.submit(spooled(tmp_path, 2, 2))
+    converter.start()
+    for _ in range(2):
+        assert tries.acquire(timeout=30)
+    assert not converter.close(30)
+    assert recorded(archive) == []
+    assert [facts["because"] for facts in log.facts(REMOVED)] == ["quota"]
+    assert [event for event, _ in log.records if event is ARCHIVE_FAILED] == [ARCHIVE_FAILED]
+
+
 def test_at_the_end_a_file_that_cannot_be_converted_is_kept(tmp_path: Path, make: Callable[..., Converter], log: RecordedLog) -> None:
     converter = make()
     path = spooled(tmp_path, 1, 3)
