@@ -43,7 +43,7 @@ class BusRefusedError(SbusError):
 
 
 class BusConnection:
-    """Implements `sbusd.link.ports.LocalBus`. What is sent while there is no bus is dropped: `restarted` makes the protocol repeat it.
+    """Implements `sbusd.link.ports.LocalBus`. Packets are dropped while the bus is away: `restarted` makes the protocol repeat them.
 
     *report* gets one line for each connection that could not be made, and for each refusal of the bus.
     """
@@ -126,7 +126,7 @@ class BusConnection:
             sock.close()
 
     async def _serve(self, sock: socket.socket, events: LocalBusEvents) -> None:
-        """Begin, and then report what comes until the connection ends. Raises OSError, SbusError."""
+        """Begin, and then report received packets until the connection ends. Raises OSError, SbusError."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         arrivals = _Arrivals(self, events)
@@ -176,7 +176,7 @@ class BusConnection:
             asyncio.get_running_loop().remove_writer(self._sock)
 
     def _try_send(self, packet: bytes) -> bool:
-        """Send a packet; return False if there is no room. What a bus that has gone does not get is dropped: the reader sees its end."""
+        """Send a packet; return False if the socket is full. A packet to a bus that has closed is dropped: the reader sees its end."""
         try:
             if self._sock is not None:
                 self._sock.send(packet)
@@ -194,7 +194,7 @@ class BusConnection:
 
 
 class _Arrivals:
-    """What comes on one connection: first a list of all subscriptions, then everything as it happens."""
+    """Received packets of one connection: first a list of all subscriptions, then events and messages in order."""
 
     def __init__(self, bus: BusConnection, events: LocalBusEvents) -> None:
         self._bus = bus
