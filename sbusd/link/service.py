@@ -29,14 +29,14 @@ class RunningNetwork(Network, Protocol):
 class ScheduledSession(Session):
     """A session that is ticked after each group of events, and when something is due."""
 
+    _is_scheduled = False
+    _timer: asyncio.TimerHandle | None = None
+
     def schedule(self) -> None:
         """Tick in the next turn of the event loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
-
-    _is_scheduled = False
-    _timer: asyncio.TimerHandle | None = None
 
     def _turn(self) -> None:
         loop = asyncio.get_running_loop()
