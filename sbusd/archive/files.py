@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,10 +101,24 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
+@contextlib.contextmanager
+def draft_of(target: Path) -> Iterator[Path]:
+    """Give the temporary name of *target* to a block that writes the file; remove the file if the block fails.
+
+    Otherwise an incomplete file keeps a full disk full.
+    """
+    draft = temporary(target)
+    try:
+        yield draft
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
 def publish_file(target: Path, content: bytes) -> None:
     """Write *content* to *target* atomically: a reader sees all of it or nothing, also after a power failure. Raises OSError."""
-    draft = temporary(target)
-    with create_private(draft) as stream:
+    with draft_of(target) as draft, create_private(draft) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

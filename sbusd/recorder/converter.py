@@ -125,7 +125,7 @@ class Converter:
                         self._files.popleft()
                         self._waiting_bytes -= size
             finally:
-                self._prune()  # also if the disk is full: this makes room
+                self._prune()  # also if the disk is full: expired segments make room
         except OSError as error:
             self._failed(error)
             return

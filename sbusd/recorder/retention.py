@@ -3,12 +3,14 @@
 When the quota is exceeded, the segments of the user with the most bytes are removed first: a flood removes the record of its own user.
 
 A segment is marked as removed in the index, then deleted. A later computation of the hour sees from the mark that the hour is incomplete.
+If the disk has no room for the mark, the segment is deleted first. After a crash in between, the next removal marks it.
 Only segments of this host are removed, because other hosts can share the archive.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from pathlib import Path
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.recorder.quota import Ranking, next_to_remove, separate_users
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(slots=True)
@@ -103,8 +107,7 @@ class Retention:
         removed: dict[tuple[Removal, int | None], Removed] = {}
         while (found := self._next(now_ns, spool_bytes)) is not None:
             entry, because = found
-            write_entry(self._archive, dataclasses.replace(entry, removed_at=now_ns, removed_because=because))
-            self._delete(entry)
+            self._remove(dataclasses.replace(entry, removed_at=now_ns, removed_because=because))
             self._forget(entry)
             count = removed.setdefault((because, entry.uid), Removed())
             count.segments += 1
@@ -166,6 +169,17 @@ class Retention:
             self._common[int(uid)] += sign * size
             if self._common[int(uid)] <= 0:
                 del self._common[int(uid)]
+
+    def _remove(self, marked: IndexEntry) -> None:
+        """Write *marked*, the entry of a removed segment, and delete the segment. A failed call can be repeated. Raises OSError."""
+        try:
+            write_entry(self._archive, marked)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            self._delete(marked)
+            write_entry(self._archive, marked)
+        self._delete(marked)
 
     def _delete(self, entry: IndexEntry) -> None:
         """Delete the file of a segment, and its directories if they are empty. Raises OSError."""

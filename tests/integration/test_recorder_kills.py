@@ -16,10 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Kind, Row
-from sbusd.recorder.wal import wal_files
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.segments import RecordReader
+from sbusd.recorder.converter import Converter, convert
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, REMOVED
+from sbusd.recorder.retention import Retention
+from sbusd.recorder.wal import WalWriter, read_wal, wal_files
 from tests.support import skips
-from tests.support.recorder_fakes import recorded
+from tests.support.recorder_fakes import RecordedLog, recorded
+from tests.support.records import NOON, message
 from tests.support.tapped_bus import TappedBus, message_packet
 from tools.stage import ROOT
 
@@ -195,3 +201,39 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     assert sum(row.lost or 0 for row in gaps) + sum(row.kind == Kind.MESSAGE for row in rows) == 202
     assert (rows[1].key, rows[-1].key) == ("before", "after")
     assert sum("suspended" in line for line in recorder.said) == len(gaps)
+
+
+def _write_ahead(folder: Path, seq: int, payload: bytes, ts: int) -> Path:
+    """Write a file of the write-ahead log with one row."""
+    writer = WalWriter.create(folder, "alpha", seq)
+    writer.append(batch_of([message(seq, payload=payload, ts=ts)]))
+    writer.close()
+    return writer.path
+
+
+@pytest.mark.parametrize("payload_bytes", [100_000, 8 << 20], ids=["no room at all", "room for a part of the new segment"])
+def test_expired_segments_make_room_on_a_full_disk(small_disk: Path, tmp_path: Path, payload_bytes: int) -> None:
+    """The write-ahead log is elsewhere, so only the archive is full."""
+    archive, spool = small_disk / "archive", tmp_path / "spool"
+    spool.mkdir()
+    noise = random.Random(1)
+    for seq in (1, 2):
+        convert(archive, read_wal(_write_ahead(tmp_path, seq, noise.randbytes(5 << 20), NOON)))
+    if payload_bytes < 1 << 20:
+        with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+    retention = Retention(archive, "alpha", 1 << 30, keep_seconds=0)
+    retention.load()
+    log = RecordedLog()
+    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + HOUR_NS, retry_seconds=0.01)
+    converter.submit(_write_ahead(spool, 3, noise.randbytes(payload_bytes), NOON + HOUR_NS))
+    converter.start()
+    deadline = time.monotonic() + 60
+    while converter.waiting_bytes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert converter.close(60)
+    assert converter.failure is None
+    assert [event for event, _ in log.records] == [REMOVED, ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [entry.is_removed for entry in RecordReader(archive).entries(removed=True)] == [True, True, False]
+    assert [row.seq for row in recorded(archive)] == [3]

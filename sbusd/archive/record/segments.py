@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from sbusd.archive.files import RecordError, SegmentGoneError, create_private, make_folder, publish_draft, temporary
+from sbusd.archive.files import RecordError, SegmentGoneError, create_private, draft_of, make_folder, publish_draft
 from sbusd.archive.record.index import IndexEntry, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind, completed, is_readable
@@ -82,8 +82,7 @@ def _write_segment(
     rows = rows.select(SCHEMA.names).cast(SCHEMA).sort_by([(key, "ascending") for key in SORT_KEYS])
     target = archive / name.path
     make_folder(target.parent)
-    draft = temporary(target)
-    with create_private(draft) as stream:
+    with draft_of(target) as draft, create_private(draft) as stream:
         pq.write_table(rows, stream, compression="zstd", compression_level=COMPRESSION_LEVEL, row_group_size=ROW_GROUP_ROWS)
     with draft.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()

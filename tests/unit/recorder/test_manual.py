@@ -22,6 +22,7 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.recorder import main, quota
+from sbusd.recorder.converter import RETRY_SECONDS
 from sbusd.recorder.log_messages import MESSAGES
 from sbusd.recorder.recording import MAX_BATCH_BYTES, MAX_PATTERNS
 from tests.support import skips
@@ -98,6 +99,10 @@ def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOG MESSAGES"), re.MULTILINE)
     assert {name for item in items for name in item.split(" , ")} == {event.name for event in MESSAGES}
     assert f"more than {MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOG MESSAGES"))
+
+
+def test_the_retry_on_a_full_disk_is_documented() -> None:
+    assert f"Segments of the archive are retried every {RETRY_SECONDS:g} seconds." in words(section(PROGRAM, "Durability", "Ss"))
 
 
 def test_the_shares_of_the_disk_are_documented() -> None:

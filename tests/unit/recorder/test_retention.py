@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import sys
 from pathlib import Path
 from types import FrameType
@@ -90,6 +92,46 @@ def test_a_segment_that_is_written_again_counts_once(tmp_path: Path) -> None:
     assert retention.bytes == size
     retention.prune(NOON + 100 * HOUR_NS, 0)
     assert retention.bytes == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_segment_is_removed_from_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Only the segment itself makes room for the entry that says that it is removed."""
+    put(tmp_path, 1, NOON)
+    put(tmp_path, 2, NOON + HOUR_NS)
+    (first, second) = RecordReader(tmp_path).entries()
+    is_full = True
+
+    def write_if_room(archive: Path, entry: IndexEntry) -> None:
+        if is_full or (archive / entry.path).exists():
+            raise OSError(code, os.strerror(code))
+        write_entry(archive, entry)
+
+    monkeypatch.setattr("sbusd.recorder.retention.write_entry", write_if_room)
+    retention = Retention(tmp_path, "alpha", second.bytes, DAY_SECONDS)
+    retention.load()
+    for _ in range(2):
+        with pytest.raises(OSError, match=os.strerror(code)):
+            retention.prune(NOON, 0)
+    assert not (tmp_path / first.path).exists()
+    assert (tmp_path / second.path).exists()
+    is_full = False
+    assert retention.prune(NOON, 0)["quota", None].segments == 1
+    assert left(tmp_path) == [2]
+
+
+def test_a_segment_stays_if_its_removal_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 1, NOON)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("sbusd.recorder.retention.write_entry", fail)
+    retention = Retention(tmp_path, "alpha", 1, DAY_SECONDS)
+    retention.load()
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        retention.prune(NOON, 0)
+    assert left(tmp_path) == [1]
 
 
 def test_a_file_that_cannot_be_removed_is_reported(tmp_path: Path) -> None:

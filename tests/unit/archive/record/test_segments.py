@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
+import os
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,6 +76,17 @@ def test_a_second_time_writes_the_same_files(tmp_path: Path) -> None:
 def test_nothing_is_left_but_segments_and_entries(tmp_path: Path) -> None:
     write_segments(tmp_path, "alpha", 1, table_of([message(1)]))
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+
+
+def test_a_segment_that_cannot_be_completed_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_a_part(_: pa.Table, stream: BinaryIO, **__: object) -> None:
+        stream.write(b"a part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq, "write_table", write_a_part)
+    with pytest.raises(OSError, match="No space left"):
+        write_segments(tmp_path, "alpha", 1, table_of([message(1)]))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_folder_that_cannot_be_written_is_an_oserror(tmp_path: Path) -> None:
