@@ -9,8 +9,8 @@ from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.keys import parse_connection_address
 from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus
+from sbusd.relay.bus.incoming_calls import BusServices
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
-from sbusd.relay.bus.services import BusServices
 from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler

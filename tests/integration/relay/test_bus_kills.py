@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from sbusd.client import Request, Twins
-from sbusd.relay.bus import services
+from sbusd.relay.bus import incoming_calls
 from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names
@@ -79,7 +79,7 @@ def test_relay_killed_during_a_request_responds_once(
     folder: Path, bus: Daemon, servers: dict[int, RedisServer], monkeypatch: pytest.MonkeyPatch, case: CrashCase
 ) -> None:
     # On a slow machine the bus may take longer to answer. The request would then go to Redis and never take the step.
-    monkeypatch.setattr(services, "ASK_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(incoming_calls, "ASK_SECONDS", WAIT_SECONDS)
 
     async def run() -> None:
         relays = BusRelayPair(folder, servers, bus.path)

@@ -18,7 +18,7 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
-from sbusd.relay.bus import services
+from sbusd.relay.bus.incoming_calls import ASK_SECONDS, AT_ONCE, TWIN_BYTES
 from sbusd.relay.http import client, credentials, server
 from sbusd.relay.http.credentials import twin_name
 from sbusd.relay.log_messages import MESSAGES, QUIET_SECONDS
@@ -171,8 +171,8 @@ def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) ->
 
 def test_the_bounds_on_the_bus_are_documented() -> None:
     text = words(section("On the bus", "Ss"))
-    assert f"requests with {show_size(services.TWIN_BYTES)} for services in progress. At most {services.AT_ONCE} of one command" in text
-    assert f"does not respond for {services.ASK_SECONDS:g} s is disconnected" in text
+    assert f"requests with {show_size(TWIN_BYTES)} for services in progress. At most {AT_ONCE} of one command" in text
+    assert f"does not respond for {ASK_SECONDS:g} s is disconnected" in text
     assert ABANDONED_WORDS.format(twin="N", cmd="COMMAND") in text
     rule = section("On the bus", "Ss").split(".Bd -literal -offset indent\n")[1].split("\n.Ed")[0]
     assert tomllib.loads(rule)["policy"][0]["keys"] == relayed_key("hello").decode()

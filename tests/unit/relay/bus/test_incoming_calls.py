@@ -11,9 +11,9 @@ import pytest
 
 from sbusd.client import CallTimeout, Disconnected, ErrorCode, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.bus import services as bus_services
+from sbusd.relay.bus import incoming_calls
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
-from sbusd.relay.bus.services import AT_ONCE, BusServices
+from sbusd.relay.bus.incoming_calls import AT_ONCE, BusServices
 from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
@@ -220,7 +220,7 @@ def test_no_service_is_subscribed() -> None:
 
 def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would delay the requests for Redis too."""
-    monkeypatch.setattr(bus_services, "ASK_SECONDS", 0.001)
+    monkeypatch.setattr(incoming_calls, "ASK_SECONDS", 0.001)
 
     async def main() -> None:
         bus, store = FakeBus(), FakeStore()
@@ -247,7 +247,7 @@ def test_one_that_is_not_ours_or_too_late_is_not_run(said: str) -> None:
 
 def test_while_redis_is_away_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command may have run, so it is repeated until Redis responds."""
-    monkeypatch.setattr(bus_services, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(incoming_calls, "RETRY_SECONDS", 0.001)
 
     async def main() -> None:
         bus, store = FakeBus(), FakeStore()
