@@ -20,8 +20,8 @@ from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
-from sbusd.recorder.quota import bytes_by_user, listed_users, user_label
 from sbusd.recorder.retention import Retention
+from sbusd.recorder.user_shares import bytes_by_user, listed_users, user_label
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 from sbusd.systemd.log_records import Log
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
-from sbusd.recorder.quota import Ranking, next_to_remove, separate_users
+from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -19,12 +19,12 @@ from sbusd.protocol.errors import SbusError
 from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE
-from sbusd.recorder.quota import spool_limit, user_label
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from sbusd.recorder.status import StatusReporter
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
+from sbusd.recorder.user_shares import spool_limit, user_label
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager
