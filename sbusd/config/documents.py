@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sbusd.config.files import MAX_FILE_BYTES, PATH_MAX, ConfigError, NotRegularError, read_content
@@ -189,8 +190,20 @@ def _keys_at(settings: type, path: KeyPath) -> list[str]:
     """Return the valid keys of the table at *path*, from the annotations of the dataclass *settings*."""
     kind: Any = settings
     for part in path:
-        kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[part]
-    return [field.name for field in fields(kind) if field.name != ORIGIN]
+        kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[_keys_of(kind)[part]]
+    return [key for key in _keys_of(kind) if key != ORIGIN]
+
+
+def _keys_of(kind: Any) -> dict[str, str]:
+    """Return the name of each field of the dataclass *kind* by its key in a file. A field whose key Python reserves has an alias."""
+    hints = get_type_hints(kind, include_extras=True)
+    aliases = {
+        field.name: each.alias
+        for field in fields(kind)
+        for each in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(each, FieldInfo)
+    }
+    return {aliases.get(field.name) or field.name: field.name for field in fields(kind)}
 
 
 def _dotted(part: int | str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from sbusd.config.hosts import AbsoluteFile, HostPort, TlsSettings, is_loopback, split_address
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import Origin
 
@@ -22,30 +21,6 @@ MAX_TWIN = 0xFFFF_FFFF
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 _TWIN = Count(0, MAX_TWIN, "the number of a twin has 32 bits")
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort(Spelling):
-    """An IPv4 or IPv6 address and a port: ``10.0.0.2:8051``, ``[fd00::2]:8051``; empty means none."""
-
-    def parse(self, value: object) -> str:
-        """Return the address. Raises ValueError if it is invalid."""
-        if value == "":
-            return ""
-        if isinstance(value, str) and split_address(value) is not None:
-            return value
-        raise ValueError(f'must be an address and port, such as "10.0.0.2:{PORT}" or "[fd00::2]:{PORT}", not {show(value)}')
-
-
-@dataclass(frozen=True, slots=True)
-class AbsoluteFile(Spelling):
-    """The absolute path of a file; empty means none."""
-
-    def parse(self, value: object) -> str:
-        """Return the path. Raises ValueError if it is not absolute: a service has no useful working directory."""
-        if not isinstance(value, str) or "\0" in value or (value and not os.path.isabs(value)):
-            raise ValueError(f'must be an absolute path, such as "/etc/sbus/relay.key", not {show(value)}')
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +40,6 @@ class WebAddress(Spelling):
         raise ValueError(f'must be an http or https URL, such as "https://graphql.example/graphql", not {show(value)}')
 
 
-def split_address(address: str) -> tuple[str, int] | None:
-    """Return the host and the port of *address*, or None if it is not a numeric address and a port."""
-    host, _, digits = address.rpartition(":")
-    if not digits.isascii() or not digits.isdigit() or not 0 <= int(digits) <= 0xFFFF:
-        return None
-    bracketed = host.startswith("[") and host.endswith("]")
-    try:
-        parsed = ipaddress.ip_address(host[1:-1] if bracketed else host)
-    except ValueError:
-        return None
-    return (str(parsed), int(digits)) if (parsed.version == 6) is bracketed else None
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """``[tls]``: the certificate of this host, and the authority of the others. Either all three keys or none."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
-
-    certificate: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with the certificate, which names this host as ``DNS:twin-<number>``."""
-    key: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with its private key."""
-    authority: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with the certificates of the authorities that sign those of other hosts."""
-
-    def __post_init__(self) -> None:
-        if len({bool(each) for each in (self.certificate, self.key, self.authority)}) > 1:
-            raise ValueError("[tls] requires certificate, key and authority, or none of them")
-
-    @property
-    def is_on(self) -> bool:
-        """Whether hosts authenticate each other with certificates."""
-        return bool(self.certificate)
-
-
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
     """One ``[[peers]]``: the address of a remote host, and the key that is shared with it."""
@@ -108,7 +47,7 @@ class PeerSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     twin: Annotated[int, Count(1, MAX_TWIN, "the number of a twin has 32 bits")]
-    address: Annotated[str, HostPort()] = ""
+    address: Annotated[str, HostPort(PORT)] = ""
     """The address of its relay. Empty: the resolver knows it, or the host only sends requests and receives none."""
     key_file: Annotated[str, AbsoluteFile()] = ""
     """File with the key, readable only by its owner; empty means certificates."""
@@ -125,7 +64,7 @@ class RelaySettings:
     """The number of this host; 0 means that ``--twin`` gives it."""
     redis: str = REDIS
     """Redis: ``HOST:PORT``, the path of a socket, or a URL."""
-    listen: Annotated[str, HostPort()] = ""
+    listen: Annotated[str, HostPort(PORT)] = ""
     """The address to listen on; empty means every address if hosts are authenticated, else loopback."""
     substrate: Annotated[str, WebAddress()] = ""
     """A GraphQL service that looks up the addresses of hosts."""
@@ -200,9 +139,3 @@ class RelaySettings:
     def is_authenticated(self) -> bool:
         """Whether hosts must authenticate."""
         return self.tls.is_on or any(peer.key_file for peer in self.peers)
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether *address*, a host and a port, can be reached from this host only."""
-    split = split_address(address)
-    return split is not None and ipaddress.ip_address(split[0]).is_loopback

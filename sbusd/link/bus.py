@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,11 +45,13 @@ class BusRefusedError(SbusError):
 class BusConnection:
     """Implements `sbusd.link.ports.LocalBus`. Packets are dropped while the bus is away: `restarted` makes the protocol repeat them.
 
+    *drained* returns when the network takes more messages; the bus is not read before, so it queues them, within the limits of the user.
     *report* gets one line for each connection that could not be made, and for each refusal of the bus.
     """
 
-    def __init__(self, address: str, report: Callable[[str], None]) -> None:
+    def __init__(self, address: str, drained: Callable[[], Awaitable[None]], report: Callable[[str], None]) -> None:
         self._target = parse_target(bus_address(address or None), reconnect=True)
+        self._drained = drained
         self._report = report
         self._sock: socket.socket | None = None
         self._pending: deque[bytes] = deque()
@@ -116,9 +118,7 @@ class BusConnection:
         try:
             yield sock
         finally:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(sock)
-            loop.remove_writer(sock)
+            asyncio.get_running_loop().remove_writer(sock)
             self._sock = None
             self._pending.clear()
             self._pending_bytes = 0
@@ -127,32 +127,32 @@ class BusConnection:
 
     async def _serve(self, sock: socket.socket, events: LocalBusEvents) -> None:
         """Begin, and then report received packets until the connection ends. Raises OSError, SbusError."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
         arrivals = _Arrivals(self, events)
         buffer = memoryview(bytearray(RECEIVE_BYTES))
 
-        def read() -> None:
-            try:
-                for _ in range(TURN_PACKETS):
+        def read_some() -> bool:
+            """Read a turn's packets; return whether there may be more."""
+            for _ in range(TURN_PACKETS):
+                try:
                     length = sock.recv_into(buffer)
-                    if not length:
-                        raise ConnectionResetError("the bus closed the connection")  # noqa: TRY301
-                    arrivals.take(bytes(buffer[:length]))
-            except BlockingIOError:
-                pass
-            except BaseException as error:  # the task of run() handles it
-                loop.remove_reader(sock)
-                if not ended.done():
-                    ended.set_exception(error)
+                except BlockingIOError:
+                    return False
+                if not length:
+                    raise ConnectionResetError("the bus closed the connection")
+                arrivals.take(bytes(buffer[:length]))
+            return True
 
         for key in _GREETING:
             self.send(control_packet(key))
         for pattern in _EVENTS:
             self.send(subscribe_packet(pattern))
         self.send(control_packet(controls.ADDRESS))
-        loop.add_reader(sock, read)
-        await ended
+        while True:
+            if read_some():
+                await asyncio.sleep(0)
+            else:
+                await _readable(sock)
+            await self._drained()
 
     def send(self, packet: bytes) -> None:
         """Send a packet, at once if there is room."""
@@ -301,6 +301,22 @@ _CONTROLS: dict[bytes, Callable[[_Arrivals, bytes], None]] = {
     controls.LOST: _Arrivals._on_lost,
     controls.ERROR: _Arrivals._on_error,
 }
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def _readable(sock: socket.socket) -> None:
+    """Return when *sock* has something to read, or has ended."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
 
 
 def _pattern(entry: dict[str, Any]) -> bytes:

@@ -69,6 +69,11 @@ class RemoteInterest:
             return set()
         return {Line(origins, pattern) for pattern, stored in receiver.patterns.items() for origins in stored.origins}
 
+    def count(self, host: str) -> int:
+        """Return the number of `lines`."""
+        receiver = self._receivers.get(host)
+        return receiver.lines if receiver is not None else 0
+
     def want(self, host: str, line: Line) -> bool:
         """Store *line* for *host* and subscribe to its part that may leave. Return False if that exceeds the bounds."""
         receiver = self._receivers.setdefault(host, _Receiver())

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from sbusd.config.link import is_name
 from sbusd.protocol.keys import KeySpace, Reach, pattern_matches
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 NEVER_EXPORTED = (b"!/", b"host/", b"rpc/", b"relay/", b"relayed/")
 """Keys with these heads stay on their host, whatever a rule says."""
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-
-
-def is_name(text: str) -> bool:
-    """Return whether *text* can be the name of a host or a realm: 1 to 63 letters, digits, ``_`` and ``-``."""
-    return _NAME.fullmatch(text) is not None
 
 
 def is_exportable(key: bytes) -> bool:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sbusd.config.link import is_name
 from sbusd.link.permissions import published_by, received_by
-from sbusd.link.rules import is_name
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """Longest head and body together. A packet of the bus, of at most 409,600 bytes, always fits."""

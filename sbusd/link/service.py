@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Protocol
 
+from sbusd.link.administration import Administration
 from sbusd.link.bus import BusConnection
+from sbusd.link.events import Event, Events
+from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.stall import Writable
 from sbusd.link.ports import Network, NetworkEvents
 from sbusd.link.rules import Rules
 from sbusd.link.session import Session
+from sbusd.link.status import Status
 
-STATUS_SECONDS = 1.0
-"""Interval of status and sign of life."""
+TURN_SECONDS = 1.0
+"""Interval of events, status and sign of life."""
 
 
 class RunningNetwork(Network, Protocol):
     """A network that connects by itself."""
+
+    counters: NetworkCounters
+
+    @property
+    def state(self) -> NetworkState:
+        """The present connection."""
+
+    async def drained(self) -> None:
+        """Return when the network takes more messages."""
 
     async def run(self, events: NetworkEvents) -> None:
         """Connect, and reconnect without end, until cancelled."""
@@ -106,7 +117,7 @@ class ScheduledSession(Session):
 class Link:
     """One link. *make_network* gets what the network awaits between two reads; *report* gets lines for the log.
 
-    *alive* gets the status, once a second.
+    *transport* is for the state. *alive* gets the status once a second, *note* each event. The state is published every *state_seconds*.
     """
 
     def __init__(
@@ -116,12 +127,20 @@ class Link:
         make_network: Callable[[Writable], RunningNetwork],
         *,
         report: Callable[[str], None],
+        transport: str = "nats",
+        state_seconds: float = 10.0,
         alive: Callable[[str], object] = lambda _status: None,
+        note: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self._rules = rules
-        self._bus = BusConnection(address, report)
+        self._bus = BusConnection(address, self._drained, report)
         self._network = make_network(self._bus.writable)
+        self._administration = Administration(address, self.state, self.synchronize, report)
+        self._status = Status(rules, transport)
+        self._events = Events()
+        self._state_seconds = state_seconds
         self._alive = alive
+        self._note = note
         self._session: ScheduledSession | None = None
 
     async def run(self) -> None:
@@ -135,12 +154,15 @@ class Link:
                 failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context.get("message"))))
 
         loop.set_exception_handler(fail)
-        session = self._session = ScheduledSession(self._rules, time.time_ns(), self._network, self._bus, loop.time())
+        session = self._session = ScheduledSession(
+            self._rules, time.time_ns(), self._network, self._bus, loop.time(), note_loss=self._events.lost
+        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._network.run(session))
             tasks.create_task(self._bus.run(session))
-            tasks.create_task(self._live())
-            tasks.create_task(_raise(failed))
+            tasks.create_task(self._administration.run())
+            tasks.create_task(self._turns(session))
+            tasks.create_task(_wait(failed))
 
     def synchronize(self, done: Callable[[], None]) -> None:
         """Call *done* once all live hosts have confirmed what clients of this host want. Raises OverflowError if too many calls wait."""
@@ -148,23 +170,38 @@ class Link:
             raise OverflowError("too many calls wait for other hosts; try again later")
         self._session.schedule()
 
-    def state(self) -> dict[str, object]:
-        """Return hosts and counters, ready for JSON."""
-        session = self._session
-        if session is None:
-            return {}
-        counters = asdict(session.counters)
-        counters["bus_refusals"] = self._bus.refusals
-        counters["discarded_messages"] = self._bus.discarded_messages
-        return {"hosts": session.live_hosts(), "spooled_bytes": session.spooled_bytes, "counters": counters}
+    def state(self) -> bytes:
+        """Return the state as JSON; empty before the start."""
+        if self._session is None:
+            return b"{}"
+        counters = {"bus_refusals": self._bus.refusals, "discarded_messages": self._bus.discarded_messages}
+        return self._status.state(self._session, self._network.state, self._network.counters, counters, asyncio.get_running_loop().time())
 
-    async def _live(self) -> None:
+    def live_hosts(self) -> list[str]:
+        """Return the names of the hosts that are alive, sorted."""
+        return self._session.live_hosts() if self._session is not None else []
+
+    async def _drained(self) -> None:
+        await self._network.drained()
+
+    async def _turns(self, session: ScheduledSession) -> None:
+        """Publish what has happened, and the state, and report that the link is alive."""
+        loop = asyncio.get_running_loop()
+        state_at = loop.time()
         while True:
-            hosts = self._session.live_hosts() if self._session is not None else []
+            hosts = session.live_hosts()
+            network = self._network
+            events = self._events.take(hosts, network.state, network.counters.last_error)
+            for event in events:
+                self._note(event)
+            is_due = loop.time() >= state_at or any(key.startswith("link/host/") for key, _ in events)
+            if is_due:
+                state_at = loop.time() + self._state_seconds
             self._alive(f"{len(hosts)} other hosts" if len(hosts) != 1 else "1 other host")
-            await asyncio.sleep(STATUS_SECONDS)
+            await self._administration.publish(events, with_state=is_due)
+            await asyncio.sleep(TURN_SECONDS)
 
 
-async def _raise(failed: asyncio.Future[None]) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        await failed
+async def _wait(failed: asyncio.Future[None]) -> None:
+    """Raise the exception of *failed* as soon as it has one."""
+    await failed

@@ -7,7 +7,8 @@ that never goes back. `Session.restarted` has to be called for each new connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from sbusd.link.announcements import Announcements
 from sbusd.link.counters import HostCounters, LinkCounters
@@ -51,13 +52,40 @@ _BY_KIND: dict[str, tuple[type, ...]] = {
 }
 
 
+NoteLoss = Callable[[str, Sequence[bytes], int], None]
+"""Gets a host, the patterns of clients that miss messages of it, and how many; 0 is an unknown number."""
+
+
+def _ignore(_origin: str, _patterns: Sequence[bytes], _count: int) -> None:
+    """Do not note a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One other host. ``heard_seconds``: since its last heartbeat.
+
+    ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
+    """
+
+    name: str
+    is_alive: bool
+    heard_seconds: float
+    patterns_there: int
+    patterns_here: int
+    counters: HostCounters
+
+
 class Session:
     """One link. Implements `NetworkEvents` and `LocalBusEvents`."""
 
-    def __init__(self, rules: Rules, epoch: int, network: Network, bus: LocalBus, now: float) -> None:
-        """*epoch* is greater than in earlier runs on this host, such as the time of the start in ns; it has 64 bits."""
+    def __init__(self, rules: Rules, epoch: int, network: Network, bus: LocalBus, now: float, *, note_loss: NoteLoss = _ignore) -> None:
+        """*epoch* is greater than in earlier runs on this host, such as the time of the start in ns; it has 64 bits.
+
+        *note_loss* gets each loss that is reported to local clients, with the host of the messages, empty if it is unknown.
+        """
         self.counters = LinkCounters()
         self._rules = rules
+        self._note_loss = note_loss
         self._epoch = epoch
         self._network = network
         self._bus = bus
@@ -115,6 +143,20 @@ class Session:
     def live_hosts(self) -> list[str]:
         """Return the names of the hosts that are alive, sorted."""
         return sorted(peer.name for peer in self._peers if peer.is_alive)
+
+    def hosts(self) -> list[HostState]:
+        """Return the known hosts, sorted by name."""
+        return [
+            HostState(
+                peer.name,
+                peer.is_alive,
+                self._peers.clock - peer.heard,
+                self._remote.count(peer.name),
+                len(peer.incoming.served),
+                peer.counters,
+            )
+            for peer in sorted(self._peers, key=lambda peer: peer.name)
+        ]
 
     @property
     def spooled_bytes(self) -> int:
@@ -180,7 +222,7 @@ class Session:
         """Note a pattern of a local client, and announce it soon."""
         if not self._local.add(client_id, pattern):
             self.counters.patterns_refused += 1
-            self._bus.report_lost([pattern], 0)
+            self._report("", [pattern])
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:
         """Note that a local client removed a pattern."""
@@ -199,8 +241,7 @@ class Session:
     def restarted(self) -> None:
         """Begin again on a new connection to the bus."""
         self.counters.bus_restarts += 1
-        if self._local.all_patterns():
-            self._bus.report_lost(self._local.all_patterns(), 0)
+        self._report("", self._local.all_patterns())
         self._local.remove_all(self._now)
         self._local.is_inheriting = True
         if self._rules.secret_head:
@@ -226,17 +267,18 @@ class Session:
         """Publish packets of other hosts on the local bus."""
         self._bus.publish(packets)
 
-    def report_lost(self, lines: Iterable[Line], count: int) -> None:
-        """Report a loss to the local clients that need one of *lines*."""
-        self._report((pattern for line in lines for pattern in self._local.patterns(line)), count)
+    def report_lost(self, origin: str, lines: Iterable[Line], count: int) -> None:
+        """Report a loss of messages of *origin* to the local clients that need one of *lines*."""
+        self._report(origin, (pattern for line in lines for pattern in self._local.patterns(line)), count)
 
-    def _report(self, patterns: Iterable[bytes], count: int = 0) -> None:
+    def _report(self, origin: str, patterns: Iterable[bytes], count: int = 0) -> None:
         unique = sorted(set(patterns))
         if unique:
             self._bus.report_lost(unique, count)
+            self._note_loss(origin, unique, count)
 
     def _make_incoming(self, name: str, counters: HostCounters) -> Incoming:
-        return Incoming(self._rules, name, lambda key: self._announcements.matching(name, key), self, counters)
+        return Incoming(self._rules, name, lambda key: self._announcements.matching(name, key), _Deliver(self, name), counters)
 
     def _handle(self, peer: Peer, arrival: Arrival, head: Head, body: bytes) -> None:
         """Handle a frame whose head is valid. Raises FrameError."""
@@ -291,7 +333,7 @@ class Session:
             peer.incoming.report_unknown([line for line in lines if is_known or line in served])
             served.clear()
         added = [line for line, version in lines.items() if version <= head.version and line not in served]
-        self._report(pattern for line in added if line not in before for pattern in self._local.inherited(line))
+        self._report(peer.name, (pattern for line in added if line not in before for pattern in self._local.inherited(line)))
         peer.incoming.applied(added, head.first, head.beat)
         peer.confirmed = head.number
         peer.is_rejoining = False
@@ -360,6 +402,22 @@ class Session:
         self._direct_since = {target: self._direct_since.get(target, beat) for target in flows.targets()}
         for target, first in self._direct_since.items():
             self._network.publish(self._subjects.direct(target), encode_head(Tails(self._epoch, beat, first)), flows.tails(target))
+
+
+@dataclass(frozen=True, slots=True)
+class _Deliver:
+    """What *session* does with the messages and losses of the host *origin*."""
+
+    session: Session
+    origin: str
+
+    def publish(self, packets: list[bytes]) -> None:
+        """Publish packets on the local bus."""
+        self.session.publish(packets)
+
+    def report_lost(self, lines: Iterable[Line], count: int) -> None:
+        """Report a loss to the local clients that need one of *lines*."""
+        self.session.report_lost(self.origin, lines, count)
 
 
 def _parse_head(kind: str, line: bytes) -> Head:

@@ -18,7 +18,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from sbusd.link.rules import is_name
+from sbusd.config.link import is_name
 
 MAX_SEGMENTS = 24
 """Segments of a key that have a token of their own."""
@@ -71,7 +71,7 @@ class Subjects:
     """The subjects of one host in its realm."""
 
     def __init__(self, realm: str, host: str) -> None:
-        """Both are names as in `sbusd.link.rules.is_name`."""
+        """Both are names as in `sbusd.config.link.is_name`."""
         self._head = f"s.{realm}."
         self._host = host
         self.interest = f"{self._head}i.{host}"

@@ -88,9 +88,9 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
-    from sbusd.relay.log_messages import RelayLog  # noqa: PLC0415 - behind the check
     from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
+    from sbusd.systemd.limited_log import LimitedLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     manager = ServiceManager.of_environment()
@@ -100,7 +100,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         made = Relay(
             settings.twin,
             settings,
-            RelayLog(),
+            LimitedLog("sbus-relay"),
             ready=lambda listen: manager.notify(f"READY=1\nSTATUS=listening on {listen}"),
             alive=lambda: manager.notify("WATCHDOG=1"),
             observer=observer,

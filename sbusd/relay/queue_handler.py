@@ -12,10 +12,11 @@ from typing import Protocol
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED, RelayLog
+from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, OutgoingRequest, Store
+from sbusd.systemd.limited_log import LimitedLog
 
 FULL_WORDS = "too many pending requests; try again later"
 
@@ -53,7 +54,7 @@ class QueueHandler:
         twin: int,
         settings: RelaySettings,
         store: Store,
-        journal: RelayLog,
+        journal: LimitedLog,
         *,
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,

@@ -22,12 +22,13 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.client import HttpClient, PeerRejectedError, PeerUnreachableError
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
-from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayLog
+from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim, Store
 from sbusd.relay.resolver import Resolver, ResolverUnavailableError, UnknownHostError
+from sbusd.systemd.limited_log import LimitedLog
 
 TWIN_SENDS = 16
 """Concurrent messages for one host: enough to use the network fully, within the other relay's limit of connections."""
@@ -61,7 +62,7 @@ class Sender:
         *,
         client: HttpClient,
         resolver: Resolver,
-        journal: RelayLog,
+        journal: LimitedLog,
         observer: AttemptObserver,
         call_of: Callable[[str], str | None] = lambda _uid: None,
     ) -> None:

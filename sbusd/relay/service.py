@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from sbusd.config.relay import PORT, RelaySettings, split_address
+from sbusd.config.hosts import split_address
+from sbusd.config.relay import PORT, RelaySettings
 from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.http.authentication import make_authentication, read_keys
 from sbusd.relay.http.client import HttpClient
@@ -27,7 +28,6 @@ from sbusd.relay.log_messages import (
     STARTED,
     STOPPED,
     UNAUTHENTICATED,
-    RelayLog,
 )
 from sbusd.relay.network import watch_changes
 from sbusd.relay.queue_handler import QueueHandler
@@ -36,6 +36,7 @@ from sbusd.relay.redis.client import RedisClient, RedisUnavailableError
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
+from sbusd.systemd.limited_log import LimitedLog
 
 BATCH = 64
 """Messages taken at a time: few round trips to Redis, and quick recovery after a crash."""
@@ -54,7 +55,7 @@ class Relay:
         self,
         twin: int,
         settings: RelaySettings,
-        journal: RelayLog,
+        journal: LimitedLog,
         *,
         ready: Callable[[str], object] = lambda _listen: None,
         alive: Callable[[], object] = lambda: None,

@@ -16,9 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sbusd.config.relay import PeerSettings, RelaySettings
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
+from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer, answer_to, data_of, free_address, request, shared_key
 
@@ -92,7 +92,7 @@ class RelayPair:
             bus="",
             peers=(PeerSettings(other, self.addresses[other], str(self.key)),),
         )
-        return Relay(twin, settings, RelayLog(), ready=lambda _listen: ready.set())
+        return Relay(twin, settings, LimitedLog("sbus-relay"), ready=lambda _listen: ready.set())
 
     async def start(self, twin: int, step: Step | None = None) -> None:
         """Start a relay of host *twin*, watched for *step*."""

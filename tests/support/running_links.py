@@ -59,7 +59,7 @@ class RunningLink:
 
     def wait_for_hosts(self, *names: str) -> None:
         """Wait until exactly these other hosts are alive."""
-        self.wait(lambda link: link.state().get("hosts") == sorted(names))
+        self.wait(lambda link: link.live_hosts() == sorted(names))
 
     def synchronize(self) -> None:
         """Wait until all live hosts have confirmed what the clients of this host want."""

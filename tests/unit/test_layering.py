@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"helptext"},
     "relay": _CLIENTS_USE | {"systemd", "helptext"},
-    "link": _CLIENTS_USE,
+    "link": _CLIENTS_USE | {"systemd", "helptext"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
     "pipeline": {"protocol", "client", "helptext", "archive"},
     "report": {"protocol", "archive"},

@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    """The present connection to the network. ``server`` is the URL of a NATS server, empty without one."""
+
+    connected: bool
+    encrypted: bool
+    authenticated: bool
+    server: str = ""
+    server_version: str = ""
+
+
 @dataclass(slots=True)
 class NetworkCounters:
     """Counters since the start of the process; JSON-able by dataclasses.asdict."""

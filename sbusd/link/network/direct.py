@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
+from sbusd.config.link import is_name
 from sbusd.link.network import direct_frames
 from sbusd.link.network.backoff import Backoff
-from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER
 from sbusd.link.network.direct_frames import FrameError
 from sbusd.link.network.direct_listener import HANDSHAKE_SECONDS, Listener, peer_named
@@ -23,7 +24,6 @@ from sbusd.link.network.error_words import error_words
 from sbusd.link.network.stall import Stall, Writable
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
 from sbusd.link.ports import NetworkEvents
-from sbusd.link.rules import is_name
 
 MAX_PEERS = 64
 MAX_ROUTES = 4_096
@@ -107,11 +107,20 @@ class DirectNetwork:
         self._room = asyncio.Event()
 
     @property
+    def state(self) -> NetworkState:
+        """The present connections."""
+        return NetworkState(bool(self._connections), encrypted=True, authenticated=True)
+
+    @property
     def port(self) -> int:
         """The port on which this host listens. Raises RuntimeError before it does."""
         if self._listener is None:
             raise RuntimeError("not started")
         return self._listener.port
+
+    def check(self) -> None:
+        """Raise ConfigError if a file of the settings cannot be used."""
+        client_context(self._settings.tls, SERVICE_USER)
 
     async def run(self, events: NetworkEvents) -> None:
         """Listen, connect, and reconnect whenever a connection ends, until cancelled. An exception of *events* ends it.

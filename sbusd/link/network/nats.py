@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
 from sbusd.link.network.backoff import Backoff
-from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret
 from sbusd.link.network.nats_connection import ConnectFailedError, NatsConnection
 from sbusd.link.network.stall import Stall, Writable
@@ -68,14 +68,24 @@ class NatsNetwork:
         self._report = report
         self._events: NetworkEvents | None = None
         self._connection: NatsConnection | None = None
+        self._server = ""
         self._subscriptions: dict[str, int] = {}
         self._last_subscription = 0
         self._is_dropping = False
 
     @property
-    def server_version(self) -> str:
-        """The version of the connected server, or an empty string."""
-        return self._connection.server_version if self._connection is not None else ""
+    def state(self) -> NetworkState:
+        """The present connection."""
+        settings = self._settings
+        is_authenticated = bool(settings.tls or settings.password_file or settings.nkey_file)
+        if self._connection is None:
+            return NetworkState(False, settings.tls is not None, is_authenticated)
+        return NetworkState(True, settings.tls is not None, is_authenticated, self._server, self._connection.server_version)
+
+    def check(self) -> None:
+        """Raise ConfigError if a file of the settings cannot be used."""
+        self._tls()
+        self._credentials()
 
     async def run(self, events: NetworkEvents) -> None:
         """Connect, and reconnect whenever the connection ends, until cancelled. An exception of *events* ends it."""
@@ -103,6 +113,7 @@ class NatsNetwork:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         self._connection = connection
+        self._server = server
         self._is_dropping = False
         self.counters.connects += 1
         reason = "the link stops"

@@ -19,12 +19,13 @@ from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus, RelayedInvocation
-from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayLog
+from sbusd.relay.log_messages import BUS_REFUSAL, FAULT
 from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
+from sbusd.systemd.limited_log import LimitedLog
 
 AT_ONCE = WAITING_PER_USER // 4
 """Concurrent requests of one host for one command: a quarter of what a service queues per user, so that several relays may call it."""
@@ -74,7 +75,7 @@ class BusServices:
         *,
         store: Store,
         handler: QueueHandler,
-        journal: RelayLog,
+        journal: LimitedLog,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*twin* is the number of this host; *handler* stores responses."""

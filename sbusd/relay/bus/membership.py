@@ -11,11 +11,12 @@ from sbusd.protocol.keys import parse_connection_address
 from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus
 from sbusd.relay.bus.incoming_calls import BusServices
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
-from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayLog
+from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Store
+from sbusd.systemd.limited_log import LimitedLog
 
 RETRY_SECONDS = 1.0
 """Pause before the next attempt to connect; a restart of the bus takes less."""
@@ -35,7 +36,7 @@ class BusMembership:
     Repeat each after RedisUnavailableError.
     """
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayLog) -> None:
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: LimitedLog) -> None:
         """*twin* is the number of this host. From now on *handler* passes requests of remote hosts to the services of the bus."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""

@@ -21,7 +21,8 @@ from typing import Any
 
 from sbusd.config import certificates
 from sbusd.config.files import ConfigError, NotRegularError, open_regular
-from sbusd.config.relay import MAX_TWIN, TlsSettings
+from sbusd.config.hosts import TlsSettings
+from sbusd.config.relay import MAX_TWIN
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
 """The HTTP headers."""

@@ -28,12 +28,13 @@ from sbusd.relay.http.authentication import (
 )
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
-from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayLog
+from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.network import AddressGroups
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
+from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import LogMessage
 
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
@@ -64,7 +65,7 @@ class HttpServer:
         settings: RelaySettings,
         store: Store,
         authentication: Authentication,
-        journal: RelayLog,
+        journal: LimitedLog,
         *,
         keys: Mapping[int, bytes],
     ) -> None:
@@ -264,7 +265,7 @@ def _unwelcome(status: int, words: str) -> RejectedRequestError:
     return RejectedRequestError(status, words, UNWELCOME, "messages-refused")
 
 
-def _full_event(journal: RelayLog, queue: str) -> LogMessage:
+def _full_event(journal: LimitedLog, queue: str) -> LogMessage:
     """Log that *queue* is full; return the event for the rejection itself."""
     journal.record_limited(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

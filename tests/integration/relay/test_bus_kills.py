@@ -15,10 +15,10 @@ import pytest
 
 from sbusd.client import Request, Twins
 from sbusd.relay.bus import incoming_calls
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names
 from sbusd.relay.service import Relay
+from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.daemons import Daemon
 from tests.support.relay_steps import RelayPair, Step
@@ -39,7 +39,7 @@ class BusRelayPair(RelayPair):
         made = super().relay(twin, ready)
         if twin == SECOND:
             settings = dataclasses.replace(made._settings, bus=self.bus)
-            made = self.latest = Relay(twin, settings, RelayLog(), ready=lambda _listen: ready.set())
+            made = self.latest = Relay(twin, settings, LimitedLog("sbus-relay"), ready=lambda _listen: ready.set())
         return made
 
     def is_joined(self) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from sbusd.config.documents import read_settings
 from sbusd.config.files import ConfigError
-from sbusd.config.relay import RelaySettings, is_loopback, split_address
+from sbusd.config.hosts import is_loopback, split_address
+from sbusd.config.relay import RelaySettings
 
 
 def read(folder: Path, text: str) -> RelaySettings:

@@ -14,18 +14,20 @@ import typer.main
 
 from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
+from sbusd.config.hosts import TlsSettings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
-from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
+from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
 from sbusd.relay.bus.incoming_calls import ASK_SECONDS, AT_ONCE, TWIN_BYTES
 from sbusd.relay.http import client, credentials, server
 from sbusd.relay.http.credentials import twin_name
-from sbusd.relay.log_messages import MESSAGES, QUIET_SECONDS
+from sbusd.relay.log_messages import MESSAGES
 from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
 from sbusd.relay.sender import ATTEMPT_KEY
+from sbusd.systemd.limited_log import QUIET_SECONDS
 from tests.support import skips
 from tools.stage import ROOT
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, Store
+from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request
@@ -46,7 +46,7 @@ class HandlerFixture:
         self.client = client
         self.sender = sender
         self.woken = 0
-        self.handler = QueueHandler(FIRST, settings, store, RelayLog(), wake=self._wake, clock=lambda: NOW)
+        self.handler = QueueHandler(FIRST, settings, store, LimitedLog("sbus-relay"), wake=self._wake, clock=lambda: NOW)
         self.handler.sender = sender
 
     def _wake(self) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.client import PeerRejectedError, PeerUnreachableError
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim
 from sbusd.relay.resolver import ResolverUnavailableError, UnknownHostError
 from sbusd.relay.sender import TWIN_SENDS, Attempt, Sender
+from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import SECOND
 from tests.support.message_stores import outgoing
 
@@ -104,7 +104,8 @@ class SenderFixture:
         self.attempts: list[Attempt] = []
         around: Any = self.store
         network: Any = self.network
-        self.sender = Sender(RelaySettings(), around, around, client=network, resolver=network, journal=RelayLog(), observer=self.observe)
+        journal = LimitedLog("sbus-relay")
+        self.sender = Sender(RelaySettings(), around, around, client=network, resolver=network, journal=journal, observer=self.observe)
 
     def observe(self, attempt: Attempt) -> None:
         """Record an attempt."""

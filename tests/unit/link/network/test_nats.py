@@ -58,7 +58,7 @@ def test_without_a_connection_messages_are_counted_and_nothing_else_happens() ->
         return network
 
     network = asyncio.run(run())
-    assert (network.counters.dropped, network.counters.messages_out, network.server_version) == (1, 0, "")
+    assert (network.counters.dropped, network.counters.messages_out, network.state.server_version) == (1, 0, "")
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a\r\nPUB b 0", "é", "a" * (MAX_SUBJECT_BYTES + 1), "a\0"])

@@ -14,12 +14,12 @@ from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import incoming_calls
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
 from sbusd.relay.bus.incoming_calls import AT_ONCE, BusServices
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
+from sbusd.systemd.limited_log import LimitedLog
 
 RAW = b"as it lies in Redis"
 
@@ -108,7 +108,7 @@ def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
 
 
 def services(store: FakeStore, membership: FakeMembership, reported: list[str], **settings: Any) -> BusServices:
-    journal = RelayLog()
+    journal = LimitedLog("sbus-relay")
     journal.record_limited = lambda message, cause, **facts: reported.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
     return BusServices(
         1002,

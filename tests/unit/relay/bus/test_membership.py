@@ -10,10 +10,10 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus.membership import BusMembership
-from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
+from sbusd.systemd.limited_log import LimitedLog
 
 
 class FakeStore:
@@ -38,7 +38,8 @@ def test_a_counter_that_appears_while_saving_is_saved_the_next_time(monkeypatch:
     store = FakeStore()
     handler = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")
-    store.join = join = BusMembership(1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=RelayLog())
+    journal = LimitedLog("sbus-relay")
+    store.join = join = BusMembership(1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=journal)
     join.calls.counts["too_many"] += 3
 
     async def count() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.relay import PeerSettings, RelaySettings, TlsSettings
+from sbusd.config.hosts import TlsSettings
+from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.http.authentication import (
     Authentication,
     CertificateAuthentication,

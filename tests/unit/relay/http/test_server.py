@@ -14,11 +14,12 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, HttpServer
-from sbusd.relay.log_messages import STRANGER, RelayLog
+from sbusd.relay.log_messages import STRANGER
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Nonce
+from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 
 NOW = 1_795_000_000.0
@@ -89,7 +90,8 @@ class ServerFixture:
     def __init__(self, store: FakeStore, authentication: FakeAuthentication, **settings: Any) -> None:
         around: Any = store
         self.store = store
-        self.server = HttpServer(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, authentication, RelayLog(), keys={})
+        journal = LimitedLog("sbus-relay")
+        self.server = HttpServer(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, authentication, journal, keys={})
         self.server._clock = lambda: NOW
 
     def request(self, path: str, body: Any, method: str = "POST", headers: dict[str, str] | None = None) -> Response:

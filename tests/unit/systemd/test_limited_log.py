@@ -1,10 +1,11 @@
-"""A flood of one cause is one record with the number of occurrences, and cannot fill the memory of the relay."""
+"""A flood of one cause is one record with the number of occurrences, and cannot fill the memory of the program."""
 
 from __future__ import annotations
 
 import pytest
 
-from sbusd.relay.log_messages import MAX_CAUSES, QUIET_SECONDS, STRANGER, RelayLog
+from sbusd.relay.log_messages import STRANGER
+from sbusd.systemd.limited_log import MAX_CAUSES, QUIET_SECONDS, LimitedLog
 
 
 class Clock:
@@ -23,11 +24,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def journal(clock: Clock) -> RelayLog:
-    return RelayLog(clock=clock)
+def journal(clock: Clock) -> LimitedLog:
+    return LimitedLog("sbus-relay", clock=clock)
 
 
-def test_a_flood_is_one_record_in_a_while(journal: RelayLog, clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_is_one_record_in_a_while(journal: LimitedLog, clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(100):
         journal.record_limited(STRANGER, "10.0.0.9", address="10.0.0.9", reason="not signed")
     clock.seconds += QUIET_SECONDS
@@ -37,13 +38,13 @@ def test_a_flood_is_one_record_in_a_while(journal: RelayLog, clock: Clock, capfd
     assert second == "sbus-relay: rejected 100 unauthenticated requests from 10.0.0.9: not signed"
 
 
-def test_another_cause_is_logged_at_once(journal: RelayLog, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_cause_is_logged_at_once(journal: LimitedLog, capfd: pytest.CaptureFixture[str]) -> None:
     for address in ("10.0.0.8", "10.0.0.9"):
         journal.record_limited(STRANGER, address, address=address, reason="x")
     assert len(capfd.readouterr().err.splitlines()) == 2
 
 
-def test_a_stranger_with_many_addresses_fills_no_memory(journal: RelayLog, clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_with_many_addresses_fills_no_memory(journal: LimitedLog, clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
     for number in range(3 * MAX_CAUSES):
         journal.record_limited(STRANGER, str(number), address=str(number), reason="x")
     assert len(capfd.readouterr().err.splitlines()) == MAX_CAUSES + 1
@@ -53,7 +54,7 @@ def test_a_stranger_with_many_addresses_fills_no_memory(journal: RelayLog, clock
     assert capfd.readouterr().err
 
 
-def test_a_stranger_writes_no_line_of_his_own(journal: RelayLog, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_writes_no_line_of_his_own(journal: LimitedLog, capfd: pytest.CaptureFixture[str]) -> None:
     journal.record_limited(STRANGER, "x", address="10.0.0.9", reason="evil\nsbus-relay: all is well\x1b[2J")
     said = capfd.readouterr().err
     assert said.count("\n") == 1

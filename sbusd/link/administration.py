@@ -1,0 +1,108 @@
+"""The second connection of the link to its bus: serves ``link/status`` and ``link/sync``, and publishes events and the state.
+
+Spec: sbus-link(8), "ON THE BUS".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sbusd.client import AsyncBus, SbusError
+from sbusd.client.rpc.service import Request, ServiceError
+from sbusd.link.events import Event, encode
+from sbusd.link.network.backoff import Backoff
+
+MAX_WAITING = 48
+"""Calls of ``link/sync`` that can wait at the same time. The client library runs 64 calls at the same time, so others are still served."""
+
+MAX_WAITING_OF_USER = 4
+"""Those of one user."""
+
+SYNC_SECONDS = 30.0
+"""A call of ``link/sync`` fails after this time."""
+
+Synchronize = Callable[[Callable[[], None]], None]
+"""Calls its argument once all live hosts know what clients want here. Raises OverflowError if too many calls wait."""
+
+
+class Administration:
+    """Use :meth:`run`. *state* returns the state of the link as JSON. *report* gets one line for each refusal of the bus."""
+
+    def __init__(self, address: str, state: Callable[[], bytes], synchronize: Synchronize, report: Callable[[str], None]) -> None:
+        self._address = address
+        self._state = state
+        self._synchronize = synchronize
+        self._report = report
+        self._bus: AsyncBus | None = None
+        self._waiting: Counter[int] = Counter()
+
+    async def run(self) -> None:
+        """Serve, and connect again whenever the connection ends, until cancelled."""
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            begin = loop.time()
+            try:
+                async with AsyncBus.connect(self._address or None) as bus:
+                    bus.service("link/status")(self._on_status)
+                    bus.service("link/sync")(self._on_sync)
+                    self._bus = bus
+                    await bus.serve()
+            except (SbusError, OSError) as error:
+                if isinstance(error, PermissionError):  # a bus that is away is reported by the other connection
+                    self._report(f"the bus does not let the link serve its commands: {error}")
+            finally:
+                self._bus = None
+            backoff.lasted(loop.time() - begin)
+            await asyncio.sleep(backoff.delay())
+
+    async def publish(self, events: Sequence[Event], *, with_state: bool) -> None:
+        """Publish *events*, and the state; without a connection they are not published."""
+        bus = self._bus
+        if bus is None:
+            return
+        try:
+            for event in events:
+                await bus.publish(event[0], encode(event))
+            if with_state:
+                await bus.publish("link/state", self._state())
+        except (SbusError, OSError) as error:
+            if isinstance(error, PermissionError):
+                self._report(f"the bus does not let the link publish under link/: {error}")
+
+    def _on_status(self, _request: Request) -> bytes:
+        return self._state()
+
+    async def _on_sync(self, request: Request) -> bytes:
+        with self._counted(request.caller.uid):
+            done = asyncio.Event()
+            try:
+                self._synchronize(done.set)
+            except OverflowError as error:
+                raise ServiceError(str(error)) from None
+            seconds = SYNC_SECONDS
+            if request.expires_at is not None:
+                seconds = min(seconds, max(0.0, request.expires_at - time.time()))
+            try:
+                async with asyncio.timeout(seconds):
+                    await done.wait()
+            except TimeoutError:
+                raise ServiceError(f"not all hosts have confirmed within {seconds:.0f} s; see sbusctl link status") from None
+        return b"{}"
+
+    @contextmanager
+    def _counted(self, uid: int) -> Iterator[None]:
+        """Count one waiting call of the user *uid*. Raises ServiceError if there are too many."""
+        if self._waiting[uid] >= MAX_WAITING_OF_USER or self._waiting.total() >= MAX_WAITING:
+            raise ServiceError(f"too many calls of link/sync wait: at most {MAX_WAITING_OF_USER} of one user and {MAX_WAITING} in all")
+        self._waiting[uid] += 1
+        try:
+            yield
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid]

@@ -1,0 +1,69 @@
+"""The state of a link for people and programs, as ``link/status`` responds it and ``link/state`` publishes it. Spec: sbus-link(8)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Any
+
+from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.rules import Rules
+from sbusd.link.session import HostState, Session
+
+VERSION = 1
+"""Version of the object. A reader ignores members that it does not know."""
+
+FRESH_SECONDS = 1.0
+"""A state is made at most once in this time: in a realm with a thousand hosts, it takes milliseconds."""
+
+
+MAX_HOSTS = 400
+"""Hosts in a state, those alive first, so that a response fits into a packet."""
+
+
+class Status:
+    """Makes states of one link. *transport* is ``nats`` or ``direct``; *started* is in seconds since 1970."""
+
+    def __init__(self, rules: Rules, transport: str) -> None:
+        self._rules = rules
+        self._transport = transport
+        self._started = time.time()
+        self._made_at = -FRESH_SECONDS
+        self._state = b""
+
+    def state(self, session: Session, network: NetworkState, counters: NetworkCounters, bus_counters: dict[str, int], now: float) -> bytes:
+        """Return the state as JSON, at most FRESH_SECONDS old; *now* is in seconds."""
+        if now < self._made_at + FRESH_SECONDS:
+            return self._state
+        self._made_at = now
+        hosts = sorted(session.hosts(), key=lambda host: not host.is_alive)
+        link = asdict(session.counters)
+        del link["hosts"]
+        state = {
+            "version": VERSION,
+            "realm": self._rules.realm,
+            "host": self._rules.host,
+            "transport": self._transport,
+            "started": self._started,
+            "time": time.time(),
+            "network": asdict(network) | asdict(counters),
+            "spooled_bytes": session.spooled_bytes,
+            **bus_counters,
+            "counters": link,
+            "hosts": [_host(host) for host in hosts[:MAX_HOSTS]],
+            "hosts_omitted": max(0, len(hosts) - MAX_HOSTS),
+        }
+        self._state = json.dumps(state).encode()
+        return self._state
+
+
+def _host(host: HostState) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "alive": host.is_alive,
+        "heard_seconds": round(host.heard_seconds, 3),
+        "patterns_there": host.patterns_there,
+        "patterns_here": host.patterns_here,
+        **asdict(host.counters),
+    }
