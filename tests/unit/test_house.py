@@ -36,6 +36,7 @@ TOPICS = {
     "config/test_drop_ins.py",
     "ctl/test_manual.py",
     "daemon/test_manual.py",
+    "link/test_manual.py",
     "recorder/test_manual.py",
     "relay/test_manual.py",
     "support/test_workers.py",

@@ -8,7 +8,6 @@ import pytest
 
 from sbusd.config.documents import read_settings
 from sbusd.config.files import ConfigError
-from sbusd.config.hosts import is_loopback, split_address
 from sbusd.config.relay import RelaySettings
 
 
@@ -55,21 +54,3 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, text: str, says: str) -> No
         read(tmp_path, text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "split"),
-    [
-        ("127.0.0.1:80", ("127.0.0.1", 80)),
-        ("[::1]:80", ("::1", 80)),
-        ("::1:80", None),
-        ("[127.0.0.1]:80", None),
-        ("127.0.0.1", None),
-        ("127.0.0.1:65536", None),
-        ("127.0.0.1:-1", None),
-        ("", None),
-    ],
-)
-def test_addresses(address: str, split: tuple[str, int] | None) -> None:
-    assert split_address(address) == split
-    assert is_loopback(address) is (split is not None)

@@ -1,0 +1,75 @@
+"""The state of a link as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from sbusd.link.counters import HostCounters, LinkCounters
+from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.rules import Rules
+from sbusd.link.session import HostState, Session
+from sbusd.link.status import MAX_HOSTS, Status
+from sbusd.protocol.packets import MAX_PACKET_BYTES
+
+NETWORK = NetworkState(connected=True, encrypted=True, authenticated=True, server="tls://nats-1", server_version="2.12.7")
+
+
+class FakeSession:
+    """A session with *hosts*."""
+
+    def __init__(self, hosts: list[HostState]) -> None:
+        self.counters = LinkCounters(messages=7)
+        self.spooled_bytes = 3
+        self._hosts = hosts
+
+    def hosts(self) -> list[HostState]:
+        """Return the hosts."""
+        return self._hosts
+
+
+def state(hosts: list[HostState]) -> dict[str, Any]:
+    """Return the state of a link with *hosts*."""
+    status = Status(Rules("R", "alpha"), "nats")
+    made = status.state(cast(Session, FakeSession(hosts)), NETWORK, NetworkCounters(connects=2), {"bus_refusals": 1}, 5.0)
+    # A response carries it in base64, inside of an envelope.
+    assert len(made) * 4 / 3 + 4_096 < MAX_PACKET_BYTES
+    return cast("dict[str, Any]", json.loads(made))
+
+
+def test_the_state_has_the_network_the_counters_and_the_hosts() -> None:
+    made = state([HostState("beta", True, 0.5, 3, 2, HostCounters(messages=9, lost=1))])
+    assert (made["realm"], made["host"], made["transport"], made["version"]) == ("R", "alpha", "nats", 1)
+    assert made["started"] <= made["time"]
+    assert made["network"]["server_version"] == "2.12.7"
+    assert made["network"]["connects"] == 2
+    assert (made["spooled_bytes"], made["bus_refusals"], made["counters"]["messages"]) == (3, 1, 7)
+    assert "hosts" not in made["counters"]
+    (beta,) = made["hosts"]
+    assert [beta[each] for each in ("name", "alive", "heard_seconds", "patterns_there", "patterns_here", "messages", "lost")] == [
+        "beta", True, 0.5, 3, 2, 9, 1,
+    ]  # fmt: skip
+    assert made["hosts_omitted"] == 0
+
+
+def test_a_large_realm_fits_into_a_packet() -> None:
+    counters = HostCounters(**dict.fromkeys(HostCounters.__dataclass_fields__, 10**9))
+    hosts = [HostState(f"{number:063}", number >= 1_000, 123.456789, 4_096, 4_096, counters) for number in range(1_024)]
+    made = state(hosts)
+    assert len(made["hosts"]) == MAX_HOSTS
+    assert made["hosts_omitted"] == 1_024 - MAX_HOSTS
+    assert sum(each["alive"] for each in made["hosts"]) == 24
+
+
+def test_a_state_is_made_once_in_a_second() -> None:
+    status = Status(Rules("R", "alpha"), "nats")
+    session = FakeSession([])
+
+    def spooled(now: float) -> int:
+        made = status.state(cast(Session, session), NETWORK, NetworkCounters(), {}, now)
+        return int(json.loads(made)["spooled_bytes"])
+
+    assert spooled(10.0) == 3
+    session.spooled_bytes = 4
+    assert spooled(10.9) == 3
+    assert spooled(11.0) == 4
