@@ -96,11 +96,8 @@ def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
     example = re.sub(r"^#     ?", "", SAMPLE.read_text("utf-8"), flags=re.MULTILINE)
     (tmp_path / "x.toml").write_text(example)
     settings = read_settings([tmp_path / "x.toml"], LinkSettings)
-    assert (settings.host, settings.tls.is_on, [each.keys for each in (*settings.exports, *settings.imports)]) == (
-        "alpha",
-        True,
-        ["net/", ""],
-    )
+    assert (settings.host, settings.tls.is_on) == ("alpha", True)
+    assert (settings.exports[0].keys, settings.imports[0].keys) == ("net/", "")
 
 
 @pytest.mark.parametrize("table", [LinkSettings, ExportSettings])
@@ -115,9 +112,6 @@ def test_the_bounds_are_documented(table: type) -> None:
                 assert f"{show_size(spelling.least)} to {show_size(spelling.most)}" in text, name
             found += isinstance(spelling, Count | Size)
     assert found == {LinkSettings: 3, ExportSettings: 2}[table]
-    assert typing.get_type_hints(ExportSettings, include_extras=True)["rate"].__metadata__[0] == Bound(
-        1, 10_000_000, "a link transfers fewer"
-    )
     assert ExportSettings("a").rate == NO_BOUND
     assert f":{PORT}" in text
     assert f"for up to {MAX_PEERS} hosts" in text

@@ -23,6 +23,10 @@ async def writable() -> None:
     """The bus takes messages."""
 
 
+def ignore(_reason: str) -> None:
+    """Do not report anything."""
+
+
 def test_settings_become_rules() -> None:
     settings = LinkSettings(
         "R",
@@ -55,9 +59,9 @@ def test_rules_that_cannot_be_used_are_an_error(settings: LinkSettings, says: st
 
 def test_settings_become_a_network() -> None:
     nats = LinkSettings("R", "alpha", servers=("tls://nats-1",), tls=TLS)
-    assert isinstance(make_network(nats, MAIN, writable, str), NatsNetwork)
+    assert isinstance(make_network(nats, MAIN, writable, ignore), NatsNetwork)
     direct = LinkSettings("R", "alpha", "direct", listen="[::1]:4223", tls=TLS, peers=(LinkPeerSettings("beta", "beta.example:1"),))
-    network = make_network(direct, MAIN, writable, str)
+    network = make_network(direct, MAIN, writable, ignore)
     assert isinstance(network, DirectNetwork)
     assert network._settings.listen == ("::1", 4223)
     assert network._settings.peers == {"beta": ("beta.example", 1)}
@@ -74,16 +78,16 @@ def test_settings_become_a_network() -> None:
 )
 def test_a_network_that_cannot_be_made_is_an_error(settings: LinkSettings, says: str) -> None:
     with pytest.raises(ConfigError, match=f"/etc/sbus/link.toml: {says}"):
-        make_network(settings, MAIN, writable, str)
+        make_network(settings, MAIN, writable, ignore)
 
 
 def test_files_that_cannot_be_used_are_found_by_a_check(tmp_path: Path) -> None:
     tls = TlsSettings(*(str(tmp_path / name) for name in ("c", "k", "a")))
     with pytest.raises(ConfigError, match="cannot load certificate"):
-        make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, str).check()
+        make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, ignore).check()
     with pytest.raises(ConfigError, match="cannot load certificate"):
         make_network(
             LinkSettings("R", "a", "direct", listen="[::1]:1", tls=tls, peers=(LinkPeerSettings("b"),)), MAIN, writable, str
         ).check()
     with pytest.raises(ConfigError, match="cannot read it: No such file"):
-        make_network(LinkSettings("R", "a", servers=("nats://x",), password_file=str(tmp_path / "p")), MAIN, writable, str).check()
+        make_network(LinkSettings("R", "a", servers=("nats://x",), password_file=str(tmp_path / "p")), MAIN, writable, ignore).check()
