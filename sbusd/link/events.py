@@ -14,6 +14,9 @@ MAX_PATTERNS = 64
 MAX_ORIGINS = 1_024
 """Hosts of which losses are kept until the next events; the losses of others are counted under no name."""
 
+NETWORK_UNAVAILABLE = "network unavailable"
+"""Why hosts are gone while this host is not connected."""
+
 Event = tuple[str, Mapping[str, object]]
 """A key, and an object for JSON."""
 
@@ -52,7 +55,8 @@ class Events:
             words = {"event": "up", "server": network.server} if network.connected else {"event": "down", "reason": reason}
             events.append(("link/network", words))
         now = frozenset(alive)
-        events += [(f"link/host/{name}", {"event": "down", "host": name}) for name in sorted(self._alive - now)]
+        why = "no heartbeats" if network.connected else NETWORK_UNAVAILABLE
+        events += [(f"link/host/{name}", {"event": "down", "host": name, "reason": why}) for name in sorted(self._alive - now)]
         events += [(f"link/host/{name}", {"event": "up", "host": name}) for name in sorted(now - self._alive)]
         self._alive = now
         losses, self._losses = self._losses, {}

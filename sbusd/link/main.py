@@ -16,7 +16,7 @@ from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.link import LinkSettings
 from sbusd.helptext import PlainCommand
 from sbusd.link import log_messages
-from sbusd.link.events import Event
+from sbusd.link.events import NETWORK_UNAVAILABLE, Event
 from sbusd.link.network.direct import DirectNetwork
 from sbusd.link.network.nats import NatsNetwork
 from sbusd.link.network.stall import Writable
@@ -131,8 +131,10 @@ def _log_event(log: LimitedLog, event: Event) -> None:
         else:
             log.record_limited(log_messages.NETWORK_DOWN, "network", reason=str(words["reason"]))
     elif key.startswith("link/host/"):
-        message = log_messages.HOST_UP if words["event"] == "up" else log_messages.HOST_DOWN
-        log.record_limited(message, key, host=str(words["host"]))
+        if words["event"] == "up":
+            log.record_limited(log_messages.HOST_UP, key, host=str(words["host"]))
+        elif words["reason"] != NETWORK_UNAVAILABLE:  # one record about the network is enough
+            log.record_limited(log_messages.HOST_DOWN, key, host=str(words["host"]))
     else:
         lost = str(words["count"] or "an unknown number of")
         log.record_limited(log_messages.LOST, key, host=str(words["host"] or "unknown"), lost=lost)

@@ -141,15 +141,15 @@ class Session:
         return True
 
     def live_hosts(self) -> list[str]:
-        """Return the names of the hosts that are alive, sorted."""
-        return sorted(peer.name for peer in self._peers if peer.is_alive)
+        """Return the names of the hosts that are alive, sorted. While the network is unavailable, none is."""
+        return sorted(peer.name for peer in self._peers if peer.is_alive and self._is_connected)
 
     def hosts(self) -> list[HostState]:
         """Return the known hosts, sorted by name."""
         return [
             HostState(
                 peer.name,
-                peer.is_alive,
+                peer.is_alive and self._is_connected,
                 self._peers.clock - peer.heard,
                 self._remote.count(peer.name),
                 len(peer.incoming.served),

@@ -20,10 +20,12 @@ def test_each_change_of_hosts_and_network_is_one_event() -> None:
         ("link/host/gamma", {"event": "up", "host": "gamma"}),
     ]
     assert events.take(["beta", "gamma"], THERE, "") == []
+    assert events.take(["gamma"], THERE, "") == [("link/host/beta", {"event": "down", "host": "beta", "reason": "no heartbeats"})]
+    events.take(["beta", "gamma"], THERE, "")
     assert events.take(["delta"], AWAY, "Connection refused") == [
         ("link/network", {"event": "down", "reason": "Connection refused"}),
-        ("link/host/beta", {"event": "down", "host": "beta"}),
-        ("link/host/gamma", {"event": "down", "host": "gamma"}),
+        ("link/host/beta", {"event": "down", "host": "beta", "reason": "network unavailable"}),
+        ("link/host/gamma", {"event": "down", "host": "gamma", "reason": "network unavailable"}),
         ("link/host/delta", {"event": "up", "host": "delta"}),
     ]
 

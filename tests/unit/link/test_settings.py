@@ -87,7 +87,7 @@ def test_files_that_cannot_be_used_are_found_by_a_check(tmp_path: Path) -> None:
         make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, ignore).check()
     with pytest.raises(ConfigError, match="cannot load certificate"):
         make_network(
-            LinkSettings("R", "a", "direct", listen="[::1]:1", tls=tls, peers=(LinkPeerSettings("b"),)), MAIN, writable, str
+            LinkSettings("R", "a", "direct", listen="[::1]:1", tls=tls, peers=(LinkPeerSettings("b"),)), MAIN, writable, ignore
         ).check()
     with pytest.raises(ConfigError, match="cannot read it: No such file"):
         make_network(LinkSettings("R", "a", servers=("nats://x",), password_file=str(tmp_path / "p")), MAIN, writable, ignore).check()

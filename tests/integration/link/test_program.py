@@ -1,0 +1,199 @@
+"""The program sbus-link on two hosts, by a NATS server and by direct connections: messages, its commands, and its events."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sbusd.client import Bus, Gap, Message, RemoteError, Subscription, Unanswered
+from sbusd.link.administration import MAX_WAITING_OF_USER
+from tests.integration.link.conftest import Realm
+from tests.support.authority import Authority
+from tests.support.daemons import StartDaemon
+from tests.support.link_programs import LinkProgram
+from tests.support.nats_servers import free_port, require_server
+from tests.support.relays import wait_for
+from tests.support.users import User
+
+RULES = '[[export]]\nkeys = "net/"\n[[import]]\nkeys = ""\n'
+SECONDS = 60.0
+
+
+@dataclass
+class Pair:
+    """Two hosts."""
+
+    alpha: LinkProgram
+    beta: LinkProgram
+    is_by_nats: bool
+
+    def linked(self, stack: ExitStack) -> Pair:
+        """Start both links, and wait until each knows the other."""
+        for each in (self.alpha, self.beta):
+            stack.enter_context(each)
+        self.alpha.wait_for_hosts("beta")
+        self.beta.wait_for_hosts("alpha")
+        return self
+
+
+@pytest.fixture
+def program() -> Path:
+    """Debian's server; other tests use a newer one too."""
+    return require_server("debian")
+
+
+@pytest.fixture
+def make_bus(daemon: StartDaemon, tmp_path: Path) -> Callable[[], str]:
+    def make() -> str:
+        config = tmp_path / "bus.toml"
+        uid = os.geteuid()
+        config.write_text(f"[rights.vouch]\nusers = [{uid}]\n[rights.presence]\nusers = [{uid}]\n")
+        return daemon("-g", "-o", "-C", str(config)).path
+
+    return make
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as ends:
+        yield ends
+
+
+@pytest.fixture
+def by_nats(realm: Realm, make_bus: Callable[[], str], tmp_path: Path) -> Pair:
+    def link(name: str) -> LinkProgram:
+        tls = realm.authority.settings(realm.authority.sign(name))
+        return LinkProgram(tmp_path, name, make_bus(), f'servers = ["{realm.url}"]\n{tls}{RULES}')
+
+    return Pair(link("alpha"), link("beta"), is_by_nats=True)
+
+
+@pytest.fixture
+def direct(make_bus: Callable[[], str], tmp_path: Path) -> Pair:
+    authority = Authority(tmp_path)
+    port = free_port()
+
+    def link(name: str, listen: int, peer: str) -> LinkProgram:
+        tls = authority.settings(authority.sign(name))
+        text = f'transport = "direct"\nlisten = "127.0.0.1:{listen}"\n{tls}[[peers]]\n{peer}\n{RULES}'
+        return LinkProgram(tmp_path, name, make_bus(), text)
+
+    alpha = link("alpha", port, 'host = "beta"')
+    return Pair(alpha, link("beta", free_port(), f'host = "alpha"\naddress = "127.0.0.1:{port}"'), is_by_nats=False)
+
+
+@pytest.fixture(params=["by_nats", "direct"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    made = request.getfixturevalue(request.param)
+    assert isinstance(made, Pair)
+    return made
+
+
+def next_of(subscription: Subscription, key: bytes = b"") -> Message:
+    """Return the next message, with *key* if it is not empty."""
+    while True:
+        item = subscription.receive(timeout=SECONDS)
+        if isinstance(item, Message) and key in {b"", item.key}:
+            return item
+        assert isinstance(item, Message | Gap)
+
+
+def test_messages_cross_with_the_credentials_of_their_publisher(pair: Pair, stack: ExitStack) -> None:
+    pair.linked(stack)
+    with Bus.connect(pair.beta.bus) as reader, Bus.connect(pair.alpha.bus) as publisher:
+        reader.tell("sender/on")
+        received = reader.subscribe("host/*/net/")
+        pair.beta.synchronize()
+        publisher.publish("net/link/eth0", b"up")
+        publisher.publish("other", b"stays")
+        publisher.publish("net/link/eth1", b"down")
+        first, second = next_of(received), next_of(received)
+        assert (first.key, first.payload, second.key) == (b"host/alpha/net/link/eth0", b"up", b"host/alpha/net/link/eth1")
+        assert first.sender is not None
+        assert first.sender.origin.startswith(b"!/host/alpha/!/cred/%d/%d/" % (os.getegid(), os.geteuid()))
+
+
+def test_the_state_and_events_are_published(pair: Pair, stack: ExitStack) -> None:
+    with Bus.connect(pair.alpha.bus) as watcher:
+        events = watcher.subscribe("link/host/", "link/network")
+        states = watcher.subscribe("link/state")
+        pair.linked(stack)
+        assert json.loads(next_of(events, b"link/network").payload)["event"] == "up"
+        assert json.loads(next_of(events, b"link/host/beta").payload) == {"event": "up", "host": "beta"}
+        state = json.loads(next_of(states).payload)
+        assert (state["realm"], state["host"], state["network"]["encrypted"]) == ("R", "alpha", True)
+        assert pair.beta.stop() == 0
+        down = json.loads(next_of(events, b"link/host/beta").payload)
+        assert (down["event"], down["host"]) == ("down", "beta")
+        while json.loads(next_of(states).payload)["hosts"][0]["alive"]:
+            pass
+    assert ("host beta sends no heartbeats" in pair.alpha.log) is pair.is_by_nats
+    assert "stopped linking host beta" in pair.beta.log
+
+
+def test_a_loss_is_an_event_and_a_record(by_nats: Pair, realm: Realm, stack: ExitStack) -> None:
+    by_nats.linked(stack)
+    with Bus.connect(by_nats.beta.bus) as reader:
+        events = reader.subscribe("link/lost/alpha")
+        reader.subscribe("host/alpha/net/")
+        by_nats.beta.synchronize()
+        by_nats.alpha.kill()
+        by_nats.alpha.start()
+        lost = json.loads(next_of(events).payload)
+        assert (lost["host"], lost["count"], lost["patterns"]) == ("alpha", 0, ["host/alpha/net/"])
+    wait_for(lambda: "lost an unknown number of messages of host alpha" in by_nats.beta.log, "the record of the loss")
+
+
+def test_a_network_that_is_away_is_reported(by_nats: Pair, realm: Realm, stack: ExitStack) -> None:
+    by_nats.linked(stack)
+    with Bus.connect(by_nats.alpha.bus) as watcher:
+        events = watcher.subscribe("link/network")
+        realm.server.kill()
+        down = json.loads(next_of(events).payload)
+        assert (down["event"], bool(down["reason"])) == ("down", True)
+        realm.server.start()
+        assert json.loads(next_of(events).payload) == {"event": "up", "server": realm.url}
+    wait_for(lambda: "network unavailable" in by_nats.alpha.log, "the record of the network")
+
+
+def test_a_user_cannot_occupy_the_commands(by_nats: Pair, stack: ExitStack, first_user: User) -> None:
+    """A host that does not respond delays link/sync; one user's calls must not prevent those of others."""
+    by_nats.linked(stack)
+    os.kill(by_nats.beta.pid, signal.SIGSTOP)
+    holder = stack.enter_context(Bus.connect(by_nats.alpha.bus))
+    holder.subscribe("host/beta/net/x")
+    holder.ping()
+    failures: list[str] = []
+
+    def call() -> None:
+        with Bus.connect(by_nats.alpha.bus) as bus:
+            try:
+                bus.call("link/sync", timeout=SECONDS)
+            except (RemoteError, Unanswered) as error:
+                failures.append(str(error))
+
+    threads = [threading.Thread(target=call) for _ in range(MAX_WAITING_OF_USER + 3)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(failures) == 3, "three refusals")
+    assert all("too many calls of link/sync wait" in each for each in failures)
+    path = by_nats.alpha.bus
+
+    def status_of_other_user() -> str:
+        with Bus.connect(path) as bus:
+            return str(json.loads(bus.call("link/status", timeout=SECONDS))["host"])
+
+    assert first_user.call(status_of_other_user) == "alpha"
+    os.kill(by_nats.beta.pid, signal.SIGCONT)
+    for thread in threads:
+        thread.join()
+    # Beta was stopped for less than three heartbeats, or is gone for alpha: in either case the other calls succeed.
+    assert len(failures) == 3

@@ -1,0 +1,92 @@
+"""The program sbus-link as a process, with a configuration file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sbusd.client import Bus, SbusError
+from tests.support.relays import wait_for
+from tools.stage import ROOT
+
+STOP_SECONDS = 60.0
+
+ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+
+
+class LinkProgram:
+    """sbus-link with the configuration *text* for the bus at *bus*; a context. *prefix* are words before the command."""
+
+    def __init__(self, folder: Path, name: str, bus: str, text: str, prefix: Sequence[str] = ()) -> None:
+        self.name = name
+        self.bus = bus
+        self._config = folder / f"{name}-link.toml"
+        self._config.write_text(f'realm = "R"\nhost = "{name}"\nbus = "{bus}"\nstate_interval = 1\n{text}')
+        self._log = folder / f"{name}-link.log"
+        self._prefix = prefix
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LinkProgram:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            status = self.stop()
+            assert kind is not None or status == 0, self.log
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start the process."""
+        command = [*self._prefix, sys.executable, "-m", "sbusd.link.main", "-C", str(self._config)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=ENV, cwd="/")
+
+    def stop(self) -> int:
+        """End the process by SIGTERM; return its status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End the process by SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def wait_for_hosts(self, *names: str) -> None:
+        """Wait until exactly these other hosts are alive."""
+
+        def alive() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            with Bus.connect(self.bus) as bus:
+                try:
+                    state = json.loads(bus.call("link/status", timeout=10))
+                except SbusError:  # it does not serve yet
+                    return False
+            return sorted(host["name"] for host in state["hosts"] if host["alive"]) == sorted(names)
+
+        wait_for(alive, f"hosts {names} at {self.name}: {self.log}")
+
+    def synchronize(self) -> None:
+        """Wait until all live hosts know what the clients of this host want."""
+        with Bus.connect(self.bus) as bus:
+            assert bus.call("link/sync", timeout=60) == b"{}"
