@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from sbusd.client import AsyncBus, SbusError
 from sbusd.client.rpc.service import Request, ServiceError
@@ -25,17 +26,26 @@ MAX_WAITING_OF_USER = 4
 SYNC_SECONDS = 30.0
 """A call of ``link/sync`` fails after this time."""
 
-Synchronize = Callable[[Callable[[], None]], None]
-"""Calls its argument once all live hosts know what clients want here. Raises OverflowError if too many calls wait."""
+
+class Administered(Protocol):
+    """The link as its commands need it."""
+
+    def state(self) -> bytes:
+        """Return the state as JSON."""
+
+    def synchronize(self, done: Callable[[], None]) -> None:
+        """Call *done* once all live hosts know what clients of this host want now."""
+
+    def cancel(self, done: Callable[[], None]) -> None:
+        """Do not call *done*."""
 
 
 class Administration:
-    """Use :meth:`run`. *state* returns the state of the link as JSON. *report* gets one line for each refusal of the bus."""
+    """Use :meth:`run`. *report* gets one line for each refusal of the bus."""
 
-    def __init__(self, address: str, state: Callable[[], bytes], synchronize: Synchronize, report: Callable[[str], None]) -> None:
+    def __init__(self, address: str, link: Administered, report: Callable[[str], None]) -> None:
         self._address = address
-        self._state = state
-        self._synchronize = synchronize
+        self._link = link
         self._report = report
         self._bus: AsyncBus | None = None
         self._waiting: Counter[int] = Counter()
@@ -69,21 +79,18 @@ class Administration:
             for event in events:
                 await bus.publish(event[0], encode(event))
             if with_state:
-                await bus.publish("link/state", self._state())
+                await bus.publish("link/state", self._link.state())
         except (SbusError, OSError) as error:
             if isinstance(error, PermissionError):
                 self._report(f"the bus does not let the link publish under link/: {error}")
 
     def _on_status(self, _request: Request) -> bytes:
-        return self._state()
+        return self._link.state()
 
     async def _on_sync(self, request: Request) -> bytes:
         with self._counted(request.caller.uid):
             done = asyncio.Event()
-            try:
-                self._synchronize(done.set)
-            except OverflowError as error:
-                raise ServiceError(str(error)) from None
+            self._link.synchronize(done.set)
             seconds = SYNC_SECONDS
             if request.expires_at is not None:
                 seconds = min(seconds, max(0.0, request.expires_at - time.time()))
@@ -92,6 +99,8 @@ class Administration:
                     await done.wait()
             except TimeoutError:
                 raise ServiceError(f"not all hosts have confirmed within {seconds:.0f} s; see sbusctl link status") from None
+            finally:
+                self._link.cancel(done.set)
         return b"{}"
 
     @contextmanager

@@ -34,6 +34,8 @@ MAX_PENDING_BYTES = 64 << 20
 """While more than this waits for the bus, messages of other hosts are discarded, and counted."""
 
 _EVENTS = (b"!/event/subscribe/", b"!/event/unsubscribe/", b"!/event/disconnect/")
+_BARRIER = b"events "
+"""Begin of the payload of a ping for `BusConnection.after_events`; those of the protocol are numbers."""
 _SENT_HEAD = b"CMSG " + controls.FROM
 _GREETING = (controls.SENDER_ON, controls.ECHO_OFF, controls.BATCH_ON)
 
@@ -58,6 +60,8 @@ class BusConnection:
         self._pending_bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._barriers: dict[int, Callable[[], None]] = {}
+        self._last_barrier = 0
         self.refusals = 0
         """Packets that the bus refused."""
         self.discarded_messages = 0
@@ -80,6 +84,21 @@ class BusConnection:
     async def writable(self) -> None:
         """Return when the bus takes messages of other hosts again."""
         await self._has_room.wait()
+
+    def after_events(self, done: Callable[[], None]) -> None:
+        """Call *done* when every event that has happened on the bus before this call is reported."""
+        self._last_barrier += 1
+        self._barriers[self._last_barrier] = done
+        self.send(control_packet(controls.PING, _BARRIER + b"%d" % self._last_barrier))
+
+    def cancel(self, done: Callable[[], None]) -> None:
+        """Do not call *done*."""
+        self._barriers = {number: each for number, each in self._barriers.items() if each != done}
+
+    def pass_barriers(self, last: int | None = None) -> None:
+        """Call the functions of the first *last* calls of :meth:`after_events`, or of all."""
+        for number in [each for each in self._barriers if last is None or each <= last]:
+            self._barriers.pop(number)()
 
     # The port of the protocol.
 
@@ -279,9 +298,13 @@ class _Arrivals:
         for client, patterns in listed.items():
             for pattern in patterns:
                 self._events.subscribed(client, pattern)
+        self._bus.pass_barriers()
 
     def _on_ping(self, payload: bytes) -> None:
-        self._events.acknowledged(int(payload))
+        if not payload.startswith(_BARRIER):
+            self._events.acknowledged(int(payload))
+        elif self._listed is None:
+            self._bus.pass_barriers(int(payload.removeprefix(_BARRIER)))
 
     def _on_lost(self, payload: bytes) -> None:
         self._events.lost(int(payload))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from sbusd.link.administration import Administration
@@ -135,7 +136,7 @@ class Link:
         self._rules = rules
         self._bus = BusConnection(address, self._drained, report)
         self._network = make_network(self._bus.writable)
-        self._administration = Administration(address, self.state, self.synchronize, report)
+        self._administration = Administration(address, self, report)
         self._status = Status(rules, transport)
         self._events = Events()
         self._state_seconds = state_seconds
@@ -165,10 +166,20 @@ class Link:
             tasks.create_task(_wait(failed))
 
     def synchronize(self, done: Callable[[], None]) -> None:
-        """Call *done* once all live hosts have confirmed what clients of this host want. Raises OverflowError if too many calls wait."""
-        if self._session is None or not self._session.sync(done):
-            raise OverflowError("too many calls wait for other hosts; try again later")
-        self._session.schedule()
+        """Call *done* once all live hosts have confirmed what clients of this host want now. The caller bounds how many calls wait."""
+        self._bus.after_events(_Synchronize(self, done))
+
+    def cancel(self, done: Callable[[], None]) -> None:
+        """Do not call *done*, which was given to :meth:`synchronize`."""
+        self._bus.cancel(_Synchronize(self, done))
+        if self._session is not None:
+            self._session.cancel_sync(done)
+
+    def begin_sync(self, done: Callable[[], None]) -> None:
+        """Call *done* once all live hosts have confirmed what the session knows to be wanted."""
+        if self._session is not None:
+            self._session.sync(done)
+            self._session.schedule()
 
     def state(self) -> bytes:
         """Return the state as JSON; empty before the start."""
@@ -200,6 +211,17 @@ class Link:
             self._alive(f"{len(hosts)} other hosts" if len(hosts) != 1 else "1 other host")
             await self._administration.publish(events, with_state=is_due)
             await asyncio.sleep(TURN_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Synchronize:
+    """What follows when the events before a call of `Link.synchronize` are reported; equal for equal calls."""
+
+    link: Link
+    done: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.link.begin_sync(self.done)
 
 
 async def _wait(failed: asyncio.Future[None]) -> None:

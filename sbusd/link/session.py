@@ -38,9 +38,6 @@ from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.subjects import Arrival, Subjects
 
-MAX_SYNCS = 1_024
-"""Calls of `Session.sync` that can wait."""
-
 UNCONFIRMED_BEATS = 2
 """Heartbeats of a host that did not confirm a line, after which it is asked to begin again."""
 
@@ -133,12 +130,13 @@ class Session:
             times.append(self._next_beat)
         return min((time for time in times if time is not None), default=None)
 
-    def sync(self, done: Callable[[], None]) -> bool:
-        """Call *done* once every live host has confirmed what is wanted of it now. Return False if too many calls wait."""
-        if len(self._syncs) >= MAX_SYNCS:
-            return False
+    def sync(self, done: Callable[[], None]) -> None:
+        """Call *done* once every live host has confirmed what is wanted of it now. The caller bounds how many calls wait."""
         self._syncs.append(done)
-        return True
+
+    def cancel_sync(self, done: Callable[[], None]) -> None:
+        """Do not call *done*."""
+        self._syncs = [each for each in self._syncs if each != done]
 
     def live_hosts(self) -> list[str]:
         """Return the names of the hosts that are alive, sorted. While the network is unavailable, none is."""

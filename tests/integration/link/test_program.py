@@ -133,7 +133,7 @@ def test_the_state_and_events_are_published(pair: Pair, stack: ExitStack) -> Non
         assert pair.beta.stop() == 0
         down = json.loads(next_of(events, b"link/host/beta").payload)
         assert (down["event"], down["host"]) == ("down", "beta")
-        while json.loads(next_of(states).payload)["hosts"][0]["alive"]:
+        while [host["alive"] for host in json.loads(next_of(states).payload)["hosts"]] != [False]:
             pass
     assert ("host beta sends no heartbeats" in pair.alpha.log) is pair.is_by_nats
     assert "stopped linking host beta" in pair.beta.log
