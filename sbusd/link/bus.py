@@ -123,7 +123,9 @@ class BusConnection:
             self.send(batch)
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
-        """Report a loss. A client with patterns in several packets is notified once for each of them."""
+        """Report a loss. A client with patterns in several packets is notified by each of them, so then the number is unknown."""
+        if len(patterns) > MAX_LOST_PATTERNS:
+            count = 0
         for start in range(0, len(patterns), MAX_LOST_PATTERNS):
             self.send(control_packet(controls.LOST_FOR, loss_payload(count, list(patterns[start : start + MAX_LOST_PATTERNS]))))
 
@@ -314,6 +316,9 @@ class _Arrivals:
         if self._listed is not None:
             raise BusRefusedError(f"{reason}; see sbus-link(8), RIGHTS")
         self._bus.refused(reason)
+        if payload.startswith(b"EDQUOT"):
+            # A subscription for another host may be missing.
+            self._events.lost(0)
 
 
 _CONTROLS: dict[bytes, Callable[[_Arrivals, bytes], None]] = {

@@ -109,6 +109,11 @@ class LocalInterest:
         """Return whether a local pattern needs *line*."""
         return line in self._by_line
 
+    def lines(self, pattern: bytes) -> tuple[Line, ...]:
+        """Return the lines that the local *pattern* needs."""
+        entry = self._entries.get(pattern)
+        return entry.lines if entry is not None else ()
+
     def patterns(self, line: Line) -> list[bytes]:
         """Return the local patterns that need *line*, sorted."""
         return sorted(self._by_line.get(line, ()))

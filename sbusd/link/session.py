@@ -99,6 +99,8 @@ class Session:
         self._losses = 0
         self._requests: set[str] = set()
         """Hosts that asked for a snapshot."""
+        self._refusing: set[str] = set()
+        """Hosts that have refused lines of this one."""
         self._direct_since: dict[str, int] = {}
         """The first heartbeat about flows for one host alone, by host."""
         self._restarts = 0
@@ -221,6 +223,8 @@ class Session:
         if not self._local.add(client_id, pattern):
             self.counters.patterns_refused += 1
             self._report("", [pattern])
+        elif self._refusing and any(line.concerns(host) for line in self._local.lines(pattern) for host in self._refusing):
+            self._report("", [pattern])
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:
         """Note that a local client removed a pattern."""
@@ -335,8 +339,15 @@ class Session:
         peer.incoming.applied(added, head.first, head.beat)
         peer.confirmed = head.number
         peer.is_rejoining = False
-        peer.counters.lines_refused_there = head.refused
+        self._note_refused(peer, head.refused)
         self._answer_syncs()
+
+    def _note_refused(self, peer: Peer, count: int) -> None:
+        """Note that *peer* has refused *count* lines of this host, because they exceed its bounds. It does not say which."""
+        if count > peer.counters.lines_refused_there:
+            peer.incoming.report_unknown([line for line, _ in self._announcements.lines(peer.name)])
+        peer.counters.lines_refused_there = count
+        (self._refusing.add if count else self._refusing.discard)(peer.name)
 
     def _accepts_epoch(self, peer: Peer, epoch: int) -> bool:
         """Return whether *epoch* is that of the present run of *peer*; a new one makes everything earlier unknown."""
@@ -348,6 +359,7 @@ class Session:
             peer.epoch = epoch
             peer.confirmed = 0
             peer.incoming.reset()
+            self._note_refused(peer, 0)
             self._receiver.forget(peer)
         return True
 

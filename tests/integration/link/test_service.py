@@ -57,6 +57,16 @@ def make_host(realm: Realm, daemon: StartDaemon, tmp_path: Path) -> Callable[[st
 
 
 @pytest.fixture
+def small_host(realm: Realm, daemon: StartDaemon, tmp_path: Path) -> Host:
+    """The host alpha, whose bus stores 20 patterns of the link."""
+    uid = os.geteuid()
+    config = tmp_path / "small.toml"
+    quota = f"[[quotas.overrides]]\nusers = [{uid}]\nsubscriptions = 20\n"
+    config.write_text(f"[rights.vouch]\nusers = [{uid}]\n[rights.presence]\nusers = [{uid}]\n{quota}")
+    return Host("alpha", daemon("-C", str(config)), realm)
+
+
+@pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as ends:
         yield ends
@@ -152,6 +162,21 @@ def test_messages_sent_while_the_server_is_away_arrive_or_are_reported(
             lost += int(payload)
     assert received == sorted(set(received))
     assert len(received) + lost <= 99
+
+
+def test_patterns_that_a_bus_refuses_are_an_unknown_loss_elsewhere(
+    make_host: Callable[[str], Host], small_host: Host, stack: ExitStack
+) -> None:
+    beta = make_host("beta")
+    links = linked(stack, small_host, beta)
+    reader = beta.client(b"host/alpha/net/0")
+    links[1].synchronize()
+    for number in range(1, 40):
+        reader.subscribe(b"host/alpha/net/%d" % number)
+    reader.barrier()
+    small_host.client().publish(b"net/0", b"works")
+    packets = {reader.receive(), reader.receive()}
+    assert packets == {UNKNOWN_LOSS, message(b"host/alpha/net/0", b"works")}
 
 
 def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], stack: ExitStack) -> None:

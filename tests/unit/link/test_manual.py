@@ -169,6 +169,10 @@ def test_the_rules_of_the_package_are_about_the_keys_of_the_link(tmp_path: Path)
     (tmp_path / "x.toml").write_text(RULES.read_text().replace('"sbus-link"', "4711"))
     settings = load_daemon_settings(tmp_path / "x.toml", required=True)
     assert settings.rights.vouch.users == settings.rights.presence.users == (4711,)
+    (override,) = settings.quotas.overrides
+    assert override.users == (4711,)
+    assert override.subscriptions is not None
+    assert override.subscriptions > 2 * MAX_ALL_PATTERNS
     assert [rule.keys for rule in settings.policy] == ["host/", "host/", "link/", "link/", "rpc/link/", "rpc/link/"]
     for allowing, denying in zip(settings.policy[::2], settings.policy[1::2], strict=True):
         assert set(allowing.users) == {0, 4711}

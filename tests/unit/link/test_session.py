@@ -116,6 +116,22 @@ def test_flows_before_the_confirmed_one_are_not_counted() -> None:
     assert bus.events == ["packet", "lost 2", "packet"]
 
 
+def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_clients() -> None:
+    session, _, bus = _announced()
+    applied = encode_head(Applied(1, 7, 1, 1, 1, 3, 1))
+    session.received("s.R.x.a.b", applied, b"")
+    assert bus.losses == [((b"host/b/net/",), 0)]
+    assert session.hosts()[0].counters.lines_refused_there == 3
+    session.subscribed(2, b"host/b/net/")
+    session.subscribed(2, b"host/c/net/")
+    assert bus.losses[1:] == [((b"host/b/net/",), 0)]
+    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 2, 1, 3, 1)), b"")
+    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 3, 1, 0, 1)), b"")
+    assert len(bus.losses) == 2
+    session.subscribed(3, b"host/b/net/")
+    assert len(bus.losses) == 2
+
+
 def test_a_gap_before_the_confirmation_is_reported_with_it() -> None:
     session, _, bus = _announced()
     for flow in (4, 5):
