@@ -27,7 +27,7 @@ MAX_BODY_BYTES = MAX_PACKET_BYTES + 1_024
 MAX_CREDENTIALS_BYTES = 256
 """Longest credentials of a publisher that cross the network."""
 
-_HEAD = re.compile(rb"([A-Z])((?:/[0-9]{1,20}){1,8})")
+_HEAD = re.compile(rb"([A-Z])((?:/(?:0|[1-9][0-9]{0,19})){1,8})")
 _LINE = struct.Struct("<cBH")
 _TAIL = struct.Struct("<QQH")
 _FROM = b"CMSG !/from/"

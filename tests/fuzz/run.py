@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).resolve().parent / "corpus"
 FOUND = ROOT / "build" / "fuzz"
-TARGETS = ("addresses", "batches", "configuration", "control", "keys", "packets", "vouching")
+TARGETS = ("addresses", "batches", "configuration", "control", "frames", "keys", "packets", "streams", "vouching")
 
 HANG_SECONDS = 60
 """An input that takes longer is a finding: the slowest takes milliseconds."""

@@ -20,8 +20,10 @@ RUNS = {
     "batches": 3_000,
     "configuration": 10_000,
     "control": 2_000,
+    "frames": 3_000,
     "keys": 3_000,
     "packets": 100_000,
+    "streams": 30_000,
     "vouching": 3_000,
 }
 """Inputs in a short run, by what one costs."""
