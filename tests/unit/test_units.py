@@ -83,9 +83,8 @@ def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
 def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
-    assert all(
-        re.fullmatch(r"man:(sbus|sbusd|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbusd\.toml)\([578]\)", page) for page in pages
-    )
+    names = r"sbus|sbusd|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbusd\.toml|link\.toml"
+    assert all(re.fullmatch(rf"man:({names})\([578]\)", page) for page in pages)
 
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
