@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import signal
 import socket
@@ -93,3 +95,13 @@ class NatsServer:
         """Send a signal to the server."""
         assert self._process is not None
         os.kill(self._process.pid, number)
+
+
+def user_seed(key: bytes) -> str:
+    """Return the seed of the user with the private *key*, as nsc(1) and nk(1) write it."""
+    return encoded(bytes([18 << 3 | 20 >> 2, 0]) + key)
+
+
+def encoded(raw: bytes) -> str:
+    """Return *raw* in the encoding of nkeys, with its checksum."""
+    return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")

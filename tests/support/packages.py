@@ -4,8 +4,8 @@
 
     packages.require_packages()          # skips the test where they cannot be built
     root = packages.boot_root()          # Path: a whole root that systemd-nspawn(1) boots; use it with --volatile=overlay
-    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .recorder, .version; bind the folder, install with
-                                         #   apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
+    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .link, .recorder, .version; bind the folder, and
+                                         #   install with apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
     newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
 
 The root has what the packages depend on, so that apt needs no network; and dbus, libpam-systemd, procps, socat and redis-server.
@@ -40,6 +40,8 @@ class Packages:
     """python3-sbusd: the Python package and its extension modules."""
     relay: Path
     """sbus-relay: calls between hosts."""
+    link: Path
+    """sbus-link: messages between hosts."""
     recorder: Path
     """sbus-recorder: the record, its tables and its report; Debian has no package of pyarrow."""
     version: str
@@ -78,7 +80,7 @@ def with_version(packages: Packages, version: str, folder: Path) -> Packages:
     Raises:
         subprocess.CalledProcessError: dpkg-deb(1) refuses.
     """
-    for path in (packages.python, packages.bus, packages.relay, packages.recorder):
+    for path in (packages.python, packages.bus, packages.relay, packages.link, packages.recorder):
         _repack(path, version, folder)
     return _packages_in(folder)
 
@@ -88,8 +90,9 @@ def _packages_in(folder: Path) -> Packages:
     (bus,) = folder.glob("sbusd_*.deb")
     (python,) = folder.glob("python3-sbusd_*.deb")
     (relay,) = folder.glob("sbus-relay_*.deb")
+    (link,) = folder.glob("sbus-link_*.deb")
     (recorder,) = folder.glob("sbus-recorder_*.deb")
-    return Packages(folder, bus, python, relay, recorder, bus.name.split("_")[1])
+    return Packages(folder, bus, python, relay, link, recorder, bus.name.split("_")[1])
 
 
 def _repack(path: Path, version: str, folder: Path) -> None:

@@ -20,6 +20,7 @@ CALLS = (
     "sbus-feed netlink --help",
     "sbus-feed journal --help",
     "sbus-relay --help",
+    "sbus-link --help",
     "sbus-recorder --help",
     "sbus-pipeline --help",
 )
@@ -41,9 +42,8 @@ def complete(built: Packages) -> Iterator[Container]:
     """A machine with all packages."""
     made = boot(built)
     try:
-        made.run(
-            f"dpkg --install {' '.join(f'/opt/packages/{each.name}' for each in (built.python, built.bus, built.relay, built.recorder))}"
-        )
+        every = (built.python, built.bus, built.relay, built.link, built.recorder)
+        made.run(f"dpkg --install {' '.join(f'/opt/packages/{each.name}' for each in every)}")
         yield made
     finally:
         made.stop()

@@ -42,6 +42,9 @@ RUN_TIME = ("python3", "python3-systemd", "python3-pydantic", "python3-typer", "
 RELAY = ("python3-aiohttp", "python3-redis", "redis-server", "redis-tools")
 """What the package sbus-relay depends on beyond that, and the Redis that it talks to."""
 
+LINK = ("python3-cryptography", "nats-server", "openssl")
+"""What the package sbus-link recommends, a server, and what makes certificates."""
+
 BUILD = Recipe(
     "build",
     (
@@ -60,6 +63,7 @@ BOOT = Recipe(
         *RUN_TIME,
         *("procps", "socat"),
         *RELAY,
+        *LINK,
         *("autopkgtest", "dpkg-dev"),  # what a Debian package brings to be tested with
         "rpm",  # installs the RPMs, whose dependencies are installed under their Debian names
     ),

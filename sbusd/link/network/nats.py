@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
+from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.backoff import Backoff
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret
-from sbusd.link.network.nats_connection import ConnectFailedError, NatsConnection
+from sbusd.link.network.nats_connection import ConnectFailedError, Credentials, NatsConnection
 from sbusd.link.network.stall import Stall, Writable
 from sbusd.link.ports import NetworkEvents
 
@@ -104,7 +105,7 @@ class NatsNetwork:
         """Use *server* until the connection ends; return how many seconds it lasted, or None if there was none."""
         try:
             connection = NatsConnection(events, self.counters, self._stall, self._tls())
-            await connection.open(server, self._settings.host, **self._credentials())
+            await connection.open(server, self._settings.host, self._credentials())
         except (ConnectFailedError, ConfigError) as error:
             self.counters.connect_failures += 1
             self.counters.last_error = f"cannot connect to {server}: {error}"
@@ -149,13 +150,13 @@ class NatsNetwork:
         if self._connection is not None and subject not in self._subscriptions:
             self._last_subscription += 1
             self._subscriptions[subject] = self._last_subscription
-            self._connection.send(b"SUB %b %d\r\n" % (subject.encode("ascii"), self._last_subscription))
+            self._connection.send(protocol.subscribe(subject.encode("ascii"), self._last_subscription))
 
     def unsubscribe(self, subject: str) -> None:
         """End the subscription to *subject*, if there is one."""
         number = self._subscriptions.pop(subject, None)
         if self._connection is not None and number is not None:
-            self._connection.send(b"UNSUB %d\r\n" % number)
+            self._connection.send(protocol.unsubscribe(number))
 
     def barrier(self, number: int) -> None:
         """Call ``barrier_passed`` once the server has processed everything sent before. A connection that ends passes no barrier."""
@@ -187,13 +188,13 @@ class NatsNetwork:
         """Return the TLS context with the files as they are now."""
         return None if self._settings.tls is None else client_context(self._settings.tls, SERVICE_USER)
 
-    def _credentials(self) -> dict[str, str]:
+    def _credentials(self) -> Credentials:
         """Return the password or the key, as its file is now."""
         if self._settings.password_file is not None:
-            return {"user": self._settings.host, "password": read_secret(self._settings.password_file)}
+            return Credentials(user=self._settings.host, password=read_secret(self._settings.password_file))
         if self._settings.nkey_file is not None:
-            return {"nkeys_seed_str": read_secret(self._settings.nkey_file)}
-        return {}
+            return Credentials(seed=read_secret(self._settings.nkey_file))
+        return Credentials()
 
 
 def _check_subject(subject: str) -> None:

@@ -1,31 +1,30 @@
-"""One connection to a NATS server. nats-py connects and authenticates; reading, writing and pings are here.
-
-nats-py queues messages by subscription, so their order on the wire is lost, and its buffers have no bound if a server lies about lengths.
-It also continues without TLS if the server does not offer it. The methods of nats-py that are replaced are those with a docstring
-"Replaces …"; `tests/unit/link/network/test_nats_connection.py` checks that the installed version has them.
-"""
+"""One connection to a NATS server: TLS, authentication, reading, writing and pings. All buffers are bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-from nats.aio.client import Client
-from nats.errors import Error
-from nats.protocol.parser import AWAITING_MSG_PAYLOAD
-
+from sbusd import __version__
+from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.error_words import MAX_WORDS, error_words
+from sbusd.link.network.nats_protocol import Delivery, Event, Info, InvalidBytesError, NatsParser, Ping, Pong, ServerError
+from sbusd.link.network.nkey import NkeyError, sign
 from sbusd.link.network.stall import Stall
 from sbusd.link.ports import NetworkEvents
 from sbusd.protocol.printable import printable
 
-CONNECT_SECONDS = 5
+DEFAULT_PORT = 4222
+CONNECT_SECONDS = 5.0
+"""For the address lookup, the connection, TLS and authentication together."""
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 6.0
 """A server that sends nothing for so long, not even the response to a ping, is gone."""
@@ -33,12 +32,6 @@ SILENCE_SECONDS = 6.0
 READ_BYTES = 1 << 16
 WRITE_BYTES = 1 << 18
 """How much is given to the socket at once."""
-MAX_LINE_BYTES = 1 << 16
-"""Longest line of the server's protocol; INFO is the longest."""
-MAX_PAYLOAD_BYTES = 64 << 20
-"""The greatest max_payload that NATS knows; a server that announces more is not believed."""
-
-_REPLACED = ("_process_info", "_process_msg", "_process_err", "_process_ping", "_process_pong", "_read_loop", "_ping_interval", "_flusher")
 
 _HEAD, _END_OF_HEAD = b"NATS/1.0\r\nS: ", b"\r\n\r\n"
 
@@ -47,70 +40,64 @@ class ConnectFailedError(Exception):
     """The server cannot be used; the text says why."""
 
 
-class InvalidBytesError(Exception):
-    """The server sent what is not its protocol, or too much of it; the text says what."""
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who the client is, besides its certificate: *user* and *password*, or the *seed* of an nkey, or neither."""
+
+    user: str = ""
+    password: str = ""
+    seed: str = ""
 
 
-class NatsConnection(Client):
+class NatsConnection:
     """Use :meth:`open` once, then await :attr:`ended`; then :meth:`abort`."""
 
     def __init__(self, events: NetworkEvents, counters: NetworkCounters, stall: Stall, tls: ssl.SSLContext | None) -> None:
-        super().__init__()
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection has ended."""
         self.pending_bytes = 0
         """Bytes that the socket has not taken."""
-        self.max_payload_bytes = 0
-        """The server's limit for head and body together."""
+        self.server_version = ""
+        """The version that the server announces."""
         self._events = events
         self._counters = counters
         self._stall = stall
         self._tls = tls
+        self._parser = NatsParser()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._out: deque[bytes] = deque()
         self._has_output = asyncio.Event()
         self._room = asyncio.Event()
-        self._arrived: list[Callable[[], None]] = []
         self._barriers: deque[int | None] = deque()
         self._heard = asyncio.get_running_loop().time()
         self._last_error = ""
 
-    async def open(self, server: str, name: str, **credentials: str) -> None:
-        """Connect to the URL *server*. *credentials*: ``user`` and ``password``, or ``nkeys_seed_str``. Raises ConnectFailedError."""
-        if not all(inspect.iscoroutinefunction(getattr(Client, each, None)) for each in _REPLACED):
-            # Versions before 2.16 would not await the check that a server offers TLS.
-            raise ConnectFailedError("the installed nats-py has other methods than this program replaces; install nats-py 2.16 or later")
-        errors: list[Exception] = []
+    @property
+    def max_payload_bytes(self) -> int:
+        """The server's limit for head and body together."""
+        return self._parser.max_payload
 
-        async def note(error: Exception) -> None:
-            errors.append(error)
-
-        tls = {} if self._tls is None else {"tls": self._tls}
-        once: dict[str, Any] = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+    async def open(self, server: str, name: str, credentials: Credentials) -> None:
+        """Connect to the URL *server* as the client *name*. Raises ConnectFailedError."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS + 1):
-                await self.connect(
-                    [server], name=name, error_cb=note, no_echo=True, connect_timeout=CONNECT_SECONDS, **once, **tls, **credentials
-                )
-        except asyncio.CancelledError:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                early = await self._connect(server, name, credentials)
+        except (OSError, EOFError, InvalidBytesError) as error:  # also a TimeoutError
+            self.abort()
+            raise ConnectFailedError(error_words(error)) from None
+        except BaseException:
             self.abort()
             raise
-        except Exception as error:  # nats-py raises anything for what a hostile server sends
-            self.abort()
-            raise ConnectFailedError(error_words(errors[0] if errors else error)) from None
-
-    @property
-    def server_version(self) -> str:
-        """The version that the server announces."""
-        return printable(str(self._server_info.get("version", "")), 40)
+        self._tasks = [asyncio.ensure_future(each) for each in (self._read(early), self._write(), self._ping())]
 
     def abort(self) -> None:
         """Close the connection at once."""
-        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
-            if task is not None:
-                task.cancel()
-        writer = self._transport._io_writer if self._transport is not None else None
-        if writer is not None:
-            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        if self._writer is not None:
+            self._writer.transport.abort()
         self._end("closed")
 
     def send(self, command: bytes) -> None:
@@ -121,17 +108,16 @@ class NatsConnection(Client):
 
     def send_message(self, subject: str, head: bytes, body: bytes) -> bool:
         """Queue a message; return whether it is within the server's limit."""
-        size = len(_HEAD) + len(head) + len(_END_OF_HEAD)
-        if size + len(body) > self.max_payload_bytes:
+        header = b"".join((_HEAD, head, _END_OF_HEAD))
+        if len(header) + len(body) > self.max_payload_bytes:
             return False
-        line = b"HPUB %b %d %d\r\n" % (subject.encode("ascii"), size, size + len(body))
-        self.send(b"".join((line, _HEAD, head, _END_OF_HEAD, body, b"\r\n")))
+        self.send(protocol.publish(subject.encode("ascii"), header, body))
         return True
 
     def send_ping(self, number: int | None) -> None:
         """Queue a ping; its response passes the barrier *number*."""
         self._barriers.append(number)
-        self.send(b"PING\r\n")
+        self.send(protocol.PING)
 
     async def wait_for_room(self, most: int) -> None:
         """Return when at most *most* bytes are pending, or the connection has ended."""
@@ -139,56 +125,75 @@ class NatsConnection(Client):
             self._room.clear()
             await self._room.wait()
 
-    # Replaces methods of nats-py
+    # Connecting
 
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Replaces the discovery of servers. Refuses a server before a password is sent, if it does not offer what is needed."""
-        if not initial_connection:
-            return
+    async def _connect(self, server: str, name: str, credentials: Credentials) -> list[Event]:
+        """Connect and authenticate; return what the server sent after its first PONG."""
+        parts = urlsplit(server)
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+        sock = await _connected(host, port)
+        try:
+            info, early = await _read_info(sock, self._parser)
+            self._check(info)
+            self._check_early(early)
+            if self._tls is None:
+                self._reader, self._writer = await asyncio.open_connection(sock=sock, limit=READ_BYTES)
+            else:
+                self._reader, self._writer = await asyncio.open_connection(sock=sock, limit=READ_BYTES, ssl=self._tls, server_hostname=host)
+        except BaseException:
+            if self._writer is None:
+                sock.close()
+            raise
+        self._writer.write(protocol.connect(_introduction(name, credentials, info, self._tls is not None)) + protocol.PING)
+        return await self._await_pong(self._reader, early)
+
+    def _check(self, info: Mapping[str, Any]) -> None:
+        """Refuse a server before a password is sent, if it does not offer what is needed. Raises ConnectFailedError."""
         offers_tls = info.get("tls_required") is True
         if self._tls is not None and not offers_tls:
-            raise Error("the server does not require TLS; set tls in its configuration")
+            raise ConnectFailedError("the server does not require TLS; set tls in its configuration")
         if self._tls is None and offers_tls:
-            raise Error("the server requires TLS; set tls in the configuration of the link")
+            raise ConnectFailedError("the server requires TLS; set tls in the configuration of the link")
         if info.get("headers") is not True:
-            raise Error("the server does not know headers; it must be version 2.2 or later")
-        most = info.get("max_payload")
-        self.max_payload_bytes = min(most, MAX_PAYLOAD_BYTES) if isinstance(most, int) else 0
+            raise ConnectFailedError("the server does not know headers; it must be version 2.2 or later")
+        self.server_version = printable(str(info.get("version", "")), 40)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:  # noqa: ARG002
-        """Replaces a queue for each subscription: messages stay in the order of the wire."""
-        head = b""
-        if headers is not None and headers.startswith(_HEAD) and headers.endswith(_END_OF_HEAD):
-            head = headers[len(_HEAD) : -len(_END_OF_HEAD)]
-        self._arrived.append(lambda: self._receive(subject, head, data))
+    def _check_early(self, events: list[Event]) -> None:
+        """Refuse a server that sends more before TLS, which is not authenticated. Raises ConnectFailedError."""
+        if self._tls is not None and (events or self._parser.is_within):
+            raise ConnectFailedError("the server sent something before TLS")
 
-    async def _process_err(self, err_msg: str) -> None:
-        """Replaces the closing of the connection: the server closes it if it has to."""
-        self._arrived.append(lambda: self._reject(printable(err_msg.strip("'"), MAX_WORDS)))
+    async def _await_pong(self, reader: asyncio.StreamReader, events: list[Event]) -> list[Event]:
+        """Read until the server has accepted the client. Raises ConnectFailedError with the server's words if it does not."""
+        while True:
+            for index, event in enumerate(events):
+                if isinstance(event, Pong):
+                    return events[index + 1 :]
+                if isinstance(event, ServerError):
+                    raise ConnectFailedError(f"the server said: {event.words}")
+                if isinstance(event, Ping) and self._writer is not None:
+                    self._writer.write(protocol.PONG)
+            chunk = await reader.read(READ_BYTES)
+            if not chunk:
+                raise EOFError("the server closed the connection")
+            events = self._parser.feed(chunk)
 
-    async def _process_ping(self) -> None:
-        """Replaces nats-py's own queue."""
-        self.send(b"PONG\r\n")
+    # Connected
 
-    async def _process_pong(self) -> None:
-        """Replaces futures, whose waiters run after messages that came later."""
-        number = self._barriers.popleft() if self._barriers else None
-        if number is not None:
-            self._arrived.append(lambda: self._events.barrier_passed(number))
-
-    async def _read_loop(self) -> None:
-        """Replaces a loop that ends without notice if a server sends invalid bytes, and that reads TLS without a bound."""
-        reader = self._prepared_reader()
+    async def _read(self, events: list[Event]) -> None:
+        """Report what the server sends, in order, until the end of the connection."""
         loop = asyncio.get_running_loop()
+        reader = self._reader
         try:
-            while chunk := await reader.read(READ_BYTES):
-                self._heard = loop.time()
-                await self._parse(chunk)
-                arrived, self._arrived = self._arrived, []
-                for event in arrived:
-                    event()
+            while reader is not None:
+                for event in events:
+                    self._handle(event)
                 await self._stall.end()
                 self._heard = loop.time()
+                chunk = await reader.read(READ_BYTES)
+                if not chunk:
+                    break
+                events = self._parser.feed(chunk)
             self._end(self._last_error or "the server closed the connection")
         except (OSError, InvalidBytesError) as error:
             self._end(self._last_error or error_words(error))
@@ -196,8 +201,39 @@ class NatsConnection(Client):
             if not self.ended.done():
                 self.ended.set_exception(error)
 
-    async def _ping_interval(self) -> None:
-        """Replaces pings whose responses wait behind a long queue of messages: any byte shows that the server lives."""
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Delivery():
+                self._receive(event)
+            case Pong():
+                number = self._barriers.popleft() if self._barriers else None
+                if number is not None:
+                    self._events.barrier_passed(number)
+            case Ping():
+                self.send(protocol.PONG)
+            case ServerError():
+                self._reject(event.words[:MAX_WORDS])
+            case Info():
+                """The server announces others of its cluster; the configuration names those that are used."""
+
+    def _receive(self, message: Delivery) -> None:
+        """Deliver a message."""
+        head = b""
+        if message.header.startswith(_HEAD) and message.header.endswith(_END_OF_HEAD):
+            head = message.header[len(_HEAD) : -len(_END_OF_HEAD)]
+        self._counters.messages_in += 1
+        self._counters.bytes_in += len(head) + len(message.payload)
+        with contextlib.suppress(UnicodeDecodeError):  # no link publishes to such a subject
+            self._events.received(message.subject.decode("ascii"), head, message.payload)
+
+    def _reject(self, reason: str) -> None:
+        """Report an error of the server, which may be the reason why it closes the connection."""
+        self._counters.rejected += 1
+        self._last_error = f"the server said: {reason}"
+        self._events.rejected(reason)
+
+    async def _ping(self) -> None:
+        """Send pings, and end the connection if the server is silent. Any byte shows that it lives."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PING_SECONDS)
@@ -206,9 +242,11 @@ class NatsConnection(Client):
                 return
             self.send_ping(None)
 
-    async def _flusher(self) -> None:
-        """Replaces nats-py's own queue: everything that waits is written at once, as far as the socket takes it."""
-        writer = self._writer()
+    async def _write(self) -> None:
+        """Write everything that waits, as far as the socket takes it."""
+        writer = self._writer
+        if writer is None:
+            return
         try:
             while True:
                 await self._has_output.wait()
@@ -230,51 +268,77 @@ class NatsConnection(Client):
         self.pending_bytes -= size
         return b"".join(taken)
 
-    def _writer(self) -> asyncio.StreamWriter:
-        """Return the writer of the open connection."""
-        writer = self._transport._io_writer if self._transport is not None else None
-        if writer is None:
-            raise RuntimeError("the connection is not open")
-        return writer
-
-    def _prepared_reader(self) -> asyncio.StreamReader:
-        """Return the reader of the open connection, whose buffer is bounded."""
-        reader = self._transport._io_reader if self._transport is not None else None
-        if reader is None:
-            raise RuntimeError("the connection is not open")
-        if self._tls is not None:
-            # After start_tls nats-py does not connect the reader to its transport, so the reader could never pause it.
-            transport = self._writer().transport
-            transport.get_protocol().connection_made(transport)
-        return reader
-
-    async def _parse(self, chunk: bytes) -> None:
-        """Parse the server's protocol. Raises InvalidBytesError."""
-        try:
-            await self._ps.parse(chunk)
-        except Exception as error:  # nats-py raises anything for invalid bytes
-            raise InvalidBytesError(f"the server sent invalid bytes: {error_words(error)}") from None
-        in_payload = self._ps.state == AWAITING_MSG_PAYLOAD
-        if in_payload and self._ps.needed > self.max_payload_bytes:
-            raise InvalidBytesError(f"the server announced a message of {self._ps.needed} bytes; its maximum is {self.max_payload_bytes}")
-        if not in_payload and len(self._ps.buf) > MAX_LINE_BYTES:
-            raise InvalidBytesError(f"the server sent a line of more than {MAX_LINE_BYTES} bytes")
-
-    def _receive(self, subject: bytes, head: bytes, body: bytes) -> None:
-        """Deliver a message."""
-        self._counters.messages_in += 1
-        self._counters.bytes_in += len(head) + len(body)
-        with contextlib.suppress(UnicodeDecodeError):  # no link publishes to such a subject
-            self._events.received(subject.decode("ascii"), head, body)
-
-    def _reject(self, reason: str) -> None:
-        """Report an error of the server, which may be the reason why it closes the connection."""
-        self._counters.rejected += 1
-        self._last_error = f"the server said: {reason}"
-        self._events.rejected(reason)
-
     def _end(self, reason: str) -> None:
         """Note why the connection has ended."""
         if not self.ended.done():
             self.ended.set_result(reason)
         self._room.set()
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected to one of the addresses of *host*, tried in turn. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = OSError(f"no address of {host}")
+    for family, kind, number, _, address in addresses:
+        sock = socket.socket(family, kind, number)
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS / len(addresses)):
+                await loop.sock_connect(sock, address)
+        except OSError as error:  # also a TimeoutError
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+    raise failure
+
+
+async def _read_info(sock: socket.socket, parser: NatsParser) -> tuple[Mapping[str, Any], list[Event]]:
+    """Return what the server announces, and what it sent after that. Raises OSError, EOFError, InvalidBytesError, ConnectFailedError.
+
+    With TLS the handshake follows, and a server waits for it: bytes before it are not authenticated.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        chunk = await loop.sock_recv(sock, READ_BYTES)
+        if not chunk:
+            raise EOFError("the server closed the connection")
+        events = parser.feed(chunk)
+        if events:
+            first = events[0]
+            if not isinstance(first, Info):
+                raise ConnectFailedError("the server does not begin with INFO; it is not a NATS server")
+            return first.fields, events[1:]
+
+
+def _introduction(name: str, credentials: Credentials, info: Mapping[str, Any], has_tls: bool) -> dict[str, Any]:
+    """Return the fields of CONNECT. Raises ConnectFailedError if the credentials cannot be used."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "lang": "sbus-link",
+        "version": __version__,
+        "protocol": 1,
+        "verbose": False,
+        "pedantic": False,
+        "headers": True,
+        "no_responders": False,
+        "echo": False,
+        "tls_required": has_tls,
+    }
+    if credentials.user:
+        fields |= {"user": credentials.user, "pass": credentials.password}
+    if credentials.seed:
+        nonce = info.get("nonce")
+        if not isinstance(nonce, str):
+            raise ConnectFailedError("the server does not use nkeys; configure the nkey of this host there")
+        try:
+            fields["nkey"], fields["sig"] = sign(credentials.seed, nonce.encode())
+        except NkeyError as error:
+            raise ConnectFailedError(str(error)) from None
+    return fields

@@ -8,13 +8,13 @@ import ssl
 from dataclasses import replace
 from pathlib import Path
 
-import nkeys
 import pytest
 
 from sbusd.link.network.nats import NatsSettings
+from sbusd.link.network.nkey import sign
 from tests.integration.link.conftest import Realm
 from tests.support.link_networks import RunningNetwork
-from tests.support.nats_servers import NatsServer, free_port
+from tests.support.nats_servers import NatsServer, free_port, user_seed
 from tests.support.skips import require_namespaces, require_root
 from tools.netns_hosts import PREFIX, NetnsHosts
 
@@ -122,10 +122,10 @@ def _wait_for_refusal(host: RunningNetwork) -> None:
 
 def _nkey(file: Path) -> str:
     """Write the seed of a new nkey into *file*, and return its public key."""
-    seed = nkeys.encode_seed(file.name.encode().ljust(32, b"."), nkeys.PREFIX_BYTE_USER)
-    file.write_bytes(seed + b"\n")
+    seed = user_seed(file.name.encode().ljust(32, b"."))
+    file.write_text(f"{seed}\n")
     file.chmod(0o600)
-    return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
+    return sign(seed, b"")[0]
 
 
 def test_passwords_are_read_again_at_each_attempt(program: Path, tmp_path: Path) -> None:

@@ -1,3 +1,0 @@
-from typing import Any
-
-async def connect(servers: str) -> Any: ...
