@@ -45,6 +45,7 @@ SECTIONS = {
     },
     "Other": {
         "relay": "Show the state of calls between hosts.",
+        "link": "Show the state of the link to other hosts.",
         "whoami": "Print the caller's identity, as the kernel reports it.",
         "version": "Print the versions of sbusctl and of the bus.",
     },

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
     "pipeline": {"protocol", "client", "helptext", "archive"},
     "report": {"protocol", "archive"},
-    "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "report"},  # record, replay and report are commands
+    "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "link", "report"},
 }
 """For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +20,7 @@ from sbusd.link.administration import MAX_WAITING_OF_USER
 from tests.integration.link.conftest import Realm
 from tests.support.authority import Authority
 from tests.support.daemons import StartDaemon
-from tests.support.link_programs import LinkProgram
+from tests.support.link_programs import ENV, LinkProgram
 from tests.support.nats_servers import free_port, require_server
 from tests.support.relays import wait_for
 from tests.support.users import User
@@ -119,6 +121,31 @@ def test_messages_cross_with_the_credentials_of_their_publisher(pair: Pair, stac
         assert (first.key, first.payload, second.key) == (b"host/alpha/net/link/eth0", b"up", b"host/alpha/net/link/eth1")
         assert first.sender is not None
         assert first.sender.origin.startswith(b"!/host/alpha/!/cred/%d/%d/" % (os.getegid(), os.geteuid()))
+
+
+def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sbusd.ctl.main", "--address", pair.alpha.bus, *arguments]
+        return subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+    none = run("link", "status")
+    assert (none.returncode, none.stdout) == (3, "")
+    assert none.stderr == "sbusctl: no link on this bus; check the service: systemctl status sbus-link.service\n"
+    pair.linked(stack)
+    shown = run("link", "status")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[-1:]] == [["beta", "alive"]]
+    assert "network        connected, " in shown.stdout
+    assert json.loads(run("link", "status", "--json=short").stdout)["hosts"][0]["name"] == "beta"
+    assert run("link", "sync").returncode == 0
+    os.kill(pair.beta.pid, signal.SIGSTOP)
+    with Bus.connect(pair.alpha.bus) as bus:
+        bus.subscribe("host/beta/other")
+        bus.ping()
+        late = run("link", "sync", "--timeout", "1")
+    assert late.returncode != 0
+    assert late.stderr.startswith("sbusctl: ")
+    assert late.stderr.count("\n") == 1
 
 
 def test_the_state_and_events_are_published(pair: Pair, stack: ExitStack) -> None:

@@ -1,0 +1,195 @@
+"""``sbusctl link``: shows the state of the link to other hosts, waits for it, and prints the configuration of a NATS server."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Annotated
+
+import typer
+
+from sbusd.client import NoRecipient
+from sbusd.ctl.errors import NO_RECIPIENT, print_error
+from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_duration, human_plural, table_lines
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines, write_page
+from sbusd.ctl.responses import JsonObject, integer, mapping, number, objects, text
+from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
+from sbusd.protocol.errors import SbusError
+
+SYNC_SECONDS = 30.0
+"""Default of ``--timeout``, as long as the link waits."""
+
+_COLUMNS = (
+    Column("HOST"),
+    Column("STATE"),
+    Column("HEARD", is_number=True),
+    Column("MESSAGES", is_number=True),
+    Column("SIZE", is_number=True),
+    Column("LOST", is_number=True),
+    Column("UNKNOWN", is_number=True),
+    Column("WANTS", is_number=True),
+    Column("WANTED", is_number=True),
+    Column("ERRORS", is_number=True),
+)
+
+_ERRORS = (
+    "malformed",
+    "stale",
+    "refused_by_import",
+    "refused_secrets",
+    "lines_refused",
+    "changes_refused",
+    "lines_refused_there",
+    "too_long",
+)
+"""The counters of a host that are added under ERRORS."""
+
+
+class LinkAction(enum.Enum):
+    """What ``sbusctl link`` does."""
+
+    STATUS = "status"
+    SYNC = "sync"
+    CONFIG = "config"
+
+
+class LinkStateError(SbusError):
+    """The response of the link is not a state."""
+
+
+def link_command(
+    context: typer.Context,
+    *,
+    action: Annotated[LinkAction, typer.Argument(metavar="ACTION", help="The word status, sync or config.", show_default=False)],
+    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="With config: the names of all hosts.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait.")] = SYNC_SECONDS,
+    realm: Annotated[str, typer.Option("--realm", metavar="NAME", help="With config: the name of the realm.")] = "",
+    listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address and port of the server.")] = "0.0.0.0:4222",
+    certificate: Annotated[str, typer.Option("--certificate", metavar="FILE", help="Certificate of the server.")] = "/etc/nats/server.pem",
+    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Its private key.")] = "/etc/nats/server.key",
+    authority: Annotated[
+        str, typer.Option("--authority", metavar="FILE", help="Certificates of the authority of the hosts.")
+    ] = "/etc/nats/authority.pem",
+    nkey: Annotated[
+        list[str] | None, typer.Option("--nkey", metavar="HOST=KEY", help="Public nkey of a host, instead of its certificate; repeatable.")
+    ] = None,
+) -> None:
+    """Show the state of the link to other hosts.
+
+    With sync, wait until all live hosts know the subscriptions that clients have now. With config, print a configuration for a NATS server.
+    """
+    if action is LinkAction.CONFIG:
+        _print_configuration(realm, hosts or [], listen, (certificate, key, authority), nkey or [])
+        return
+    if hosts:
+        raise typer.BadParameter(f"unexpected argument {hosts[0]!r}: hosts are for the action config")
+    settings = settings_of(context)
+    try:
+        if action is LinkAction.SYNC:
+            _call(settings, "link/sync", timeout)
+            return
+        state = read_state(settings, timeout)
+    except NoRecipient:
+        print_error("no link on this bus; check the service: systemctl status sbus-link.service")
+        raise typer.Exit(NO_RECIPIENT) from None
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(state, legend=settings.legend), pager=settings.pager)
+    else:
+        write_json(state, settings.json)
+
+
+def read_state(settings: Settings, timeout: float = TIMEOUT_SECONDS) -> JsonObject:
+    """Return the state of the link, sbus-link(8).
+
+    Raises:
+        NoRecipient: there is no link on the bus.
+        LinkStateError: the response is not an object.
+    """
+    answer = _call(settings, "link/status", timeout)
+    try:
+        state = json.loads(answer)
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict):
+        raise LinkStateError("invalid response to link/status: not a JSON object; check the version of sbus-link")
+    return state
+
+
+def lines(state: JsonObject, *, legend: bool) -> list[str]:
+    """Return *state* as text: the link, then a table of the other hosts."""
+    network = mapping(state, "network")
+    counters = mapping(state, "counters")
+    pairs = [
+        ("realm", text(state, "realm") or NOTHING),
+        ("host", text(state, "host") or NOTHING),
+        ("network", _network(text(state, "transport") or NOTHING, network)),
+        ("sent", human_plural(integer(counters, "messages") or 0, "message")),
+        ("spooled", human_bytes(integer(state, "spooled_bytes"))),
+        ("dropped", human_plural(_sum(counters, "spool_dropped", "over_rate", "too_long") + _sum(network, "dropped"), "message")),
+        ("not published", human_plural(_sum(state, "discarded_messages"), "message")),
+    ]
+    if error := text(network, "last_error"):
+        pairs.append(("last error", error))
+    width = max(len(name) for name, _ in pairs)
+    page = [f"{name.ljust(width)}  {visible(value)}" for name, value in pairs]
+    hosts = objects(state, "hosts")
+    if hosts:
+        page += ["", *table_lines(_COLUMNS, [_row(host) for host in hosts], legend=legend, width=None)]
+    if omitted := integer(state, "hosts_omitted"):
+        page += ["", f"{human_plural(omitted, 'more host')} not shown."]
+    return page
+
+
+def _network(transport: str, network: JsonObject) -> str:
+    """Return the state of the connection."""
+    server = " ".join(word for word in (text(network, "server"), text(network, "server_version")) if word)
+    words = ["connected" if network.get("connected") is True else "not connected", transport, *([server] if server else [])]
+    if network.get("encrypted") is not True:
+        words.append("not encrypted")
+    return ", ".join(words)
+
+
+def _row(host: JsonObject) -> list[str]:
+    """Return the cells of one host."""
+    return [
+        text(host, "name") or NOTHING,
+        "alive" if host.get("alive") is True else "gone",
+        human_duration(number(host, "heard_seconds")),
+        compact_count(integer(host, "messages")),
+        compact_bytes(integer(host, "bytes")),
+        compact_count(integer(host, "lost")),
+        compact_count(integer(host, "unknown_losses")),
+        compact_count(integer(host, "patterns_there")),
+        compact_count(integer(host, "patterns_here")),
+        compact_count(_sum(host, *_ERRORS)),
+    ]
+
+
+def _sum(counters: JsonObject, *names: str) -> int:
+    """Return the sum of the counters that are there."""
+    return sum(integer(counters, name) or 0 for name in names)
+
+
+def _call(settings: Settings, command: str, timeout: float) -> bytes:
+    """Return the response of the link."""
+    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
+        return bus.call(command, timeout=timeout)
+
+
+def _print_configuration(realm: str, hosts: list[str], listen: str, files: tuple[str, str, str], nkeys: list[str]) -> None:
+    """Print the configuration of a server."""
+    from sbusd.link.server_configuration import ServerSettings, server_configuration  # noqa: PLC0415 - needs pydantic, which is slow
+
+    keys: dict[str, str] = {}
+    for each in nkeys:
+        host, equals, public = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"invalid nkey {each!r}: write HOST=KEY", param_hint="--nkey")
+        keys[host] = public
+    if not realm:
+        raise typer.BadParameter("config needs the name of the realm", param_hint="--realm")
+    try:
+        settings = ServerSettings(realm, hosts, listen, *files, nkeys=keys)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    write_lines(server_configuration(settings).splitlines())
