@@ -154,6 +154,6 @@ def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:
     assert rpm_machine.output("systemctl is-enabled sbus.socket") == "enabled"
     assert rpm_machine.output(f"PYTHONPATH={site} sbusctl whoami").startswith("!/cred/0/0/")
     assert rpm_machine.output("systemctl show --value --property=User sbus.service") == "sbus"
-    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd sbus-relay sbus-recorder")
+    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd sbus-relay sbus-link sbus-recorder")
     assert rpm_machine.run("systemctl is-active sbus.service", check=False).stdout == "inactive\n"
     assert rpm_machine.run("ls /usr/bin/sbusd /etc/sbus /run/sbus.socket", check=False).stdout == ""

@@ -8,7 +8,8 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import CheckResult, Finding, bus, installation
+from sbusd.ctl.checks import CheckResult, Finding, bus, installation, link
+from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
@@ -59,7 +60,18 @@ def examine(settings: Settings) -> list[Finding]:
         pid = _bus_process(reached.peer)
     of_units, main_pid = installation.check_units(scope)
     findings += [*of_units, installation.check_packet(), installation.check_descriptors(main_pid or pid, connections)]
-    return [*findings, installation.check_package(), installation.check_configuration(scope)]
+    findings += [installation.check_package(), installation.check_configuration(scope)]
+    return findings + _link_findings(settings) if scope == "system" and link.is_configured() else findings
+
+
+def _link_findings(settings: Settings) -> list[Finding]:
+    """Return the findings about the link to other hosts."""
+    findings = link.check_settings()
+    try:
+        with settings.connect(bus.PATIENCE_SECONDS) as connection:
+            return findings + link.judge_state(link_state(connection, bus.PATIENCE_SECONDS))
+    except (SbusError, OSError) as error:
+        return findings + link.no_link(error_text(error))
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from sbusd.client import NoRecipient
-from sbusd.ctl.errors import NO_RECIPIENT, print_error
+from sbusd.client import Bus, NoRecipient
 from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_duration, human_plural, table_lines
 from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines, write_page
 from sbusd.ctl.responses import JsonObject, integer, mapping, number, objects, text
-from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
+from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
 from sbusd.protocol.errors import SbusError
 
 SYNC_SECONDS = 30.0
@@ -53,6 +52,13 @@ class LinkAction(enum.Enum):
     CONFIG = "config"
 
 
+class NoLinkError(NoRecipient):
+    """The bus has no link."""
+
+    def __init__(self) -> None:
+        SbusError.__init__(self, "no link on this bus; check the service: systemctl status sbus-link.service")
+
+
 class LinkStateError(SbusError):
     """The response of the link is not a state."""
 
@@ -84,28 +90,25 @@ def link_command(
     if hosts:
         raise typer.BadParameter(f"unexpected argument {hosts[0]!r}: hosts are for the action config")
     settings = settings_of(context)
-    try:
+    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
         if action is LinkAction.SYNC:
-            _call(settings, "link/sync", timeout)
+            call_link(bus, "link/sync", timeout)
             return
-        state = read_state(settings, timeout)
-    except NoRecipient:
-        print_error("no link on this bus; check the service: systemctl status sbus-link.service")
-        raise typer.Exit(NO_RECIPIENT) from None
+        state = link_state(bus, timeout)
     if settings.json is JsonStyle.OFF:
         write_page(lines(state, legend=settings.legend), pager=settings.pager)
     else:
         write_json(state, settings.json)
 
 
-def read_state(settings: Settings, timeout: float = TIMEOUT_SECONDS) -> JsonObject:
-    """Return the state of the link, sbus-link(8).
+def link_state(bus: Bus, timeout: float) -> JsonObject:
+    """Return the state of the link on *bus*, sbus-link(8).
 
     Raises:
-        NoRecipient: there is no link on the bus.
+        NoLinkError: the bus has no link.
         LinkStateError: the response is not an object.
     """
-    answer = _call(settings, "link/status", timeout)
+    answer = call_link(bus, "link/status", timeout)
     try:
         state = json.loads(answer)
     except (ValueError, RecursionError):
@@ -113,6 +116,14 @@ def read_state(settings: Settings, timeout: float = TIMEOUT_SECONDS) -> JsonObje
     if not isinstance(state, dict):
         raise LinkStateError("invalid response to link/status: not a JSON object; check the version of sbus-link")
     return state
+
+
+def call_link(bus: Bus, command: str, timeout: float) -> bytes:
+    """Return the response of the link on *bus*. Raises NoLinkError, and what a call raises."""
+    try:
+        return bus.call(command, timeout=timeout)
+    except NoRecipient:
+        raise NoLinkError from None
 
 
 def lines(state: JsonObject, *, legend: bool) -> list[str]:
@@ -168,12 +179,6 @@ def _row(host: JsonObject) -> list[str]:
 def _sum(counters: JsonObject, *names: str) -> int:
     """Return the sum of the counters that are there."""
     return sum(integer(counters, name) or 0 for name in names)
-
-
-def _call(settings: Settings, command: str, timeout: float) -> bytes:
-    """Return the response of the link."""
-    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
-        return bus.call(command, timeout=timeout)
 
 
 def _print_configuration(realm: str, hosts: list[str], listen: str, files: tuple[str, str, str], nkeys: list[str]) -> None:

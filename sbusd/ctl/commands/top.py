@@ -11,19 +11,24 @@ from typing import Annotated
 
 import typer
 
+from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.processes import NameCache
 from sbusd.ctl.responses import text
-from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.top.display import CONNECTION_FIELDS, USER_FIELDS, Field, TopReport, plain_lines, terminal_lines
+from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
+from sbusd.ctl.top.display import CONNECTION_FIELDS, USER_FIELDS, Field, Report, TopReport, plain_lines, terminal_lines
+from sbusd.ctl.top.link import LINK_FIELDS, LinkWatch
 from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
 from sbusd.ctl.top.samples import Sample, Sampler
 from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen, ended_by_signals
 
+SORT, LINK_SORT = "queued-bytes", "in"
+"""The columns by which the tables are sorted."""
+
 
 def _complete_sort(incomplete: str) -> list[str]:
     """Return the names of columns that begin with *incomplete*."""
-    names = dict.fromkeys(field.name for field in (*CONNECTION_FIELDS, *USER_FIELDS))
+    names = dict.fromkeys(field.name for field in (*CONNECTION_FIELDS, *USER_FIELDS, *LINK_FIELDS))
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -31,26 +36,33 @@ def top_command(
     context: typer.Context,
     *,
     by_uid: Annotated[bool, typer.Option("--by-uid", help="Print one line per user instead of one per connection.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Print one line per host of the link to other hosts.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print one report and exit, without the live display.")] = False,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many reports.")] = None,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.1, max=86_400, metavar="SECONDS", help="Time between reports.")
     ] = 2.0,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", autocompletion=_complete_sort, help="Sort by this column, largest first.")
-    ] = "queued-bytes",
+        str | None, typer.Option("--sort", metavar="COLUMN", autocompletion=_complete_sort, help="Sort by this column, largest first.")
+    ] = None,
 ) -> None:
     """Show rates, queues and losses by connection or user.
 
+    With --link, show the traffic with other hosts.
     Owners, and users who have the presence or tap right, see all connections; other users see their own.
     On a terminal the display is live; press q to quit.
     """
     settings = settings_of(context)
-    field = _field(USER_FIELDS if by_uid else CONNECTION_FIELDS, sort)
+    if by_uid and link:
+        raise typer.BadParameter("--by-uid and --link are mutually exclusive")
+    field = _field(LINK_FIELDS if link else USER_FIELDS if by_uid else CONNECTION_FIELDS, sort or (LINK_SORT if link else SORT))
     if once and count not in (None, 1):
         raise typer.BadParameter("--once prints one report; omit it or --count")
     with settings.connect() as bus:
-        watch = Watch(Sampler(bus, with_users=by_uid), by_user=by_uid, sort=field.name, source=field.source)
+        if link:
+            watch: Watch | LinkWatch = LinkWatch(lambda: link_state(bus, TIMEOUT_SECONDS), sort=field.name, source=field.source)
+        else:
+            watch = Watch(Sampler(bus, with_users=by_uid), by_user=by_uid, sort=field.name, source=field.source)
         if settings.json is JsonStyle.OFF and not once and can_show_screen():
             _live(watch, settings, interval, count)
         else:
@@ -66,7 +78,7 @@ def _field(fields: tuple[Field, ...], name: str) -> Field:
     raise typer.BadParameter(f"no column {name!r} in this table: use {names}", param_hint="--sort")
 
 
-def _live(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
+def _live(watch: Watch | LinkWatch, settings: Settings, interval: float, count: int | None) -> None:
     """Show *count* reports on the alternate screen, until a key ends it; print the last one after that."""
     with ended_by_signals(), Screen() as screen, Keyboard(sys.stdin.fileno()) as keys:
         report = watch.report()
@@ -82,7 +94,7 @@ def _live(watch: Watch, settings: Settings, interval: float, count: int | None) 
     write_lines(terminal_lines(report, legend=settings.legend, width=width, height=height - 1))
 
 
-def _printed(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
+def _printed(watch: Watch | LinkWatch, settings: Settings, interval: float, count: int | None) -> None:
     """Print reports one after the other, as JSON objects if requested."""
     for number, report in enumerate(_reports(watch, interval, count)):
         if settings.json is not JsonStyle.OFF:
@@ -96,7 +108,7 @@ def _printed(watch: Watch, settings: Settings, interval: float, count: int | Non
         write_lines(blank + lines)
 
 
-def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[TopReport]:
+def _reports(watch: Watch | LinkWatch, interval: float, count: int | None) -> Iterator[Report]:
     """Yield *count* reports, one per interval; without *count* there is no end."""
     watch.report()
     for _ in itertools.count() if count is None else range(count):

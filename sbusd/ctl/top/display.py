@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
@@ -43,7 +44,7 @@ class Field:
         return Column(self.heading, is_number=self.is_number)
 
 
-def _show_text(value: object) -> str:
+def show_text(value: object) -> str:
     """Return a text, or a dash."""
     return value if isinstance(value, str) else NOTHING
 
@@ -53,12 +54,12 @@ def _show_exact(value: object) -> str:
     return str(value) if isinstance(value, int) else NOTHING
 
 
-def _show_count(value: object) -> str:
+def show_count(value: object) -> str:
     """Return a count or a rate."""
     return compact_count(value if isinstance(value, int | float) else None)
 
 
-def _show_bytes(value: object) -> str:
+def show_bytes(value: object) -> str:
     """Return a size, or a rate of bytes."""
     return compact_bytes(value if isinstance(value, int | float) else None)
 
@@ -73,21 +74,21 @@ def _show_of_a_second(value: object) -> str:
     return f"{value / 10:.0f}%" if isinstance(value, int | float) else NOTHING
 
 
-_WHO = Field("user", "user", "USER", 8, 1, _show_text, is_number=False)
+_WHO = Field("user", "user", "USER", 8, 1, show_text, is_number=False)
 
 _FLOWS = (
-    Field("in", "received_packets_per_second", "IN/s", 5, 2, _show_count),
-    Field("in-bytes", "received_bytes_per_second", "INB/s", 5, 11, _show_bytes),
-    Field("out", "delivered_packets_per_second", "OUT/s", 5, 2, _show_count),
-    Field("out-bytes", "delivered_bytes_per_second", "OUTB/s", 6, 11, _show_bytes),
-    Field("queued", "queued_packets", "QUEUED", 6, 3, _show_count),
-    Field("queued-bytes", "queued_bytes", "QBYTES", 6, 4, _show_bytes),
-    Field("kernel-in", "bus_receive_bytes", "K-IN", 5, 6, _show_bytes),
-    Field("kernel-out", "client_receive_bytes", "K-OUT", 5, 5, _show_bytes),
-    Field("lost", "lost_packets", "LOST", 5, 3, _show_count),
-    Field("lost-rate", "lost_packets_per_second", "LOST/s", 6, 13, _show_count),
-    Field("replaced", "replaced_packets", "REPL", 5, 18, _show_count),
-    Field("refused", "refused_packets", "REFUSED", 7, 14, _show_count),
+    Field("in", "received_packets_per_second", "IN/s", 5, 2, show_count),
+    Field("in-bytes", "received_bytes_per_second", "INB/s", 5, 11, show_bytes),
+    Field("out", "delivered_packets_per_second", "OUT/s", 5, 2, show_count),
+    Field("out-bytes", "delivered_bytes_per_second", "OUTB/s", 6, 11, show_bytes),
+    Field("queued", "queued_packets", "QUEUED", 6, 3, show_count),
+    Field("queued-bytes", "queued_bytes", "QBYTES", 6, 4, show_bytes),
+    Field("kernel-in", "bus_receive_bytes", "K-IN", 5, 6, show_bytes),
+    Field("kernel-out", "client_receive_bytes", "K-OUT", 5, 5, show_bytes),
+    Field("lost", "lost_packets", "LOST", 5, 3, show_count),
+    Field("lost-rate", "lost_packets_per_second", "LOST/s", 6, 13, show_count),
+    Field("replaced", "replaced_packets", "REPL", 5, 18, show_count),
+    Field("refused", "refused_packets", "REFUSED", 7, 14, show_count),
     Field("blocked", "blocked_ms_per_second", "BLKD", 5, 7, _show_of_a_second),
     Field("blocks", "blocked_others_ms_per_second", "BLKS", 5, 8, _show_of_a_second),
 )
@@ -96,22 +97,22 @@ CONNECTION_FIELDS = (
     Field("id", "id", "ID", 6, 16, _show_exact),
     _WHO,
     Field("pid", "pid", "PID", 7, 2, _show_exact),
-    Field("command", "command", "COMMAND", 14, 2, _show_text, is_number=False),
-    Field("unit", "unit", "UNIT", 20, 12, _show_text, is_number=False),
-    Field("subscriptions", "subscriptions", "SUBS", 5, 15, _show_count),
+    Field("command", "command", "COMMAND", 14, 2, show_text, is_number=False),
+    Field("unit", "unit", "UNIT", 20, 12, show_text, is_number=False),
+    Field("subscriptions", "subscriptions", "SUBS", 5, 15, show_count),
     *_FLOWS,
-    Field("blocked-by", "blocked_by", "BLKD-BY", 10, 9, _show_text, is_number=False),
-    Field("mode", "mode", "MODE", 20, 17, _show_text, is_number=False),
+    Field("blocked-by", "blocked_by", "BLKD-BY", 10, 9, show_text, is_number=False),
+    Field("mode", "mode", "MODE", 20, 17, show_text, is_number=False),
 )
 """The columns of the table by connection."""
 
 USER_FIELDS = (
     _WHO,
-    Field("connections", "connections", "CONNS", 5, 2, _show_count),
-    Field("subscriptions", "subscriptions", "SUBS", 5, 5, _show_count),
-    Field("pattern-bytes", "pattern_bytes", "PBYTES", 6, 10, _show_bytes),
+    Field("connections", "connections", "CONNS", 5, 2, show_count),
+    Field("subscriptions", "subscriptions", "SUBS", 5, 5, show_count),
+    Field("pattern-bytes", "pattern_bytes", "PBYTES", 6, 10, show_bytes),
     Field("quota", "quota_share", "QUOTA", 5, 4, _show_percent),
-    Field("denied", "quota_refusals", "DENIED", 6, 7, _show_count),
+    Field("denied", "quota_refusals", "DENIED", 6, 7, show_count),
     *_FLOWS,
 )
 """The columns of the table by user."""
@@ -126,6 +127,29 @@ def fitting(fields: Sequence[Field], width: int, wanted: str) -> list[Field]:
             room -= each.width + GAP
             kept.append(each)
     return [each for each in fields if each in kept]
+
+
+class Report(Protocol):
+    """What is displayed."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The columns of the table."""
+
+    @property
+    def head(self) -> list[str]:
+        """The lines above the table."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the table, in display order."""
+
+    @property
+    def sorted_by(self) -> str:
+        """The column that is always shown."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the whole report as a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +175,11 @@ class TopReport:
         """The columns of the table."""
         return USER_FIELDS if self.by_user else CONNECTION_FIELDS
 
+    @property
+    def head(self) -> list[str]:
+        """The lines above the table."""
+        return head_lines(self)
+
     def as_json(self) -> dict[str, object]:
         """Return the whole report as a JSON object."""
         kernel: dict[str, object] = {"available": not self.unseen}
@@ -166,21 +195,21 @@ class TopReport:
         }
 
 
-def plain_lines(report: TopReport, *, legend: bool) -> list[str]:
+def plain_lines(report: Report, *, legend: bool) -> list[str]:
     """Return the report for a pipe, with all columns, without truncation."""
     columns = [field.column() for field in report.fields]
     cells = [[field.cell(row) for field in report.fields] for row in report.rows]
-    head = [*head_lines(report), ""] if legend else []
+    head = [*report.head, ""] if legend else []
     return head + table_lines(columns, cells, legend=legend, width=None)
 
 
-def terminal_lines(report: TopReport, *, legend: bool, width: int, height: int | None = None) -> list[str]:
+def terminal_lines(report: Report, *, legend: bool, width: int, height: int | None = None) -> list[str]:
     """Return the report for a terminal of *width* columns and *height* lines; None: any height.
 
     Columns have fixed widths, so that they do not move between reports.
     """
     fields = fitting(report.fields, width, report.sorted_by)
-    lines = [*head_lines(report), ""] if legend else []
+    lines = [*report.head, ""] if legend else []
     if legend:
         lines.append(_line(fields, [field.heading for field in fields]))
     shown = report.rows

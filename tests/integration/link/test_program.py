@@ -130,6 +130,7 @@ def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -
 
     none = run("link", "status")
     assert (none.returncode, none.stdout) == (3, "")
+    assert run("top", "--link", "--once", "--interval", "0.1").returncode == 3
     assert none.stderr == "sbusctl: no link on this bus; check the service: systemctl status sbus-link.service\n"
     pair.linked(stack)
     shown = run("link", "status")
@@ -138,6 +139,9 @@ def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -
     assert "network        connected, " in shown.stdout
     assert json.loads(run("link", "status", "--json=short").stdout)["hosts"][0]["name"] == "beta"
     assert run("link", "sync").returncode == 0
+    top = run("top", "--link", "--once", "--interval", "0.1", "--json=short")
+    assert [(row["name"], row["state"]) for row in json.loads(top.stdout)["hosts"]] == [("beta", "alive")]
+    assert "beta" in run("top", "--link", "--once", "--interval", "0.1").stdout.splitlines()[-1]
     os.kill(pair.beta.pid, signal.SIGSTOP)
     with Bus.connect(pair.alpha.bus) as bus:
         bus.subscribe("host/beta/other")

@@ -1,0 +1,94 @@
+"""Checks the link to other hosts, if this host has a configuration for it: rules, connection, and the NATS server."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sbusd.config import ConfigError, configuration_files, default_main_file
+from sbusd.config.files import load_settings
+from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.responses import JsonObject, mapping, text
+
+RULES = "50-link.toml"
+"""The drop-in of the package with rights and rules for the link."""
+
+SAFE_VERSIONS = ((2, 11, 16), (2, 12, 7))
+"""The first versions of NATS without published vulnerabilities, of each series: CVE-2026-33218, CVE-2026-29785 and others."""
+
+
+def is_configured(main_file: Path | None = None) -> bool:
+    """Return whether this host has a configuration for the link, valid or not."""
+    from sbusd.config.link import LinkSettings  # noqa: PLC0415 - needs pydantic, which is slow
+
+    try:
+        settings = load_settings(main_file or default_main_file("link.toml"), LinkSettings)
+    except ConfigError:
+        return True
+    return bool(settings.realm or settings.host)
+
+
+def check_settings(main_file: Path | None = None, bus_file: Path | None = None) -> list[Finding]:
+    """Return the findings for the configuration of the link, and for the rules of the bus about it."""
+    from sbusd.config.link import LinkSettings  # noqa: PLC0415
+
+    try:
+        load_settings(main_file or default_main_file("link.toml"), LinkSettings)
+        configured = Finding("link.toml", CheckResult.OK, "the configuration of the link is valid")
+    except ConfigError as error:
+        configured = Finding("link.toml", CheckResult.FAIL, str(error), "see link.toml(5)")
+    try:
+        files = configuration_files(bus_file or default_main_file())
+    except ConfigError as error:
+        return [configured, Finding("link rules", CheckResult.SKIP, str(error))]
+    if any(file.name == RULES for file in files):
+        return [configured, Finding("link rules", CheckResult.OK, f"{RULES} protects the keys of the link")]
+    reason = f"the bus does not read {RULES}: every user can forge messages of other hosts"
+    return [configured, Finding("link rules", CheckResult.FAIL, reason, f"install the package sbus-link, or copy {RULES} to sbusd.toml.d")]
+
+
+def no_link(reason: str) -> list[Finding]:
+    """Return the finding if no link serves the bus."""
+    return [Finding("link", CheckResult.WARN, reason, "start it: systemctl enable --now sbus-link.service")]
+
+
+def judge_state(state: JsonObject) -> list[Finding]:
+    """Return the findings for the *state* of the link, sbus-link(8)."""
+    network = mapping(state, "network")
+    if network.get("connected") is not True:
+        reason = f"not connected: {text(network, 'last_error') or 'no reason is known'}"
+        return [Finding("link", CheckResult.WARN, reason, "check servers or peers in link.toml, and the network")]
+    findings = [Finding("link", CheckResult.OK, f"connected by {text(state, 'transport') or 'an unknown transport'}")]
+    server, version = text(network, "server") or "", text(network, "server_version") or ""
+    if server:
+        findings.append(_judge_version(version))
+    if network.get("encrypted") is not True and not _is_local(server):
+        findings.append(
+            Finding("link TLS", CheckResult.WARN, f"the connection to {server} is not encrypted", "set [tls] in link.toml, and use tls://")
+        )
+    return findings
+
+
+def _judge_version(version: str) -> Finding:
+    """Judge the version of the NATS server."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", version)
+    if match is None:
+        return Finding("nats-server", CheckResult.SKIP, f"unknown version {version!r}")
+    found = (int(match[1]), int(match[2]), int(match[3]))
+    least = next((each for each in SAFE_VERSIONS if each[:2] >= found[:2]), SAFE_VERSIONS[-1])
+    if found >= least:
+        return Finding("nats-server", CheckResult.OK, f"version {version}")
+    needed = ".".join(map(str, least))
+    reason = f"version {version} has published vulnerabilities, such as CVE-2026-33218"
+    return Finding("nats-server", CheckResult.WARN, reason, f"upgrade it to {needed} or later, and let only the hosts reach its port")
+
+
+def _is_local(server: str) -> bool:
+    """Return whether the URL *server* is on this host."""
+    host = urlsplit(server).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
