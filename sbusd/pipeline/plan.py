@@ -13,7 +13,7 @@ from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
 from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, TABLES
+from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LINKS, TABLES
 from sbusd.pipeline.progress import Progress
 
 _ALL = tuple(table.name for table in TABLES)
@@ -62,7 +62,7 @@ class ArchiveIndex:
         found = self._sorted_out(self._hours.get(hour, []), made.segments if made else ())
         found.absent += self._unreadable.get(hour, [])
         following = self._sorted_out(self._beginning_of(hour.following, hour.following.start + _CALL_NS), made.following if made else ())
-        # The segment may contain replies to calls of this hour.
+        # The segment may contain replies to calls of this hour, and the next state of a link.
         following.absent += self._unreadable.get(hour.following, [])
         if made is not None and (lost := found.gone + following.gone):
             return self._kept(made, found.present, lost)
@@ -76,7 +76,7 @@ class ArchiveIndex:
         if made is None or rebuild or _names(made.segments) != _names(found.present):
             return HourTask(manifest, _ALL)
         if _names(made.following) != _names(following.present):
-            return HourTask(manifest, (CALLS.name,))
+            return HourTask(manifest, (CALLS.name, LINKS.name))
         return HourTask(manifest, ()) if made.absent != manifest.absent else None
 
     def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> HourTask | None:

@@ -22,11 +22,11 @@ from sbusd.archive.record.index import hour_of_entry
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
-from sbusd.archive.tables.schema import TABLES, VERSION, Table
+from sbusd.archive.tables.schema import CALLS, LINKS, TABLES, VERSION, Table
 from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.lock import engine_lock
-from sbusd.pipeline.measures import aggregates, calls, flows
+from sbusd.pipeline.measures import aggregates, calls, flows, links
 from sbusd.pipeline.measures.records import read_records
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
@@ -163,8 +163,7 @@ class PipelineRun:
             self.totals.records += sum(entry.rows for entry in segments.values())
             for table in (table for table in TABLES if table.name in names):
                 self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
-                rows = calls.compute(records, after) if table.name == "calls" else _MEASURES[table.name](records)
-                self._write(table, rows, staging, hours)
+                self._write(table, _rows_of(table, records, after, hours), staging, hours)
         publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
         self._done.update(hours)
 
@@ -184,6 +183,15 @@ class PipelineRun:
         for hour in hours:
             write_empty(Part(table.name, hour).staged(staging), table)
         self.totals.add(table.name, len(hours), written, time.monotonic() - begun)
+
+
+def _rows_of(table: Table, records: DataFrame, following: DataFrame, hours: Sequence[Hour]) -> DataFrame:
+    """Return the rows of *table* for *hours*, whose rows of the record are *records*; *following* begins after one of them."""
+    if table.name == CALLS.name:
+        return calls.compute(records, following)
+    if table.name == LINKS.name:
+        return links.compute(records, following, hours)
+    return _MEASURES[table.name](records)
 
 
 def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:

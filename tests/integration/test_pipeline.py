@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,8 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
+from sbusd.archive.tables.storage import read_tables
+from tests.support.link_states import host, state
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests, published, require_spark
@@ -108,6 +111,60 @@ def test_a_reply_in_the_next_hour_redoes_the_calls_of_this_one(bench: Bench) -> 
     bench.check({"alpha": [request, reply]})
     assert totals.tables["calls"].hours == 2
     assert totals.tables["traffic"].hours == 1  # of the first hour nothing else was made again
+
+
+def test_links_of_many_histories_are_those_of_plain_python(bench: Bench) -> None:
+    """Restarts, hosts that come and go or are omitted, counters that shrink, invalid states and states of other users; in two runs."""
+    record: dict[str, list[Row]] = {}
+    for seed in range(12):
+        growing, chance = GrowingRecord(seed), random.Random(seed)
+        for ts in sorted(chance.choices(range(3 * HOUR_NS), k=60)):
+            growing.add_state(chance, NOON + ts)
+        record[f"h{seed}"] = growing.rows
+    for part in (slice(0, None, 2), slice(1, None, 2)):
+        for name in list(record)[part]:
+            deliver(bench.archive, name, record[name])
+        bench.run()
+    bench.check(record)
+    lines = published(bench.root)["links"]
+    assert len(lines) > 1_000
+    assert all(value is None or value >= 0 for line in lines for value in line[7:])
+
+
+def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) -> None:
+    def of(seq: int, ts: int, started: float, *hosts: dict[str, Any]) -> Row:
+        payload = json.dumps(state(started=started, spooled_bytes=seq, hosts=hosts)).encode()
+        return message(seq, "link/state", payload, ts=ts)._replace(uid=0)
+
+    def made() -> list[tuple[Any, ...]]:
+        names = ("hour", "peer", "alive_us", "messages", "lost", "spooled_max_bytes")
+        sums = read_tables(bench.root).tables["links"].group_by(["hour", "peer"]).aggregate(
+            [("alive_us", "sum"), ("messages", "sum"), ("lost", "sum"), ("spooled_max_bytes", "max")]
+        )  # fmt: skip
+        return sorted(tuple(row.values()) for row in sums.rename_columns(list(names)).to_pylist())
+
+    begin, end = NOON // 10**9 + 3_590.5, NOON + HOUR_NS
+    rows = [
+        of(1, end - 5 * 10**9, begin, host("beta", messages=3, lost=1)),
+        of(2, end + 5 * 10**9, begin, host("beta", messages=10, lost=1)),
+        # Too long after the hour of the last one, and another start of the link.
+        of(3, end + HOUR_NS + 601 * 10**9, begin, host("beta", messages=99)),
+        of(4, end + HOUR_NS + 602 * 10**9, NOON / 1e9 + 2 * 3_600 + 601.5, host("beta", messages=7)),
+    ]
+    deliver(bench.archive, "alpha", rows[:1])
+    bench.run()
+    assert made() == [(12, "", 0, 0, 0, 1), (12, "beta", 0, 3, 1, None)]
+    for row in rows[1:]:
+        deliver(bench.archive, "alpha", [row])
+    bench.run()
+    assert made() == [
+        (12, "", 10**7, 0, 0, 1),
+        (12, "beta", 10**7, 10, 1, None),
+        (13, "", 0, 0, 0, 2),
+        (14, "", 0, 0, 0, 4),
+        (14, "beta", 0, 7, 0, None),
+    ]
+    bench.check({"alpha": rows})
 
 
 def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
 from sbusd.protocol.keys import KeySpace
+from tests.support.link_tallies import link_lines
 
 Place = tuple[str, int, str]
 Rows = Mapping[str, list[Row]]
@@ -42,6 +43,7 @@ def tables_of(record: Rows) -> dict[str, Lines]:
             for line in measure(place, sorted(rows, key=lambda row: row.seq), hours)
         ]
         made[name] = in_order(lines)
+    made["links"] = in_order(link_lines(record))
     return made
 
 

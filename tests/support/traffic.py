@@ -18,6 +18,7 @@ from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Role, Row, batch_of
 from sbusd.archive.record.segments import write_segments
+from tests.support.link_states import SENDERS, LinkHistory
 from tests.support.records import NOON
 
 _KEYS = ("a/b", "a/b/c", "a/c", "ab/c", "é/ü", r"x\xff/y", "<script>alert(1)</script>/x", "!/cred//1000//x", "", "/", "z", None)
@@ -33,6 +34,7 @@ class GrowingRecord:
     seed: int
     hours: int = 3
     rows: list[Row] = field(default_factory=list)
+    link: LinkHistory = field(default_factory=LinkHistory)
 
     def fill(self, count: int) -> list[Row]:
         """Add about *count* rows, spread over the hours, and return all."""
@@ -47,11 +49,18 @@ class GrowingRecord:
         plain = Row(ts, len(self.rows) + 1, kind.value)
         self.rows.append(plain._replace(**values))
 
+    def add_state(self, chance: random.Random, ts: int) -> None:
+        """Add a message with the state of a link at *ts*, or one that looks similar."""
+        key, sender = chance.choice(("link/state",) * 20 + ("link/lost/beta", "link/states")), chance.choice(SENDERS)
+        self.add(ts, Kind.MESSAGE, key=key, payload=self.link.payload(chance, ts), recipients=0, **sender)
+
     def _add_any(self, chance: random.Random, ts: int, number: int) -> None:
         """Add a row of a kind that *chance* says, or a call."""
         conn = chance.randrange(1, 7)
         who: dict[str, Any] = {"conn": conn, "uid": (1000, 1001, None)[conn % 3], "gid": 100, "pid": 5000 + conn, "unit": _UNITS[conn % 4]}
-        match chance.choices(("message", "call", "act", "denial", "loss", "missing", "relay"), (8, 6, 5, 1, 1, 1, 1))[0]:
+        match chance.choices(("message", "call", "act", "denial", "loss", "missing", "relay", "link"), (8, 6, 5, 1, 1, 1, 1, 3))[0]:
+            case "link":
+                self.add_state(chance, ts)
             case "message":
                 size = chance.choice((None, 0, 7, 400_000))
                 counts = {"recipients": chance.randrange(4), "queued": chance.randrange(2), "discarded": chance.choice((0, 0, 0, 2))}

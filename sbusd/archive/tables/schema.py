@@ -25,6 +25,10 @@ need more of the record of the next hour."""
 LATENCY_STEPS = 32
 """Equal latency buckets per power of two, as in HdrHistogram by Gil Tene: a percentile is at most 3.2 % too high."""
 
+LINK_SECONDS = 600
+"""Maximum time from the end of an hour to the state that ends a difference which begins in the hour. It equals :data:`CALL_SECONDS`,
+because both search the same segments."""
+
 _STEP_BITS = LATENCY_STEPS.bit_length() - 1
 
 
@@ -224,7 +228,30 @@ RELAY = Table(
     ),
 )
 
-TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, RELAY)
+LINKS = Table(
+    "links",
+    "other hosts, from the differences of successive states of the link; a difference belongs to the minute in which it begins",
+    (
+        _MINUTE,
+        _HOST,
+        _key("realm", "realm of the link"),
+        _key("link", "name of this host in the realm"),
+        _key("peer", "other host; empty for the link itself; null for all hosts without a row of their own"),
+        _count("alive_us", "time for which the other host was alive, or the network was connected, in microseconds"),
+        _count("messages", "messages received from the other host"),
+        _count("bytes", "bytes of these messages"),
+        _count("lost", "messages of the other host that were lost"),
+        _count("unknown_losses", "losses of an unknown number of messages"),
+        _count("duplicates", "messages that arrived again or too late, and were not published"),
+        _count("rejected", "frames, messages and patterns that the link rejected, or that were rejected by the network or the bus"),
+        _count("disconnects", "how often the heartbeats of the other host stopped, or the link lost the network"),
+        _count("dropped", "messages that the link dropped before they reached the network or the bus; 0 for other hosts"),
+        _count("spooled_max_bytes", "maximum size of the spool in the states of the minute; null without a state, and for other hosts"),
+        _count("states", "states in the minute; 0 for other hosts"),
+    ),
+)
+
+TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, RELAY, LINKS)
 """All tables, in the order of the manual."""
 
 

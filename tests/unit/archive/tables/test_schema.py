@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS, TABLES, TOP, Table, bucket_of, percentile, upper_bound
+from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS, LINK_SECONDS, TABLES, TOP, Table, bucket_of, percentile, upper_bound
 from sbusd.pipeline.measures.flows import MAX_EVENTS
 from sbusd.pipeline.measures.subscriptions import MAX_ROUTES
 
@@ -40,6 +40,7 @@ def test_the_manual_states_the_bounds() -> None:
     text = _plain(_PAGE)
     assert f"Only the {TOP} most used" in text
     assert f"during {CALL_SECONDS} seconds" in text
+    assert f"within {LINK_SECONDS} seconds after that hour" in text
     assert f"the first {MAX_EVENTS} rows about subscriptions" in text
     assert f"the first {MAX_ROUTES} periods" in text
 
