@@ -27,6 +27,9 @@ MOST_USERS = 16
 library has five.
 """
 
+MOST_PEERS = 10
+"""Number of other hosts that the chart distinguishes."""
+
 MOST_ROWS = 400
 """Maximum number of rows of other lists: readers look at the first ten, and use filters for the rest."""
 
@@ -73,6 +76,7 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
         "losses": _losses(tables["losses"], minutes, keys, users, hosts),
         "security": _security(tables["security"], keys, users, hosts),
         "relay": _relay(tables["relay"], hosts),
+        **_links(tables["links"], minutes, hosts),
     }
     return Digest(data, covers)
 
@@ -190,6 +194,26 @@ def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
     rows = _first(aggregate(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
     placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
     return _columns(("twin", "cmd", "outcome", "host"), (*sums, "longest_us"), placed)
+
+
+def _links(table: pa.Table, minutes: int, hosts: list[str]) -> dict[str, Any]:
+    """Return other hosts, and links themselves, in all; and the messages and losses of other hosts by time. ``peers`` are their names."""
+    sums = ("alive_us", "messages", "bytes", "lost", "unknown_losses", "duplicates", "rejected", "disconnects", "dropped", "states")
+    by = ["realm", "link", "peer", "host"]
+    rows = aggregate(table, by, sums, largest=["spooled_max_bytes"])
+    others = [row for row in rows if row["peer"] != ""]
+    peers: Categories[str] = most_used(((row["peer"], row["messages"]) for row in others), MOST_PEERS, _cut_text)
+    own = _first([row for row in rows if row["peer"] == ""], "states")
+    placed = [((*(_cut(row[name]) for name in by[:3]), hosts.index(row["host"])), row) for row in own + _first(others, "messages")]
+    timed = table.filter(pc.invert(pc.fill_null(pc.equal(table.column("peer"), ""), False)))
+    timed = with_bins(replace_columns(timed, peer=peers.numbers(timed.column("peer"))), minutes)
+    shown = ("messages", "bytes", "lost", "unknown_losses")
+    bins = [((row[BIN], row["peer"], hosts.index(row["host"])), row) for row in aggregate(timed, [BIN, "peer", "host"], shown)]
+    return {
+        "peers": peers.labels,
+        "links": _columns((*by[:3], "host"), (*sums, "spooled_max_bytes"), placed),
+        "linkTimes": _columns(("bin", "peer", "host"), shown, bins),
+    }
 
 
 def _first(rows: Rows, name: str) -> Rows:

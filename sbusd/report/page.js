@@ -30,6 +30,10 @@
   const compact = (n) => scaled(n, 1000, ["", " k", " M", " G"]);
   const amount = (n) => (state.unit === "bytes" ? bytes(n) : compact(n));
   const micros = (n) => (n == null ? "–" : scaled(n, 1000, [" µs", " ms", " s"]));
+  const duration = (us) => {
+    const [divisor, unit] = us < 12e7 ? [1e6, "s"] : us < 72e8 ? [6e7, "min"] : us < 1728e8 ? [36e8, "h"] : [864e8, "d"];
+    return `${(us / divisor).toFixed(unit === "s" ? 0 : 1).replace(/\.0$/, "")} ${unit}`;
+  };
   const utc = (ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ");
 
   // Indexes of the rows that match the filters. A filter does not apply to a table without its column.
@@ -119,11 +123,12 @@
   const userColour = (number) => (number === OTHER_USERS ? GREY : COLOURS[(number + 4) % COLOURS.length]);
 
   const binTime = (bin) => bin * data.binMinutes * 60000;
+  const binDate = (bin) => new Date(binTime(bin)).toISOString();
   const stepWords = () => (data.binMinutes < 60 ? `${data.binMinutes} min` : data.binMinutes < 1440 ? `${data.binMinutes / 60} h` : `${data.binMinutes / 1440} d`);
 
-  // Stacked bars, the largest at the bottom, all others on top.
-  function overTime(id, table, rows, by, what, name, colour, most, height) {
-    const ranked = sums(table, rows, by, what).filter(([number, value]) => value > 0 && (by !== "key" || number !== OTHERS)).map(([number]) => number);
+  // Stacked bars, the largest at the bottom, all others on top. Marks are texts by bin.
+  function overTime(id, table, rows, by, what, name, colour, most, height, { others = by === "key" ? OTHERS : -1, marks = new Map() } = {}) {
+    const ranked = sums(table, rows, by, what).filter(([number, value]) => value > 0 && number !== others).map(([number]) => number);
     const own = new Set(ranked.slice(0, most));
     const rest = "\0rest";
     const series = new Map();
@@ -136,16 +141,28 @@
       const values = series.get(number) ?? series.set(number, new Map()).get(number);
       values.set(bin, (values.get(bin) ?? 0) + table[what][row]);
     }
+    for (const bin of marks.keys()) { first = Math.min(first, bin); last = Math.max(last, bin); }
     const bins = [];
     for (let bin = first; bin <= last; bin += 1) bins.push(bin);
     const order = [...ranked.slice(0, most), ...(series.has(rest) ? [rest] : [])];
     const traces = order.map((number) => ({
-      type: "bar", name: number === rest ? "all others" : label(name(number), 44), x: bins.map((bin) => new Date(binTime(bin)).toISOString()),
+      type: "bar", name: number === rest ? "all others" : label(name(number), 44), x: bins.map(binDate),
       y: bins.map((bin) => series.get(number).get(bin) ?? 0), marker: { color: number === rest ? GREY : colour(number), line: { width: 0 } },
       customdata: bins.map((bin) => (state.unit === "bytes" && what === "bytes" ? bytes(series.get(number).get(bin) ?? 0) : count(series.get(number).get(bin) ?? 0))),
       hovertemplate: "%{x|%Y-%m-%d %H:%M}<br>%{customdata}",
     }));
+    if (marks.size) traces.push(markers(marks, (bin) => [...series.values()].reduce((sum, values) => sum + (values.get(bin) ?? 0), 0)));
     draw(id, traces, { barmode: "stack", bargap: bins.length > 40 ? 0 : 0.1, yaxis: { tickformat: "~s" }, xaxis: { type: "date" }, showlegend: true }, height);
+  }
+
+  // A cross for each bin with a mark, at a height that is a function of the bin.
+  function markers(marks, height) {
+    const bins = [...marks.keys()].sort((a, b) => a - b);
+    return {
+      type: "scatter", mode: "markers", name: "losses", x: bins.map(binDate), y: bins.map(height), cliponaxis: false,
+      marker: { symbol: "x", size: 10, color: style().alarm, line: { width: 1, color: style().card } },
+      customdata: bins.map((bin) => marks.get(bin)), hovertemplate: "%{x|%Y-%m-%d %H:%M}<br>%{customdata}",
+    };
   }
 
   function drawTraffic() {
@@ -293,6 +310,36 @@
     ]);
   }
 
+  const lostWords = (lost, unknown) => [lost ? `${count(lost)} lost` : "", unknown ? `${count(unknown)} losses of an unknown number` : ""].filter(Boolean).join(", ");
+
+  function drawLinks() {
+    const [links, times] = [data.links, data.linkTimes];
+    const rows = chosen(links); const timed = chosen(times);
+    const isHost = (row) => links.peer[row] !== "";
+    const seen = `Messages that sbus-link received from other hosts. Each bar is ${stepWords()}; a cross marks losses. Times are UTC.`;
+    byId("links-note").textContent = rows.some(isHost) ? seen
+      : rows.length ? "sbus-link was running, and there was no other host." : "The record has no state of sbus-link for this period and host.";
+    const lost = new Map();
+    for (const row of timed) {
+      const [known, unknown] = lost.get(times.bin[row]) ?? [0, 0];
+      if (times.lost[row] || times.unknown_losses[row]) lost.set(times.bin[row], [known + times.lost[row], unknown + times.unknown_losses[row]]);
+    }
+    const others = data.peers.length - 1;
+    overTime("link-times", times, timed, "peer", state.unit, (number) => data.peers[number], (number) => COLOURS[(number + 2) % COLOURS.length], 8, innerWidth < 600 ? 360 : 300, {
+      others, marks: new Map([...lost].map(([bin, counts]) => [bin, lostWords(...counts)])),
+    });
+    const ofHost = (name, shown = count) => (row) => (isHost(row) ? shown(links[name][row]) : "–");
+    const ofLink = (name, shown = count) => (row) => (isHost(row) ? "–" : shown(links[name][row]));
+    list("links", rows, [
+      ["other host", "", (row) => links.peer[row] === null ? "all others" : links.peer[row] || "(network)"],
+      ["link", "", (row) => `${links.realm[row]}/${links.link[row]}`], ["host", "", (row) => data.hosts[links.host[row]]],
+      ["alive", "number", (row) => duration(links.alive_us[row])], ["messages", "number", ofHost("messages")], ["bytes", "number", ofHost("bytes", bytes)],
+      ["lost", "number", ofHost("lost")], ["unknown losses", "number", ofHost("unknown_losses")], ["duplicates", "number", ofHost("duplicates")],
+      ["rejected", "number", (row) => count(links.rejected[row])], ["disconnects", "number", (row) => count(links.disconnects[row])],
+      ["dropped", "number", ofLink("dropped")], ["max spool", "number", ofLink("spooled_max_bytes", bytes)],
+    ]);
+  }
+
   function drawTiles(all) {
     const traffic = chosen(data.traffic); const losses = chosen(data.losses).filter((row) => data.losses.cause[row] === "lost");
     const calls = all.reduce((sum, one) => sum + one.calls, 0);
@@ -362,6 +409,7 @@
     drawCalls(all);
     drawRefusals();
     drawLists();
+    drawLinks();
     charts.flush();
   }
 

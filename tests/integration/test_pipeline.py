@@ -17,7 +17,7 @@ from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
 from sbusd.archive.tables.storage import read_tables
-from tests.support.link_states import host, state
+from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests, published, require_spark
@@ -133,23 +133,26 @@ def test_links_of_many_histories_are_those_of_plain_python(bench: Bench) -> None
 
 def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) -> None:
     def of(seq: int, ts: int, started: float, *hosts: dict[str, Any]) -> Row:
-        payload = json.dumps(state(started=started, spooled_bytes=seq, hosts=hosts)).encode()
+        payload = json.dumps(link_state(started=started, spooled_bytes=seq, hosts=hosts)).encode()
         return message(seq, "link/state", payload, ts=ts)._replace(uid=0)
 
     def made() -> list[tuple[Any, ...]]:
         names = ("hour", "peer", "alive_us", "messages", "lost", "spooled_max_bytes")
-        sums = read_tables(bench.root).tables["links"].group_by(["hour", "peer"]).aggregate(
-            [("alive_us", "sum"), ("messages", "sum"), ("lost", "sum"), ("spooled_max_bytes", "max")]
-        )  # fmt: skip
-        return sorted(tuple(row.values()) for row in sums.rename_columns(list(names)).to_pylist())
+        found: dict[tuple[int, str], list[Any]] = {}
+        for row in read_tables(bench.root).tables["links"].to_pylist():
+            hour, peer, *values = (row[name] for name in names)
+            known = found.setdefault((hour, peer), [0, 0, 0, None])
+            known[:3] = [before + value for before, value in zip(known, values[:3], strict=False)]
+            known[3] = max((spooled for spooled in (known[3], values[3]) if spooled is not None), default=None)
+        return sorted((*key, *values) for key, values in found.items())
 
     begin, end = NOON // 10**9 + 3_590.5, NOON + HOUR_NS
     rows = [
-        of(1, end - 5 * 10**9, begin, host("beta", messages=3, lost=1)),
-        of(2, end + 5 * 10**9, begin, host("beta", messages=10, lost=1)),
+        of(1, end - 5 * 10**9, begin, other_host("beta", messages=3, lost=1)),
+        of(2, end + 5 * 10**9, begin, other_host("beta", messages=10, lost=1)),
         # Too long after the hour of the last one, and another start of the link.
-        of(3, end + HOUR_NS + 601 * 10**9, begin, host("beta", messages=99)),
-        of(4, end + HOUR_NS + 602 * 10**9, NOON / 1e9 + 2 * 3_600 + 601.5, host("beta", messages=7)),
+        of(3, end + HOUR_NS + 601 * 10**9, begin, other_host("beta", messages=99)),
+        of(4, end + HOUR_NS + 602 * 10**9, NOON / 1e9 + 2 * 3_600 + 601.5, other_host("beta", messages=7)),
     ]
     deliver(bench.archive, "alpha", rows[:1])
     bench.run()

@@ -25,7 +25,7 @@ SENDERS: tuple[dict[str, Any], ...] = (
 INVALID = (None, b"", b"{", b"[]", b"null", b"\xff", b'{"version": 2}', b"[" * 100_000, b'{"version": 1, "hosts": 7}', b"9" * 5_000)
 
 
-def state(**changes: Any) -> dict[str, Any]:
+def link_state(**changes: Any) -> dict[str, Any]:
     """Return a state as the link publishes it, without hosts, and with *changes*."""
     counters = asdict(LinkCounters())
     del counters["hosts"]
@@ -46,7 +46,7 @@ def state(**changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
-def host(name: str, *, alive: bool = True, **counters: int) -> dict[str, Any]:
+def other_host(name: str, *, alive: bool = True, **counters: int) -> dict[str, Any]:
     """Return the part of a state about another host."""
     about = {"name": name, "alive": alive, "heard_seconds": 0.8, "patterns_there": 1, "patterns_here": 2}
     return about | asdict(HostCounters(**counters))
@@ -91,7 +91,7 @@ class LinkHistory:
                     counters[name] = value + chance.choice((1, 1, 7, 10**6))
         for name in chance.choices(("beta", "gamma", "delta"), k=chance.choice((0, 0, 1, 2))):
             if name not in self.hosts:
-                self.hosts[name] = host(name)
+                self.hosts[name] = other_host(name)
             elif chance.random() < 0.3:
                 self.hosts[name]["alive"] = not self.hosts[name]["alive"]
             elif chance.random() < 0.1:
@@ -99,7 +99,7 @@ class LinkHistory:
 
     def _changed(self, chance: random.Random, ts: int) -> dict[str, Any]:
         """Return the present state, sometimes as only a faulty or a crowded link would publish it."""
-        found = state(
+        found = link_state(
             started=self.started,
             time=ts / 1e9,
             transport=self.transport,
