@@ -319,6 +319,8 @@
     const seen = `Messages that sbus-link received from other hosts. Each bar is ${stepWords()}; a cross marks losses. Times are UTC.`;
     byId("links-note").textContent = rows.some(isHost) ? seen
       : rows.length ? "sbus-link was running, and there was no other host." : "The record has no state of sbus-link for this period and host.";
+    byId("links").hidden = !rows.length;
+    byId("link-times").hidden = !rows.some(isHost);
     const lost = new Map();
     for (const row of timed) {
       const [known, unknown] = lost.get(times.bin[row]) ?? [0, 0];
@@ -330,9 +332,14 @@
     });
     const ofHost = (name, shown = count) => (row) => (isHost(row) ? shown(links[name][row]) : "–");
     const ofLink = (name, shown = count) => (row) => (isHost(row) ? "–" : shown(links[name][row]));
+    const isOneRealm = new Set(links.realm).size < 2;
+    const here = (row) => {
+      const recorder = data.hosts[links.host[row]];
+      return isOneRealm && links.link[row] === recorder ? recorder : `${recorder} (${links.realm[row]}/${links.link[row]})`;
+    };
     list("links", rows, [
-      ["other host", "", (row) => links.peer[row] === null ? "all others" : links.peer[row] || "(network)"],
-      ["link", "", (row) => `${links.realm[row]}/${links.link[row]}`], ["host", "", (row) => data.hosts[links.host[row]]],
+      ["other host", "", (row) => links.peer[row] === null ? "all others" : links.peer[row] || "link itself"],
+      ["this host", "", here],
       ["alive", "number", (row) => duration(links.alive_us[row])], ["messages", "number", ofHost("messages")], ["bytes", "number", ofHost("bytes", bytes)],
       ["lost", "number", ofHost("lost")], ["unknown losses", "number", ofHost("unknown_losses")], ["duplicates", "number", ofHost("duplicates")],
       ["rejected", "number", (row) => count(links.rejected[row])], ["disconnects", "number", (row) => count(links.disconnects[row])],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from sbusd.archive.tables.storage import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
 from tests.support.browser import Page, browser
+from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
-from tests.support.records import message
+from tests.support.records import NOON, message
 from tests.support.skips import require_program
 from tests.support.traffic import GrowingRecord
 
@@ -159,6 +161,55 @@ def test_untrusted_text_is_shown_as_text(page: Path, tmp_path: Path) -> None:
         assert "\\u{202e}" in await found.evaluate("document.getElementById('key').innerText")
 
     visit(page, tmp_path, look)
+
+
+def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(tmp_path: Path) -> None:
+    require_program("chromium", "chromium")
+
+    def row(seq: int, name: str, **counters: int) -> Row:
+        value = link_state(host=name, started=NOON / 1e9, hosts=[other_host("beta"), other_host("gamma") | counters])
+        return message(seq, "link/state", json.dumps(value).encode(), ts=NOON + seq * 60 * 10**9)._replace(uid=0)
+
+    rows = [row(1, "alpha"), row(2, "alpha", messages=5, bytes=900), row(3, "alpha", messages=12, bytes=2_000, lost=3, unknown_losses=1)]
+    record = {"alpha": rows, "h2": [row(1, "other")], "h3": [message(1, ts=NOON)]}
+    file = tmp_path / "report.html"
+    file.write_text(page_of(digest_of(read_tables(publish_record(tmp_path, record)), lambda _: None, 1).data))
+    cells = "[...document.querySelectorAll('#links tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    traces = (
+        "document.getElementById('link-times').data.map((trace) => [trace.name, trace.x.length, trace.y.at(-1), trace.customdata.at(-1)])"
+    )
+
+    async def look(found: Page) -> None:
+        async def choose(host: str) -> None:
+            select = "document.getElementById('host')"
+            await found.evaluate(f"{select}.value = {host!r}, {select}.dispatchEvent(new Event('change'))")
+            await found.wait_for(SETTLED)
+
+        shown = {(line[0], line[1]): line[2:] for line in await found.evaluate(cells)}
+        assert shown["gamma", "alpha"] == ["2 min", "12", "1.95 KiB", "3", "1", "0", "0", "0", "–", "–"]
+        assert shown["link itself", "alpha"] == ["2 min", "–", "–", "–", "–", "–", "0", "0", "0", "0 B"]
+        assert shown["gamma", "h2 (R/other)"][:2] == ["0 s", "0"]
+        assert await found.evaluate(traces) == [["gamma", 2, 7, "7"], ["losses", 1, 7, "3 lost, 1 losses of an unknown number"]]
+        await choose("2")
+        assert (await found.evaluate("document.getElementById('links-note').textContent")).startswith("The record has no state")
+        assert await found.evaluate("document.getElementById('links').hidden && document.getElementById('link-times').hidden")
+        await choose("0")
+        assert not await found.evaluate("document.getElementById('links').hidden || document.getElementById('link-times').hidden")
+        assert len(await found.evaluate(cells)) == 3
+
+    visit(file, tmp_path, look)
+
+
+def test_paper_shows_whole_tables(page: Path, tmp_path: Path) -> None:
+    async def look(found: Page) -> None:
+        await found.ask("Emulation.setEmulatedMedia", media="print")
+        boxes = "[...document.querySelectorAll('.scroll')]"
+        cut = "box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight"
+        sizes = "[box.id, box.scrollWidth, box.clientWidth, box.scrollHeight, box.clientHeight]"
+        assert await found.evaluate(f"{boxes}.filter((box) => {cut}).map((box) => {sizes})") == []
+        assert await found.evaluate("getComputedStyle(document.querySelector('.bar')).display") == "none"
+
+    visit(page, tmp_path, look, width=718, height=1_000)
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])

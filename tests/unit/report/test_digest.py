@@ -13,7 +13,8 @@ from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.schema import percentile
 from sbusd.archive.tables.storage import read_tables
 from sbusd.report import digest as module
-from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_ROWS, MOST_USERS, Digest, digest_of
+from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of
+from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 from tests.support.traffic import GrowingRecord
@@ -47,7 +48,7 @@ def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
 
 def test_columns_have_one_length(tmp_path: Path) -> None:
     data = digest(tmp_path, {"alpha": GrowingRecord(1).fill(200)}).data
-    for name in ("traffic", "units", "flows", "calls", "losses", "security", "relay"):
+    for name in ("traffic", "units", "flows", "calls", "losses", "security", "relay", "links", "linkTimes"):
         assert len({len(column) for column in data[name].values()}) == 1, name
 
 
@@ -110,6 +111,22 @@ def test_latencies_are_added_up_over_hours(tmp_path: Path) -> None:
     (histogram,) = calls["latencies"]
     assert calls["calls"] == [3]
     assert 2_000 <= (percentile(histogram, 50, 10**9) or 0) <= 2_063
+
+
+def test_other_hosts_are_bounded_and_the_rest_is_added_up(tmp_path: Path) -> None:
+    def row(seq: int, messages: int) -> Row:
+        hosts = [other_host(f"host-{number}", messages=messages * number, lost=messages) for number in range(MOST_ROWS + 20)]
+        payload = json.dumps(link_state(started=NOON / 1e9, spooled_bytes=9 - seq, hosts=hosts)).encode()
+        return message(seq, "link/state", payload)._replace(uid=0)
+
+    data = digest(tmp_path, {"alpha": [row(1, 0), row(2, 2), row(3, 3)]}).data
+    links, times = data["links"], data["linkTimes"]
+    assert (data["peers"][0], data["peers"][-1], len(data["peers"])) == (f"host-{MOST_ROWS + 19}", "all others", MOST_PEERS + 1)
+    assert len(links["peer"]) == MOST_ROWS + 1
+    assert (links["peer"][0], links["spooled_max_bytes"][0], links["states"][0], links["messages"][0]) == ("", 8, 3, 0)
+    assert sum(times["messages"]) == 3 * sum(range(MOST_ROWS + 20))
+    assert sum(times["lost"]) == 3 * (MOST_ROWS + 20)
+    assert sorted(times["peer"]) == list(range(MOST_PEERS + 1))
 
 
 def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
