@@ -14,11 +14,13 @@ from tests.integration.test_pipeline_program import run
 from tests.integration.test_recorder import Service
 from tests.support.counting_clients import Client, Totals
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.link_states import link_state, other_host
 from tests.support.spark import require_spark
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage
 
 ALICE, BOB = FIRST, SECOND
+ROOT = User(0, 0)
 CAROL, DAVE, RECORDER = (User(uid, uid) for uid in (61_003, 61_004, 61_005))
 _SIZE = 2_000
 _MANY = 200
@@ -62,6 +64,7 @@ class Truth:
         self._calls()
         self._refusals()
         self._relay()
+        self._links()
         late()
         self.ended = time.time_ns()
 
@@ -174,6 +177,21 @@ class Truth:
             relay.client.publish(b"relay/attempt", json.dumps(reported).encode())
         relay.collect()
         relay.close()
+
+    def _links(self) -> None:
+        """The states of a link, and one of a user who is not."""
+        link, forger = Client(self.totals, ROOT), Client(self.totals, DAVE)
+        started = time.time() - 1
+        for number in range(3):
+            beta = other_host("beta", messages=10 * number, bytes=1_000 * number, lost=number, duplicates=2, stale=4)
+            hosts = [beta, other_host("gamma", unknown_losses=1, silences=number)]
+            state = link_state(started=started, spooled_bytes=number, hosts=hosts, time=time.time())
+            state["counters"]["spool_dropped"] = number
+            link.publish_payload(b"link/state", json.dumps(state).encode())
+            forger.publish_payload(b"link/state", json.dumps(state | {"host": "forged"}).encode())
+        link.publish(b"link/state", 50)
+        for each in (link, forger):
+            each.close()
 
     def _late_call(self) -> Callable[[], None]:
         """Begin a call whose reply comes later than its caller allows; return what ends it."""
@@ -386,4 +404,20 @@ def _relay(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     yield from _compared("relay", _rows(snapshot, "relay", ("twin", "cmd", "outcome"), sums), true)
 
 
-_CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _relay)
+def _links(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
+    names = ("messages", "bytes", "lost", "unknown_losses", "duplicates", "rejected", "disconnects", "dropped", "states")
+    true = {
+        ("R", "alpha", ""): (0, 0, 0, 0, 0, 0, 0, 2, 3),
+        ("R", "alpha", "beta"): (20, 2_000, 2, 0, 2, 4, 0, 0, 0),
+        ("R", "alpha", "gamma"): (0, 0, 0, 1, 0, 0, 2, 0, 0),
+    }
+    made = _rows(snapshot, "links", ("realm", "link", "peer"), names)
+    yield from _compared("links", made, {key: dict(zip(names, values, strict=True)) for key, values in true.items()})
+    rows = snapshot.tables["links"].to_pylist()
+    if max(row["spooled_max_bytes"] or 0 for row in rows) != 2:
+        yield "links: the spool had at most 2 bytes"
+    if not all(0 <= row["alive_us"] <= 600 * 10**6 for row in rows) or not any(row["alive_us"] for row in rows if row["peer"] == "beta"):
+        yield "links: beta was alive for some milliseconds"
+
+
+_CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _relay, _links)

@@ -131,6 +131,11 @@ class Client:
             self.client.publish(key, self._recorded(key, self._totals.payload(size)))
         self.collect()
 
+    def publish_payload(self, key: bytes, payload: bytes) -> None:
+        """Publish one message with this payload, which no other message has."""
+        self.client.publish(key, self._recorded(key, payload))
+        self.collect()
+
     def publish_batch(self, keys: list[bytes]) -> None:
         """Publish messages in one packet."""
         parts = [b"MSG %b\0%b" % (key, self._recorded(key, self._totals.payload())) for key in keys]
