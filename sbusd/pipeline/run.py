@@ -163,7 +163,7 @@ class PipelineRun:
             self.totals.records += sum(entry.rows for entry in segments.values())
             for table in (table for table in TABLES if table.name in names):
                 self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
-                self._write(table, _rows_of(table, records, after, hours), staging, hours)
+                self._write(table, _rows_of(table, records, after, chunk), staging, hours)
         publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
         self._done.update(hours)
 
@@ -185,12 +185,12 @@ class PipelineRun:
         self.totals.add(table.name, len(hours), written, time.monotonic() - begun)
 
 
-def _rows_of(table: Table, records: DataFrame, following: DataFrame, hours: Sequence[Hour]) -> DataFrame:
-    """Return the rows of *table* for *hours*, whose rows of the record are *records*; *following* begins after one of them."""
+def _rows_of(table: Table, records: DataFrame, following: DataFrame, chunk: Sequence[HourTask]) -> DataFrame:
+    """Return the rows of *table* for the hours of *chunk*, whose rows of the record are *records*. *following* begins after an hour."""
     if table.name == CALLS.name:
         return calls.compute(records, following)
     if table.name == LINKS.name:
-        return links.compute(records, following, hours)
+        return links.compute(records, following, {(task.manifest.hour, entry.host) for task in chunk for entry in task.manifest.segments})
     return _MEASURES[table.name](records)
 
 

@@ -167,7 +167,11 @@ def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) ->
         (14, "", 0, 0, 0, 4),
         (14, "beta", 0, 7, 0, None),
     ]
-    bench.check({"alpha": rows})
+    # The record has no row of this host in the hour in which its link started.
+    late = [of(1, end + 5 * 10**9, begin, other_host("beta", messages=4))]
+    deliver(bench.archive, "late", late)
+    bench.run(rebuild=True)
+    bench.check({"alpha": rows, "late": late})
 
 
 def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
@@ -180,6 +184,17 @@ def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
     prefixes = [line[4] for line in published(bench.root)["traffic"]]
     assert {"weather/wind", "invented/0000", None} < set(prefixes)
     assert len(prefixes) == 1_001
+
+
+def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
+    hosts = [other_host(f"host-{number}", messages=number) for number in range(1_010)]
+    payload = json.dumps(link_state(started=NOON / 1e9, hosts=hosts)).encode()
+    rows = [message(1, "link/state", payload)._replace(uid=0)]
+    deliver(bench.archive, "alpha", rows)
+    bench.run()
+    bench.check({"alpha": rows})
+    peers = [line[6] for line in published(bench.root)["links"]]
+    assert (len(peers), peers.count(""), peers.count(None)) == (1_002, 1, 1)
 
 
 def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> None:

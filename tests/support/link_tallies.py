@@ -46,13 +46,12 @@ class _Piece:
 
 def link_lines(record: Mapping[str, list[Row]]) -> list[tuple[Any, ...]]:
     """Return the rows of the table for *record*, rows by host: date, hour, and the columns."""
-    hours = {row.ts // HOUR_NS for rows in record.values() for row in rows}
-    return [line for host, rows in record.items() for line in _lines_of(host, rows, hours)]
+    return [line for host, rows in record.items() for line in _lines_of(host, rows)]
 
 
-def _lines_of(host: str, rows: list[Row], hours: set[int]) -> Iterator[tuple[Any, ...]]:
+def _lines_of(host: str, rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     by_hour: defaultdict[int, list[_Piece]] = defaultdict(list)
-    for piece in _pieces(rows, hours):
+    for piece in _pieces(rows):
         by_hour[piece.at // HOUR_NS].append(piece)
     for hour, pieces in by_hour.items():
         start = datetime.datetime.fromtimestamp(hour * HOUR_NS // 10**9, datetime.UTC)
@@ -79,7 +78,8 @@ def _grouped(pieces: list[_Piece]) -> dict[tuple[int, str, str, str | None], lis
     return groups
 
 
-def _pieces(rows: list[Row], hours: set[int]) -> Iterator[_Piece]:
+def _pieces(rows: list[Row]) -> Iterator[_Piece]:
+    hours = {row.ts // HOUR_NS for row in rows}
     last: dict[tuple[tuple[str, str], int], _State] = {}
     for row in sorted(rows, key=lambda row: (row.ts // HOUR_NS, row.seq)):
         if row.kind != "message" or row.key != "link/state" or row.vouched is not None:

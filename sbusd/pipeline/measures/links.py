@@ -48,14 +48,17 @@ _pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_
 _pickle_by_value(sbusd.pipeline.measures.link_states)
 
 
-def compute(records: DataFrame, following: DataFrame, hours: Iterable[Hour]) -> DataFrame:
-    """Return the rows of *hours*, whose states are in *records*. The states that end a difference are in *records* or *following*."""
-    chosen = [hour.start for hour in hours]
+def compute(records: DataFrame, following: DataFrame, hours: Iterable[tuple[Hour, str]]) -> DataFrame:
+    """Return the rows of *hours* of hosts, whose states are in *records*. A state that ends a difference can be in *following* too."""
+    chosen = [(hour.start, host) for hour, host in hours]
     own = _states(records)
-    differences = _differences(own.unionByName(_states(following)), chosen)
+    differences = _differences(
+        own.unionByName(_states(following)), records.sparkSession.createDataFrame(chosen, "start bigint, host string")
+    )
     rows = differences.unionByName(_samples(own))
-    named = rows.where(F.col("peer") != LINK)
-    folded = fold(named, "peer", "messages").unionByName(rows.where(F.col("peer") == LINK))
+    # The link itself is not one of the ranked hosts.
+    ranked = fold(rows.withColumn("other", F.when(F.col("peer") != LINK, F.col("peer"))), "other", "messages")
+    folded = ranked.withColumn("peer", F.when(F.col("peer") == LINK, F.col("peer")).otherwise(F.col("other")))
     summed = folded.groupBy(*HOURLY, *_ROW).agg(
         *(F.sum(name).alias(name) for name in _SUMS), F.max("spooled_max_bytes").alias("spooled_max_bytes")
     )
@@ -86,8 +89,8 @@ def _samples(states: DataFrame) -> DataFrame:
     )
 
 
-def _differences(states: DataFrame, hours: list[int]) -> DataFrame:
-    """Return the differences of successive states that begin in *hours*, which start at these times: one row for each entry."""
+def _differences(states: DataFrame, hours: DataFrame) -> DataFrame:
+    """Return the differences of successive states that begin in *hours*, rows of start and host: one row for each entry."""
     order = Window.partitionBy(*_SERIES).orderBy("date", "hour", "seq")
     numbered = states.withColumns(
         {
@@ -97,13 +100,23 @@ def _differences(states: DataFrame, hours: list[int]) -> DataFrame:
             "omitted_before": F.coalesce(F.lag("omitted").over(order), F.lit(0)),
         }
     )
-    placed = numbered.select(*_SERIES, "ts", "number", "begin", "omitted_before", F.explode("entries").alias("entry"))
+    placed = numbered.select(
+        *_SERIES,
+        "ts",
+        "number",
+        "begin",
+        "omitted_before",
+        F.expr(f"begin div {HOUR_NS} * {HOUR_NS}").alias("start"),
+        F.explode("entries").alias("entry"),
+    )
     by_entry = Window.partitionBy(*_SERIES, "entry.name").orderBy("number")
     paired = placed.withColumns({"before": F.lag("entry").over(by_entry), "number_before": F.lag("number").over(by_entry)})
     return (
         paired.withColumn("before", F.when(F.col("number_before") == F.col("number") - 1, F.col("before")))
         # A host that was among those omitted is not new, and its counters are unknown.
-        .where((F.col("before").isNotNull() | (F.col("omitted_before") == 0)) & _is_counted(hours))
+        .where(F.col("before").isNotNull() | (F.col("omitted_before") == 0))
+        .where(F.col("ts") < F.col("start") + F.lit(HOUR_NS + LINK_SECONDS * 10**9))
+        .join(hours, ["start", "host"], "left_semi")
         .select(
             *_placed("begin"),
             "host",
@@ -116,12 +129,6 @@ def _differences(states: DataFrame, hours: list[int]) -> DataFrame:
             F.lit(0).cast("bigint").alias("states"),
         )
     )
-
-
-def _is_counted(hours: list[int]) -> Column:
-    """Return whether a difference begins in one of *hours*, and ends in time."""
-    start = F.expr(f"begin div {HOUR_NS} * {HOUR_NS}")
-    return start.isin(hours) & (F.col("ts") < start + F.lit(HOUR_NS + LINK_SECONDS * 10**9))
 
 
 def _difference(name: str) -> Column:
