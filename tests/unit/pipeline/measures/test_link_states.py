@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.rules import Rules
+from sbusd.link.session import HostState, Session
+from sbusd.link.status import Status
 from sbusd.pipeline.measures.link_states import (
     HOST_REJECTED,
     LINK_DROPPED,
@@ -24,6 +27,7 @@ from sbusd.pipeline.measures.link_states import (
     read_state,
 )
 from tests.support.link_states import INVALID, link_state, other_host
+from tests.unit.link.test_status import FakeSession
 
 
 def read(**changes: Any) -> LinkState | None:
@@ -61,6 +65,20 @@ def test_a_state_is_read() -> None:
     own = Entry("", True, rejected=70, disconnects=3, dropped=15)
     beta = Entry("beta", False, messages=5, lost=1, rejected=3, disconnects=3)
     assert found == LinkState("R", "alpha", 1_790_000_000_500_000_000, 77, 2, [own, beta])
+
+
+def test_what_the_link_publishes_is_a_state() -> None:
+    hosts = [HostState("beta", True, 0.5, 3, 2, HostCounters(messages=9)), HostState("gamma", False, 7.0, 0, 0, HostCounters())]
+    network = NetworkState(connected=True, encrypted=True, authenticated=True)
+    counters = {"bus_refusals": 1, "discarded_messages": 2}
+    made = Status(Rules("R", "alpha"), "nats").state(
+        cast(Session, FakeSession(hosts)), network, NetworkCounters(connects=2), counters, now=5.0
+    )
+    found = read_state(made)
+    assert found is not None
+    assert (found.realm, found.link, found.spooled, found.omitted) == ("R", "alpha", 3, 0)
+    own = Entry("", True, rejected=1, disconnects=1, dropped=2)
+    assert found.entries == [own, Entry("beta", True, messages=9), Entry("gamma", False)]
 
 
 def test_direct_connections_have_no_counter_of_disconnects() -> None:
