@@ -15,7 +15,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak fuzz deb rpm storm bench-relay docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -61,6 +61,9 @@ bench-relay: prepare-test $(STAMP) ## measure calls between hosts against plain 
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
+
+soak-link: prepare-test $(STAMP) ## random faults between linked hosts for MINUTES (20), and every message accounted for
+	@$(BIN)/python -m tests.faults.link.run --minutes $(MINUTES)
 
 test-sanitize: prepare-test $(STAMP) ## run what touches compiled code under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(BIN)/python -m tests.sanitize.run $(PYTEST_OPTIONS)

@@ -52,6 +52,15 @@ class NetnsHosts:
         """Return the address and port of the relay of *twin*."""
         return f"{PREFIX}{self._links[twin]}:8051"
 
+    @property
+    def bridge_namespace(self) -> str:
+        """The name of the namespace of the bridge, ``bridge``, to which all hosts are connected."""
+        return self._bridge_namespace
+
+    def port(self, twin: int) -> str:
+        """Return the interface of the bridge to which *twin* is connected."""
+        return f"port{self._links[twin]}"
+
     def disconnect(self, twin: int) -> None:
         """Disconnect the host *twin*."""
         self._set(twin, "down")
@@ -68,7 +77,7 @@ class NetnsHosts:
 
     def _add_host(self, bridge_namespace: NetNS, twin: int) -> None:
         """Create the namespace of *twin*, and connect it to the bridge."""
-        name, port = self._names[twin], f"port{self._links[twin]}"
+        name, port = self._names[twin], self.port(twin)
         netns.create(name)
         bridge_namespace.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_fd": name})
         bridge_namespace.link("set", index=_index(bridge_namespace, port), master=_index(bridge_namespace, "bridge"), state="up")
@@ -80,7 +89,7 @@ class NetnsHosts:
     def _set(self, twin: int, state: str) -> None:
         """Change the state of the bridge's port to *twin*."""
         with NetNS(self._bridge_namespace) as bridge_namespace:
-            bridge_namespace.link("set", index=_index(bridge_namespace, f"port{self._links[twin]}"), state=state)
+            bridge_namespace.link("set", index=_index(bridge_namespace, self.port(twin)), state=state)
 
 
 def _index(where: IPRoute, name: str) -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from tests.support.users import User
 
 RULES = '[[export]]\nkeys = "net/"\n[[import]]\nkeys = ""\n'
 SECONDS = 60.0
+UNWANTED, WANTED = 5_000, 100
+OVERHEAD_BYTES = 100
+"""More than a frame adds to a message."""
 
 
 @dataclass
@@ -228,3 +232,62 @@ def test_a_user_cannot_occupy_the_commands(by_nats: Pair, stack: ExitStack, firs
         thread.join()
     # Beta was stopped for less than three heartbeats, or is gone for alpha: in either case the other calls succeed.
     assert len(failures) == 3
+
+
+def test_only_what_is_wanted_elsewhere_crosses(by_nats: Pair, realm: Realm, stack: ExitStack) -> None:
+    """Counted by the server: a message without a subscription would be counted as received, and delivered to nobody."""
+    realm.server.kill()
+    monitor = f"127.0.0.1:{free_port()}"
+    realm.replace_configuration(lambda text: f'{text}\nhttp: "{monitor}"\n')
+    realm.server.start()
+    by_nats.linked(stack)
+    reader, publisher = (stack.enter_context(Bus.connect(each.bus)) for each in (by_nats.beta, by_nats.alpha))
+    received = reader.subscribe("host/alpha/net/link/eth0")
+    by_nats.beta.synchronize()
+    before, payload = traffic_of(monitor), bytes(1_000)
+    for _ in range(UNWANTED):
+        publisher.publish("net/link/eth1", payload)  # exported, and wanted by nobody
+    for _ in range(WANTED):
+        publisher.publish("net/link/eth0", payload)
+    for _ in range(WANTED):
+        assert next_of(received).key == b"host/alpha/net/link/eth0"
+    wait_for(lambda: (now := traffic_of(monitor)).received - before.received == now.delivered - before.delivered, "all that was received")
+    after = traffic_of(monitor)
+    assert 0 < after.messages - before.messages <= WANTED  # a frame contains several
+    assert after.bytes - before.bytes < WANTED * (len(payload) + OVERHEAD_BYTES)
+    wait_for(lambda: received_of(reader, "alpha") >= WANTED, "a state after the messages")
+    assert received_of(reader, "alpha") == WANTED
+
+
+def received_of(bus: Bus, origin: str) -> int:
+    """Return how many messages of *origin* the link of *bus* has received."""
+    (host,) = json.loads(bus.call("link/status", timeout=SECONDS))["hosts"]
+    assert host["name"] == origin
+    return int(host["messages"])
+
+
+@dataclass(frozen=True)
+class ServerTraffic:
+    """Counters of a server that two hosts use."""
+
+    received: int
+    """From all hosts, of all kinds."""
+    delivered: int
+    """To all hosts, of all kinds."""
+    messages: int
+    """Delivered frames with messages of clients of a bus."""
+    bytes: int
+    """Received bytes."""
+
+
+def traffic_of(monitor: str) -> ServerTraffic:
+    """Return the counters of the server with that address for monitoring, nats-server(8)."""
+    with urllib.request.urlopen(f"http://{monitor}/connz?subs=detail", timeout=SECONDS) as answer:
+        connections = json.load(answer)["connections"]
+    lines = [line for each in connections for line in each.get("subscriptions_list_detail", ())]
+    return ServerTraffic(
+        sum(each["in_msgs"] for each in connections),
+        sum(line["msgs"] for line in lines),
+        sum(line["msgs"] for line in lines if line["subject"].startswith("s.R.m.")),
+        sum(each["in_bytes"] for each in connections),
+    )

@@ -1,0 +1,32 @@
+"""Three hosts, each with a bus, a link and a NATS server of one cluster: each fault on some host, and every message accounted for."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.link.cluster import Cluster
+from tests.faults.link.rounds import FAULTS, Rounds
+from tests.faults.link.traffic import Traffic
+from tests.support.nats_servers import require_server
+from tests.support.skips import require_namespaces, require_root
+
+SEED = 16
+
+
+@pytest.mark.timeout(900)
+def test_no_fault_loses_or_repeats_a_message_without_a_report(tmp_path: Path) -> None:
+    """One after the other, because a host that was away must be whole again for the next fault."""
+    require_root()
+    require_namespaces()
+    program = require_server("pypi")
+    with Cluster(program, tmp_path) as cluster, Traffic(cluster) as traffic:
+        rounds = Rounds(cluster, traffic, SEED)
+        for fault in random.Random(SEED).sample(FAULTS, len(FAULTS)):
+            rounds.run(fault)
+        accounts = traffic.accounts
+        assert accounts.lost > 0
+        assert accounts.unknown > 0
+        assert all(receiver.items for receiver in traffic.live_receivers())
