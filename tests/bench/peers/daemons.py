@@ -39,10 +39,15 @@ MOSQUITTO_CONFIGURATION = "user {user}\nlistener 0 {path}\nallow_anonymous true\
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A daemon that runs: the process whose CPU is measured, and its address, which is a path or a port of 127.0.0.1."""
+    """A daemon that runs: the process whose CPU is measured, and its address, which is a path or a port of 127.0.0.1.
+
+    Of two linked hosts *drain* is the address of the receivers, and *settled* a shell command that ends when publishers know of them.
+    """
 
     pid: int
     address: str
+    drain: str = ""
+    settled: str = ""
 
 
 @dataclass(frozen=True, slots=True)

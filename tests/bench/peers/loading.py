@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class CLoad:
     """The load that speaks each protocol by itself."""
 
     program: Path
+    cpus: frozenset[int] = field(default_factory=lambda: frozenset(load_cpus()))
+    """On which it runs; none: on all."""
 
     def pump(self, protocol: str, daemon: Running, traffic: Traffic, seconds: float) -> Flow:
         """Publish for *seconds* as fast as the window allows."""
@@ -85,9 +87,10 @@ class CLoad:
     def _run(self, protocol: str, mode: str, daemon: Running, options: dict[str, int]) -> dict[str, int]:
         """Run the load to its end on its CPU, and return what it measured."""
         command = [str(self.program), protocol, mode, "-s", daemon.address, "-p", str(daemon.pid)]
+        command += ["-d", daemon.drain, "-c", daemon.settled] if daemon.drain else []
         for name, value in options.items():
             command += [f"-{name}", str(value)]
-        with confined(load_cpus()):
+        with confined(set(self.cpus)):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BenchError(f"{protocol}, {mode}: {failure_text(done.stderr)}")
@@ -126,7 +129,7 @@ class PythonLoad:
     @contextlib.contextmanager
     def _program(self, client: str, role: str, daemon: Running, amount: float = 0) -> Iterator[subprocess.Popen[str]]:
         """Run a client program in *role*; it is killed at the end, because a publisher repeats its end message forever."""
-        command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, daemon.address, str(amount)]
+        command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, daemon.drain if role == "receive" and daemon.drain else daemon.address, str(amount)]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         ) as process:

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static const struct protocol *const protocols[] = {
-    &sbus_protocol, &sbus_batch_protocol, &dbus_protocol, &redis_protocol, &nats_protocol, &mqtt_protocol,
+    &sbus_protocol, &sbus_batch_protocol, &sbus_link_protocol, &dbus_protocol, &redis_protocol, &nats_protocol, &mqtt_protocol,
 };
 
 static const struct protocol *protocol_named(const char *name) {
@@ -34,9 +34,11 @@ static uint32_t number(int option, uint32_t least, uint32_t most) {
 static struct options parse(int argc, char **argv) {
     struct options options = {.payload = 64, .receivers = 1, .window = 128, .group = 1, .warm_up_ms = 50, .run_ms = 400, .trips = 2000};
     int option;
-    while ((option = getopt(argc, argv, "s:p:b:r:W:g:u:m:n:")) != -1) {
+    while ((option = getopt(argc, argv, "s:d:c:p:b:r:W:g:u:m:n:")) != -1) {
         switch (option) {
         case 's': options.address = optarg; break;
+        case 'd': options.drain = optarg; break;
+        case 'c': options.settled = optarg; break;
         case 'p': options.daemon_pid = (int)number(option, 1, 1 << 30); break;
         case 'b': options.payload = number(option, 8, PAYLOAD_MAX); break;
         case 'r': options.receivers = number(option, 1, 1000); break;
@@ -50,9 +52,15 @@ static struct options parse(int argc, char **argv) {
     }
     errno = 0;
     if (!options.address || optind != argc || options.window < 2 * options.group)
-        die("usage: load PROTOCOL pump|trip|churn -s ADDRESS [-p PID] [-b BYTES] [-r RECEIVERS] [-W WINDOW] [-g GROUP] [-u WARM-UP-MS] [-m RUN-MS] "
-            "[-n TRIPS]; a window holds two groups at least");
+        die("usage: load PROTOCOL pump|trip|churn -s ADDRESS [-d RECEIVERS-ADDRESS] [-c COMMAND] [-p PID] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
+            "[-g GROUP] [-u WARM-UP-MS] [-m RUN-MS] [-n TRIPS]; a window holds two groups at least");
     return options;
+}
+
+void settle(const struct options *options) {
+    errno = 0;
+    if (options->settled && system(options->settled) != 0)
+        die("failed: %s", options->settled);
 }
 
 int main(int argc, char **argv) {
@@ -62,6 +70,8 @@ int main(int argc, char **argv) {
     const char *mode = argv[2];
     struct options options = parse(argc - 2, argv + 2);
     options.protocol = protocol_named(argv[1]);
+    if (!options.drain)
+        options.drain = options.address;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     deadline(60, mode);
     if (strcmp(mode, "pump") == 0)

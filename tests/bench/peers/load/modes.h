@@ -10,6 +10,8 @@
 struct options {
     const struct protocol *protocol;
     const char *address; /* a path, or a port of 127.0.0.1 */
+    const char *drain;   /* that of the receivers, if it is another */
+    const char *settled; /* a command that ends when a subscription is in force everywhere; NULL: none is needed */
     int daemon_pid;      /* whose CPU is measured; 0: none */
     size_t payload;      /* bytes, from 8 */
     uint32_t receivers;  /* pump */
@@ -19,6 +21,9 @@ struct options {
     uint32_t run_ms;     /* pump: for how long is published, behind the warm-up */
     uint32_t trips;      /* trip, churn: how many, of clients too, are measured; a tenth more goes before them */
 };
+
+/* Run the command of *options*, if there is one, after the receivers have subscribed. */
+void settle(const struct options *options);
 
 /* Publish as fast as the window allows, for a time, from one process to *receivers* connections of another; print rate, CPU and losses. */
 void pump(const struct options *options);

@@ -140,9 +140,10 @@ void pump(const struct options *options) {
         die("no memory");
     window = window_new();
     for (uint32_t i = 0; i < options->receivers; i++) {
-        receivers[i].wire = wire_open(protocol, options->address, options->payload);
+        receivers[i].wire = wire_open(protocol, options->drain, options->payload);
         protocol->subscribe(receivers[i].wire);
     }
+    settle(options);
     struct wire *source = wire_open(protocol, options->address, options->payload);
     if (protocol->be_publisher)
         protocol->be_publisher(source);

@@ -1,4 +1,4 @@
-/* sbus, in two ways: plain, each message a packet; and with batches at both ends. */
+/* sbus, in three ways: plain, each message a packet; with batches at both ends; and so from a publisher on the host alpha. */
 #include "wire.h"
 
 #include "bus.h"
@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #define BATCH_HEAD "CMSG !/batch" /* and its NUL */
+#define TOPIC_OF_HOST "host/alpha/" TOPIC
 #define LENGTH_BYTES sizeof(uint32_t)
 #define SLOT_BYTES (65536 + FRAME_MAX + 192) /* the longest batch or packet; not a power of two, as BENCH_SLOT_BYTES */
 
@@ -42,7 +43,7 @@ static void subscribe(struct wire *wire) {
     bus_barrier(wire->fd);
 }
 
-static void subscribe_to_batches(struct wire *wire) {
+static void accept_batches(struct wire *wire) {
     static const char question[] = "CMSG !/bus/features", on[] = "CMSG batch/on";
     char answer[4096];
     bus_send(wire->fd, question, sizeof question - 1);
@@ -51,7 +52,19 @@ static void subscribe_to_batches(struct wire *wire) {
     if (length < 0 || !memmem(answer, (size_t)length, "batch", 5))
         die("this bus does not know batches");
     bus_send(wire->fd, on, sizeof on - 1);
+}
+
+static void subscribe_to_batches(struct wire *wire) {
+    accept_batches(wire);
     subscribe(wire);
+}
+
+static void subscribe_to_host(struct wire *wire) {
+    accept_batches(wire);
+    piece_print(&wire->head, "MSG " TOPIC_OF_HOST);
+    wire->head.length++;
+    bus_subscribe(wire->fd, TOPIC_OF_HOST);
+    bus_barrier(wire->fd);
 }
 
 static void frame(struct wire *wire) {
@@ -146,5 +159,10 @@ const struct protocol sbus_protocol = {
 
 const struct protocol sbus_batch_protocol = {
     .name = "sbus-batch", .connect = join, .greet = greet, .subscribe = subscribe_to_batches, .frame = frame,
+    .put = put_into_batch, .flush = flush_batch, .receive = receive,
+};
+
+const struct protocol sbus_link_protocol = {
+    .name = "sbus-link", .connect = join, .greet = greet, .subscribe = subscribe_to_host, .frame = frame,
     .put = put_into_batch, .flush = flush_batch, .receive = receive,
 };

@@ -23,11 +23,12 @@ void trip(const struct options *options) {
     const struct protocol *protocol = options->protocol;
     uint32_t warm_up = options->trips / 10;
     int64_t *times = calloc(options->trips, sizeof *times);
-    struct wire *drain = wire_open(protocol, options->address, options->payload);
+    struct wire *drain = wire_open(protocol, options->drain, options->payload);
     struct wire *source = wire_open(protocol, options->address, options->payload);
     if (!times)
         die("no memory");
     protocol->subscribe(drain);
+    settle(options);
     if (protocol->be_publisher)
         protocol->be_publisher(source);
     for (uint64_t sent = 0, due = 0; sent < warm_up + options->trips; sent++) {

@@ -49,7 +49,7 @@ struct wire {
     size_t rest_length;
 };
 
-extern const struct protocol sbus_protocol, sbus_batch_protocol, dbus_protocol, redis_protocol, nats_protocol, mqtt_protocol;
+extern const struct protocol sbus_protocol, sbus_batch_protocol, sbus_link_protocol, dbus_protocol, redis_protocol, nats_protocol, mqtt_protocol;
 
 /* Open a connection that says what must be said first, for messages of *payload* bytes. */
 struct wire *wire_open(const struct protocol *protocol, const char *address, size_t payload);
