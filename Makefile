@@ -15,7 +15,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay bench-link docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -42,9 +42,12 @@ bench: prepare-bench $(STAMP) ## measure the bus against what the kernel alone c
 	@$(BIN)/python -m compileall -q sbusd
 	@$(BIN)/python -m tests.bench.run
 
+# The clients of the peers, which nothing else needs.
+INSTALL_BENCH = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' \
+	| $(BIN)/python -m pip install -qq --disable-pip-version-check --requirement /dev/stdin
+
 bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-broker, Redis, NATS and Mosquitto, in C and in Python
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' \
-		| $(BIN)/python -m pip install -qq --disable-pip-version-check --requirement /dev/stdin
+	@$(INSTALL_BENCH)
 	@$(BIN)/python -m tests.bench.peers.run
 
 bench-pipeline: prepare-test $(STAMP) ## measure recorder, pipeline and report with ROWS (20000000) records, beside DuckDB and polars
@@ -58,6 +61,10 @@ storm: prepare-test $(STAMP) ## 10,000 requests between two hosts whose relays a
 
 bench-relay: prepare-test $(STAMP) ## measure calls between hosts against plain Redis and plain HTTP
 	@$(BIN)/python -m tests.bench.hosts
+
+bench-link: prepare-test $(STAMP) ## measure messages between linked hosts against NATS, with C clients and nats-py
+	@$(INSTALL_BENCH)
+	@$(BIN)/python -m tests.bench.linked_hosts
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)

@@ -18,10 +18,11 @@ from typing import Any
 
 from sbusd.client.bus_socket import RECEIVE_BYTES, bus_address, is_gone, open_socket, parse_target
 from sbusd.client.errors import SbusError
+from sbusd.link.message_runs import MessageRun, message_runs, single_run
 from sbusd.link.network.backoff import Backoff
 from sbusd.link.ports import LocalBusEvents
 from sbusd.protocol import controls
-from sbusd.protocol.packets import MAX_BATCH_BYTES, control_packet, is_batch, join_batch, parse_batch, subscribe_packet, unsubscribe_packet
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, control_packet, is_batch, subscribe_packet, unsubscribe_packet
 from sbusd.protocol.vouching import MAX_LOST_PATTERNS, loss_payload
 
 TURN_PACKETS = 64
@@ -36,7 +37,6 @@ MAX_PENDING_BYTES = 64 << 20
 _EVENTS = (b"!/event/subscribe/", b"!/event/unsubscribe/", b"!/event/disconnect/")
 _BARRIER = b"events "
 """Begin of the payload of a ping for `BusConnection.after_events`; those of the protocol are numbers."""
-_SENT_HEAD = b"CMSG " + controls.FROM
 _GREETING = (controls.SENDER_ON, controls.ECHO_OFF, controls.BATCH_ON)
 
 
@@ -114,13 +114,12 @@ class BusConnection:
         """Ask for `LocalBusEvents.acknowledged`."""
         self.send(control_packet(controls.PING, b"%d" % number))
 
-    def publish(self, packets: Sequence[bytes]) -> None:
-        """Send *packets* in batches."""
+    def publish(self, body: bytes, count: int) -> None:
+        """Send *count* packets, each after its length, as one batch."""
         if self._sock is None or self._pending_bytes > MAX_PENDING_BYTES:
-            self.discarded_messages += len(packets)
+            self.discarded_messages += count
             return
-        for batch in _batches(packets):
-            self.send(batch)
+        self.send(BATCH_HEAD + body if count > 1 else body[LENGTH_BYTES:])
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
         """Report a loss. A client with patterns in several packets is notified by each of them, so then the number is unknown."""
@@ -227,26 +226,27 @@ class _Arrivals:
     def take(self, packet: bytes) -> None:
         """Handle a packet. Raises SbusError if the bus does not give what is needed."""
         if is_batch(packet):
-            for each in parse_batch(packet):
-                self.take(each)
-        elif packet.startswith(b"MSG "):
-            self._message(packet, 0, b"")
-        elif packet.startswith(_SENT_HEAD):
-            head, _, message = packet.partition(b"\0")
-            number, _, credentials = head.removeprefix(_SENT_HEAD).partition(b"/")
-            self._message(message, int(number), credentials)
+            for each in message_runs(packet, len(BATCH_HEAD)):
+                self._take(each)
         else:
-            key, _, payload = packet.removeprefix(b"CMSG ").partition(b"\0")
-            handle = _CONTROLS.get(key)
-            if handle is not None:
-                handle(self, payload)
+            self._take(single_run(packet) or packet)
 
-    def _message(self, packet: bytes, sender: int, credentials: bytes) -> None:
-        key = packet[4 : packet.index(b"\0", 4)]
-        if key.startswith(b"!/event/"):
-            self._event(key)
+    def _take(self, arrived: MessageRun | bytes) -> None:
+        if isinstance(arrived, MessageRun):
+            self._messages(arrived)
+            return
+        key, _, payload = arrived.removeprefix(b"CMSG ").partition(b"\0")
+        handle = _CONTROLS.get(key)
+        if handle is not None:
+            handle(self, payload)
+
+    def _messages(self, run: MessageRun) -> None:
+        if run.key.startswith(b"!/event/"):
+            for _ in range(run.messages):
+                self._event(run.key)
         elif self._listed is None:
-            self._events.message(key, packet, sender, credentials)
+            _number, _, credentials = run.sender.partition(b"/")
+            self._events.messages(run._replace(sender=credentials))
 
     def _event(self, key: bytes) -> None:
         kind, _, rest = key.removeprefix(b"!/event/").partition(b"/")
@@ -351,17 +351,3 @@ def _pattern(entry: dict[str, Any]) -> bytes:
     """Return the pattern in an entry of the list of subscriptions."""
     encoded = entry.get("pattern_base64")
     return base64.b64decode(encoded) if encoded is not None else str(entry["pattern"]).encode()
-
-
-def _batches(packets: Sequence[bytes]) -> Iterator[bytes]:
-    """Return *packets* in batches of at most MAX_BATCH_BYTES, and larger packets alone."""
-    share: list[bytes] = []
-    size = 0
-    for packet in packets:
-        if share and size + len(packet) + 4 > MAX_BATCH_BYTES - 16:
-            yield join_batch(share) if len(share) > 1 else share[0]
-            share, size = [], 0
-        share.append(packet)
-        size += len(packet) + 4
-    if share:
-        yield join_batch(share) if len(share) > 1 else share[0]

@@ -32,11 +32,10 @@ class Flow:
     listings: int = 0
     """Heartbeats that still have to list it."""
 
-    def take(self) -> int:
-        """Return the next number."""
-        self.last += 1
+    def take(self, count: int = 1) -> None:
+        """Use the next *count* numbers."""
+        self.last += count
         self.listings = LISTED
-        return self.last
 
 
 class FlowTable:

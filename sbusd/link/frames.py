@@ -13,10 +13,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.protocol.credentials import is_credential_prefix
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import MAX_KEY_BYTES
-from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, parse_batch
+from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 MAX_FRAME_BYTES = 65_536
 """Largest body with more than one packet or line; a single packet can be as long as the bus permits."""
@@ -149,14 +150,6 @@ class Tail(NamedTuple):
     key: bytes
 
 
-class Message(NamedTuple):
-    """A message in a frame: *packet* is its MSG packet; *credentials* are those of its publisher at its host, or empty."""
-
-    key: bytes
-    packet: bytes
-    credentials: bytes
-
-
 def is_origins(segment: bytes) -> bool:
     """Return whether *segment* can name the origins of a line: a host, or the beginning of its name and a star."""
     return _ORIGINS.fullmatch(segment) is not None
@@ -179,43 +172,31 @@ def parse_head(line: bytes) -> Head:
     return kind(*numbers)
 
 
-def encode_message(message: Message) -> bytes:
-    """Return the bytes of one message in a frame, without its length."""
-    return b"%b%b\0%b" % (_FROM, message.credentials, message.packet) if message.credentials else message.packet
+def message_head(key: bytes, credentials: bytes) -> bytes:
+    """Return what precedes the payload of a message in a frame. *credentials* are those of its publisher at its host, or empty."""
+    return b"%b%b\0MSG %b\0" % (_FROM, credentials, key) if credentials else b"MSG %b\0" % key
 
 
-def join_body(packets: Iterable[bytes]) -> bytes:
-    """Return the body of a data frame."""
-    return b"".join([part for packet in packets for part in (len(packet).to_bytes(LENGTH_BYTES, "little"), packet)])
-
-
-def parse_messages(body: bytes, count: int) -> list[Message]:
-    """Return the *count* messages in the body of a data frame. Raises FrameError."""
+def parse_messages(body: bytes, count: int) -> list[MessageRun]:
+    """Return the *count* messages in the body of a data frame, whose senders are their credentials. Raises FrameError."""
     _check_size(body)
-    messages: list[Message] = []
+    runs: list[MessageRun] = []
+    found = 0
     try:
-        for packet in parse_batch(body, 0):
-            if len(messages) == count:
+        for run in message_runs(body, 0):
+            if not isinstance(run, MessageRun):
+                raise FrameError(f"malformed message {run[:64]!r}")
+            if run.sender and (len(run.sender) > MAX_CREDENTIALS_BYTES or not is_credential_prefix(run.sender)):
+                raise FrameError(f"malformed credentials {run.sender[:64]!r}")
+            found += run.messages
+            if found > count:
                 raise FrameError(f"more than {count} messages in a frame of {count}")
-            messages.append(_parse_message(packet))
+            runs.append(run)
     except ProtocolError as error:
         raise FrameError(str(error)) from None
-    if len(messages) != count:
-        raise FrameError(f"{len(messages)} messages in a frame of {count}")
-    return messages
-
-
-def _parse_message(packet: bytes) -> Message:
-    """Return the message in one packet of a frame."""
-    credentials = b""
-    if packet.startswith(_FROM):
-        credentials, _, packet = packet[len(_FROM) :].partition(b"\0")
-        if len(credentials) > MAX_CREDENTIALS_BYTES or not is_credential_prefix(credentials):
-            raise FrameError(f"malformed credentials {credentials[:64]!r}")
-    key, nul, _ = packet[4:].partition(b"\0")
-    if not nul or not packet.startswith(b"MSG "):
-        raise FrameError(f"malformed message {packet[:64]!r}")
-    return Message(key, packet, credentials)
+    if found != count:
+        raise FrameError(f"{found} messages in a frame of {count}")
+    return runs
 
 
 def encode_line(line: Line, wanted: bool) -> bytes:

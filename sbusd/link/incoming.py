@@ -8,12 +8,13 @@ from typing import Protocol
 
 from sbusd.link.counters import HostCounters
 from sbusd.link.flows import LISTED, MAX_FLOWS
-from sbusd.link.frames import Data, Line, Message, Tail
+from sbusd.link.frames import Data, Line, Tail
 from sbusd.link.local_interest import HOSTED_HEAD
+from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.outgoing import is_secret
 from sbusd.link.rules import Rules
 from sbusd.protocol.keys import MAX_KEY_BYTES
-from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 MAX_COUNT = 0xFFFF_FFFF
 """Largest number of lost messages that is believed. Beyond it the number is unknown."""
@@ -25,8 +26,8 @@ MAX_PENDING = 65_536
 class Deliver(Protocol):
     """Where messages and losses go, in order."""
 
-    def publish(self, packets: list[bytes]) -> None:
-        """Publish packets on the local bus."""
+    def publish(self, body: bytes, count: int) -> None:
+        """Publish *count* packets, each after its length, on the local bus."""
 
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         """Report *count* lost messages, or an unknown number (0), to the clients that need one of *lines*."""
@@ -51,6 +52,7 @@ class Incoming:
         self._matching = matching
         self._deliver = deliver
         self._counters = counters
+        self._batch = _Batch(deliver, counters)
         self._head = HOSTED_HEAD + origin.encode("ascii") + b"/"
         self._flows: dict[int, _Flow] = {}
         self._floor = 0
@@ -80,37 +82,38 @@ class Incoming:
             self._counters.unknown_losses += 1
             self._deliver.report_lost(lines, 0)
 
-    def data(self, head: Data, messages: list[Message], *, direct: bool) -> None:
+    def data(self, head: Data, runs: list[MessageRun], *, direct: bool) -> None:
         """Handle a frame. *direct*: it came for this host alone, so private messages are allowed in it."""
         self._counters.frames += 1
-        flow = self._flow(head.flow, b"!/cred/" if is_secret(messages[0].key) else messages[0].key)
+        flow = self._flow(head.flow, b"!/cred/" if is_secret(runs[0].key) else runs[0].key)
         end = head.number + head.messages - 1
         if flow is None or not head.number or end <= flow.last:
             self._counters.duplicates += head.messages
             return
-        fresh = messages[max(0, flow.last + 1 - head.number) :]
-        self._counters.duplicates += head.messages - len(fresh)
+        repeated = max(0, flow.last + 1 - head.number)
+        self._counters.duplicates += repeated
         self._advance(head.flow, flow, head.number - 1)
         flow.last = end
-        packets: list[bytes] = []
-        size = 0
-        for message in fresh:
-            packet = self._packet(message, direct)
-            if packet is None:
+        for run in _without_first(runs, repeated):
+            self._pass_on(head.flow, flow, run, direct=direct)
+        self._batch.publish()
+
+    def _pass_on(self, number: int, flow: _Flow, run: MessageRun, *, direct: bool) -> None:
+        """Publish messages, and report those that are too long here: their heads are longer than at their origin."""
+        head = self._local_head(run, direct=direct)
+        if head is None:
+            return
+        if head and len(head) + run.longest <= MAX_PACKET_BYTES:
+            self._batch.add(RunReader(run, head))
+            return
+        for single in run.singles():
+            if head and len(head) + single.longest <= MAX_PACKET_BYTES:
+                self._batch.add(RunReader(single, head))
                 continue
-            if not packet or len(packet) > MAX_PACKET_BYTES:
-                # Its head here is longer than at its origin.
-                self._publish(packets)
-                packets, size = [], 0
-                self._counters.too_long += 1
-                self._lose(head.flow, flow, 1)
-                continue
-            if packets and size + len(packet) > MAX_BATCH_BYTES:
-                self._publish(packets)
-                packets, size = [], 0
-            packets.append(packet)
-            size += len(packet) + 4
-        self._publish(packets)
+            # The notice comes between the messages before and after the lost one.
+            self._batch.publish()
+            self._counters.too_long += 1
+            self._lose(number, flow, 1)
 
     def heartbeat(self, beat: int, losses: int, floor: int, tails: Iterator[Tail]) -> None:
         """Handle a heartbeat for all hosts."""
@@ -209,30 +212,66 @@ class Incoming:
             self._counters.lost += count
             self._deliver.report_lost(lines, count)
 
-    def _publish(self, packets: list[bytes]) -> None:
-        if packets:
-            self._counters.messages += len(packets)
-            self._counters.bytes += sum(map(len, packets))
-            self._deliver.publish(packets)
-
-    def _packet(self, message: Message, direct: bool) -> bytes | None:
-        """Return the packet for the local bus, None if the rules do not let it in, or nothing if its key is too long."""
-        key = message.key
+    def _local_head(self, run: MessageRun, *, direct: bool) -> bytes | None:
+        """Return what precedes the payloads on the local bus, None if the rules do not let them in, or nothing if the key is too long."""
+        key = run.key
         if key.startswith(b"!/"):
             own = bool(self._rules.secret_head) and key.startswith(self._rules.secret_head)
             if not direct or own or not self._rules.exchanges_secrets(self._origin) or not is_secret(key):
-                self._counters.refused_secrets += 1
+                self._counters.refused_secrets += run.messages
                 return None
             local = key
         else:
             rule = self._rules.import_of(self._origin, key)
             if rule is None:
-                self._counters.refused_by_import += 1
+                self._counters.refused_by_import += run.messages
                 return None
             local = key if rule.shared else self._head + key
         if len(local) > MAX_KEY_BYTES:
             return b""
-        packet = b"MSG " + local + message.packet[4 + len(key) :]
-        if not message.credentials:
-            return packet
-        return b"CMSG !/from/!/host/%b/%b\0%b" % (self._origin.encode("ascii"), message.credentials, packet)
+        if not run.sender:
+            return b"MSG %b\0" % local
+        return b"CMSG !/from/!/host/%b/%b\0MSG %b\0" % (self._origin.encode("ascii"), run.sender, local)
+
+
+class _Batch:
+    """Packets for the local bus, which are published together, and counted."""
+
+    def __init__(self, deliver: Deliver, counters: HostCounters) -> None:
+        self._deliver = deliver
+        self._counters = counters
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._count = 0
+
+    def add(self, messages: RunReader) -> None:
+        """Add messages, and publish what is full."""
+        while messages.left:
+            body, count = messages.take(MAX_BATCH_BYTES - len(BATCH_HEAD) - self._size, is_first=not self._count)
+            if not count:
+                self.publish()
+                continue
+            self._parts.append(body)
+            self._size += len(body)
+            self._count += count
+
+    def publish(self) -> None:
+        """Publish what was added."""
+        if self._count:
+            body, count = b"".join(self._parts), self._count
+            self._parts, self._size, self._count = [], 0, 0
+            self._counters.messages += count
+            self._counters.bytes += len(body) - count * LENGTH_BYTES
+            self._deliver.publish(body, count)
+
+
+def _without_first(runs: Iterable[MessageRun], count: int) -> Iterator[MessageRun]:
+    """Yield *runs* without their first *count* messages."""
+    for run in runs:
+        if count >= run.messages:
+            count -= run.messages
+        elif count:
+            yield run.without_first(count)
+            count = 0
+        else:
+            yield run

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sbusd.link.counters import LinkCounters
 from sbusd.link.flows import Flow, FlowTable
-from sbusd.link.frames import MAX_CREDENTIALS_BYTES, MAX_FRAME_BYTES, Data, Message, encode_head, encode_message, join_body
+from sbusd.link.frames import MAX_CREDENTIALS_BYTES, MAX_FRAME_BYTES, Data, encode_head, message_head
+from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.ports import Network
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Export, Rules
@@ -15,7 +16,6 @@ from sbusd.link.spool import Frame, Spool
 from sbusd.link.subjects import Subjects
 from sbusd.protocol.credentials import is_credential_prefix
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
-from sbusd.protocol.packets import LENGTH_BYTES
 
 MAX_ROUTE_BYTES = 1 << 20
 """Bytes of keys whose flows are remembered."""
@@ -43,12 +43,13 @@ class _Rate:
 
 @dataclass(slots=True)
 class _OpenFrame:
-    """A frame that can get further messages of its flow with the same subject."""
+    """A frame that can get further messages of its flow with the same subject. *number* is that of its first message."""
 
     flow: Flow
     subject: str
     number: int
-    packets: list[bytes]
+    messages: int = 0
+    parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
@@ -92,30 +93,31 @@ class Outgoing:
         """Bytes that wait for the network."""
         return self._spool.bytes
 
-    def send(self, key: bytes, packet: bytes, credentials: bytes, now: float) -> None:
-        """Put the MSG *packet* into frames for all hosts that want it; *now* is in seconds."""
-        if self._rules.secret_head and key.startswith(self._rules.secret_head):
-            self._send_secret(key, packet, credentials)
+    def send(self, run: MessageRun, now: float) -> None:
+        """Put messages, whose sender is their credentials, into frames for all hosts that want them; *now* is in seconds."""
+        if self._rules.secret_head and run.key.startswith(self._rules.secret_head):
+            self._send_secret(run)
             return
-        export, subject, flows = self._route(key)
+        export, subject, flows = self._route(run.key)
         if export is None:
-            self._counters.not_exported += 1
+            self._counters.not_exported += run.messages
             return
         if not flows:
-            self._counters.not_wanted += 1
+            self._counters.not_wanted += run.messages
             return
         rate = self._rates.get(id(export))
-        if len(packet) - len(key) - 5 > export.max_payload:
-            self._counters.too_long += 1
-            self._skip(flows)
-        elif rate is not None and not rate.take(now):
-            self._counters.over_rate += 1
-            self._skip(flows)
-        else:
-            self._counters.messages += 1
-            encoded = _encoded(key, packet, credentials)
-            for flow in flows:
-                self._append(flow, subject if flow.target is None else self._subjects.direct(flow.target), encoded)
+        if rate is None and run.longest <= export.max_payload:
+            self._number(run, subject, flows)
+            return
+        for single in run.singles():
+            if single.longest > export.max_payload:
+                self._counters.too_long += 1
+                self._skip(flows)
+            elif rate is not None and not rate.take(now):
+                self._counters.over_rate += 1
+                self._skip(flows)
+            else:
+                self._number(single, subject, flows)
 
     def flush(self) -> None:
         """Send all frames, or spool them while the network is away."""
@@ -153,16 +155,23 @@ class Outgoing:
         self._routes_bytes += len(key) + 512
         return self._routes[key]
 
-    def _send_secret(self, key: bytes, packet: bytes, credentials: bytes) -> None:
-        """Send the private message within *key* to the one host that it names."""
-        name, _, inner = key[len(self._rules.secret_head) :].partition(b"/")
+    def _send_secret(self, run: MessageRun) -> None:
+        """Send private messages within the key of *run* to the one host that it names."""
+        name, _, inner = run.key[len(self._rules.secret_head) :].partition(b"/")
         target = name.decode("ascii", "replace")
         if not (self._is_present(target) and self._rules.exchanges_secrets(target) and is_secret(inner)):
-            self._counters.refused_secrets += 1
+            self._counters.refused_secrets += run.messages
             return
-        self._counters.messages += 1
+        self._counters.messages += run.messages
         flow = self.flows.find(target, [], b"!/cred/")
-        self._append(flow, self._subjects.direct(target), _encoded(inner, b"MSG %b%b" % (inner, packet[4 + len(key) :]), credentials))
+        self._append(flow, self._subjects.direct(target), RunReader(run, _head(inner, run.sender)))
+
+    def _number(self, run: MessageRun, subject: str, flows: list[Flow]) -> None:
+        """Put messages into frames of all *flows*."""
+        self._counters.messages += run.messages
+        head = _head(run.key, run.sender)
+        for flow in flows:
+            self._append(flow, subject if flow.target is None else self._subjects.direct(flow.target), RunReader(run, head))
 
     def _skip(self, flows: list[Flow]) -> None:
         for flow in flows:
@@ -171,25 +180,30 @@ class Outgoing:
             flow.take()
             self.flows.mark(flow)
 
-    def _append(self, flow: Flow, subject: str, packet: bytes) -> None:
-        frame = self._open.get(flow.number)
-        size = len(packet) + LENGTH_BYTES
-        if frame is not None and (frame.subject != subject or frame.size + size > MAX_FRAME_BYTES):
-            self._close(flow.number)
-            frame = None
-        number = flow.take()
-        self.flows.mark(flow)
-        if frame is None:
-            frame = self._open[flow.number] = _OpenFrame(flow, subject, number, [])
-        frame.packets.append(packet)
-        frame.size += size
+    def _append(self, flow: Flow, subject: str, messages: RunReader) -> None:
+        while messages.left:
+            frame = self._open.get(flow.number)
+            if frame is not None and frame.subject != subject:
+                self._close(flow.number)
+                frame = None
+            if frame is None:
+                frame = self._open[flow.number] = _OpenFrame(flow, subject, flow.last + 1)
+            body, count = messages.take(MAX_FRAME_BYTES - frame.size, is_first=not frame.messages)
+            if not count:
+                self._close(flow.number)
+                continue
+            frame.parts.append(body)
+            frame.size += len(body)
+            frame.messages += count
+            flow.take(count)
+            self.flows.mark(flow)
 
     def _close(self, number: int) -> None:
         frame = self._open.pop(number, None)
         if frame is None:
             return
-        head = encode_head(Data(self._epoch, number, frame.number, len(frame.packets)))
-        ready = Frame(frame.subject, head, join_body(frame.packets), len(frame.packets))
+        head = encode_head(Data(self._epoch, number, frame.number, frame.messages))
+        ready = Frame(frame.subject, head, b"".join(frame.parts), frame.messages)
         if self._connected:
             self._publish(ready)
         else:
@@ -207,7 +221,7 @@ def is_secret(key: bytes) -> bool:
     return key.startswith(SECRET_HEAD) and _KEYS.is_publishable(key)
 
 
-def _encoded(key: bytes, packet: bytes, credentials: bytes) -> bytes:
-    """Return a message for a frame; credentials that other hosts would not accept are left out."""
+def _head(key: bytes, credentials: bytes) -> bytes:
+    """Return what precedes each payload in a frame; credentials that other hosts would not accept are left out."""
     valid = len(credentials) <= MAX_CREDENTIALS_BYTES and is_credential_prefix(credentials)
-    return encode_message(Message(key, packet, credentials if valid else b""))
+    return message_head(key, credentials if valid else b"")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sbusd.link.message_runs import MessageRun
+
 
 class Network(Protocol):
     """Carries bodies to subjects. Only called between `NetworkEvents.connected` and `NetworkEvents.disconnected`."""
@@ -56,8 +58,8 @@ class LocalBus(Protocol):
     def acknowledge(self, number: int) -> None:
         """Ask for `LocalBusEvents.acknowledged` once the bus has processed everything sent before."""
 
-    def publish(self, packets: Sequence[bytes]) -> None:
-        """Send packets as one batch: MSG packets, or control packets that vouch for one."""
+    def publish(self, body: bytes, count: int) -> None:
+        """Send *count* packets, each after its length, as one batch: MSG packets, or control packets that vouch for one."""
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
         """Report *count* lost messages to each client that stores exactly one of these patterns; 0: an unknown number."""
@@ -66,8 +68,8 @@ class LocalBus(Protocol):
 class LocalBusEvents(Protocol):
     """What happens on the bus of this machine, in order."""
 
-    def message(self, key: bytes, packet: bytes, sender_id: int, credentials: bytes) -> None:
-        """A MSG packet came that one of the stored patterns matches. *credentials*: of its publisher, as a key, or empty."""
+    def messages(self, run: MessageRun) -> None:
+        """Messages came that one of the stored patterns matches. Their sender is the credentials of the publisher, as a key, or empty."""
 
     def subscribed(self, client_id: int, pattern: bytes) -> None:
         """Another client has stored a pattern that it did not have; further instances are not reported."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from sbusd.link.administration import Administration
 from sbusd.link.bus import BusConnection
 from sbusd.link.events import Event, Events
+from sbusd.link.message_runs import MessageRun
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.stall import Writable
 from sbusd.link.ports import Network, NetworkEvents
@@ -79,9 +80,9 @@ class ScheduledSession(Session):
         super().barrier_passed(number)
         self.schedule()
 
-    def message(self, key: bytes, packet: bytes, sender_id: int, credentials: bytes) -> None:
+    def messages(self, run: MessageRun) -> None:
         """Note the event, and schedule a tick."""
-        super().message(key, packet, sender_id, credentials)
+        super().messages(run)
         self.schedule()
 
     def subscribed(self, client_id: int, pattern: bytes) -> None:

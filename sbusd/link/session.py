@@ -31,6 +31,7 @@ from sbusd.link.frames import (
 from sbusd.link.incoming import Incoming
 from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
 from sbusd.link.local_interest import LocalInterest
+from sbusd.link.message_runs import MessageRun
 from sbusd.link.outgoing import Outgoing
 from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
 from sbusd.link.ports import LocalBus, Network
@@ -213,10 +214,9 @@ class Session:
 
     # Events of the local bus.
 
-    def message(self, key: bytes, packet: bytes, sender_id: int, credentials: bytes) -> None:
-        """Put a message of a local client into frames for the hosts that want it."""
-        del sender_id
-        self._outgoing.send(key, packet, credentials, self._now)
+    def messages(self, run: MessageRun) -> None:
+        """Put messages of a local client into frames for the hosts that want them."""
+        self._outgoing.send(run, self._now)
 
     def subscribed(self, client_id: int, pattern: bytes) -> None:
         """Note a pattern of a local client, and announce it soon."""
@@ -265,9 +265,9 @@ class Session:
 
     # Inside.
 
-    def publish(self, packets: list[bytes]) -> None:
-        """Publish packets of other hosts on the local bus."""
-        self._bus.publish(packets)
+    def publish(self, body: bytes, count: int) -> None:
+        """Publish *count* packets of other hosts, each after its length, on the local bus."""
+        self._bus.publish(body, count)
 
     def report_lost(self, origin: str, lines: Iterable[Line], count: int) -> None:
         """Report a loss of messages of *origin* to the local clients that need one of *lines*."""
@@ -421,9 +421,9 @@ class _Deliver:
     session: Session
     origin: str
 
-    def publish(self, packets: list[bytes]) -> None:
-        """Publish packets on the local bus."""
-        self.session.publish(packets)
+    def publish(self, body: bytes, count: int) -> None:
+        """Publish *count* packets, each after its length, on the local bus."""
+        self.session.publish(body, count)
 
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         """Report a loss to the local clients that need one of *lines*."""

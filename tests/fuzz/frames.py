@@ -15,14 +15,14 @@ from sbusd.link.frames import (
     Tails,
     encode_head,
     encode_line,
-    encode_message,
     encode_tail,
-    join_body,
+    message_head,
     parse_head,
     parse_lines,
     parse_messages,
     parse_tails,
 )
+from sbusd.link.message_runs import RunReader
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.keys import KeySpace
@@ -88,7 +88,8 @@ def _encoded_again(head: Head, body: bytes) -> bytes | None:
     """Return *body*, parsed and encoded; None if frames with this head have none. Raises FrameError."""
     match head:
         case Data() if head.messages <= len(body):
-            return join_body(encode_message(each) for each in parse_messages(body, head.messages))
+            runs = parse_messages(body, head.messages)
+            return b"".join(RunReader(each, message_head(each.key, each.sender)).take(len(body), is_first=True)[0] for each in runs)
         case Changes() | Snapshot():
             return b"".join(encode_line(each, wanted) for each, wanted in parse_lines(body))
         case Heartbeat() | Tails():

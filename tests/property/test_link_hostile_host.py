@@ -15,19 +15,18 @@ from sbusd.link.frames import (
     Head,
     Heartbeat,
     Line,
-    Message,
     Request,
     Snapshot,
     Tail,
     Tails,
     encode_head,
     encode_line,
-    encode_message,
     encode_tail,
-    join_body,
+    message_head,
 )
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
+from tests.support.link_bodies import join_body
 from tests.support.link_recorders import RecordedBus, RecordedNetwork
 
 RULES = Rules(
@@ -66,7 +65,7 @@ class _Link:
         self.session.received(subject, head if isinstance(head, bytes) else encode_head(head), body)
 
     def data(self, flow: int, number: int, *keys: bytes, origin: str = "evil", kind: str = "m", credentials: bytes = b"") -> None:
-        packets = [encode_message(Message(key, b"MSG %b\0x" % key, credentials)) for key in keys]
+        packets = [message_head(key, credentials) + b"x" for key in keys]
         self.receive(kind, Data(1, flow, number, len(keys)), join_body(packets), origin)
 
     @property

@@ -193,7 +193,8 @@ def test_a_host_that_joins_late_counts_every_loss_from_then_on(drop: float) -> N
     world.run(3)
     world.spared = {"h"}
     world.drop = drop
-    history.publish("a", b"net/x", 40)
+    for _ in range(40):
+        history.publish("a", b"net/x")
     world.run(1)
     _settle(world)
     assert history.check() > 0

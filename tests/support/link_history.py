@@ -34,9 +34,9 @@ class History:
 
     def publish(self, origin: str, key: bytes, count: int = 1) -> None:
         """Publish *count* messages, each with a number of its own as payload."""
-        for _ in range(count):
-            self._numbers += 1
-            self.world.hosts[origin].message(key, b"%d" % self._numbers)
+        numbers = range(self._numbers + 1, self._numbers + count + 1)
+        self._numbers += count
+        self.world.hosts[origin].messages(key, [b"%d" % number for number in numbers])
 
     def subscribe(self, host: str, *patterns: bytes, is_static: bool = False) -> int:
         """Subscribe a new client; it counts from the moment at which the live hosts have confirmed it. Return its number."""

@@ -16,6 +16,8 @@ from functools import partial
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.keys import pattern_matches
+from sbusd.protocol.packets import MAX_PACKET_BYTES, parse_batch
+from tests.support.link_bodies import run_of
 
 OPEN = Rules("R", "a", (Export(b"net/"), Export(b"only/", frozenset({"b"}))), (Import(b""),))
 """Rules that let out ``net/`` to all hosts and ``only/`` to the host b."""
@@ -116,11 +118,16 @@ class Host:
 
     def message(self, key: bytes, payload: bytes = b"", credentials: bytes = b"") -> None:
         """Publish a message of a local client."""
-        self.published.append((self.world.now, key, payload))
-        self._route(key, payload, b"")
+        self.messages(key, [payload], credentials)
+
+    def messages(self, key: bytes, payloads: Sequence[bytes], credentials: bytes = b"") -> None:
+        """Publish messages of a local client, which reach the link as one run."""
+        for payload in payloads:
+            self.published.append((self.world.now, key, payload))
+            self._route(key, payload, b"")
         if any(pattern_matches(pattern, key) for pattern in self.bus.stored):
-            packet = b"MSG %b\0%b" % (key, payload)
-            self.bus.report(lambda: self.session.message(key, packet, 9, credentials))
+            run = run_of(key, *payloads, credentials=credentials)
+            self.bus.report(lambda: self.session.messages(run))
 
     def cut(self, seconds: float, noticed: float) -> None:
         """Cut the host off; its link notices after *noticed* seconds, if it still is."""
@@ -268,9 +275,11 @@ class BusOfHost:
         """Answer once everything before is processed."""
         self._send(lambda: self.report(lambda: self._host.session.acknowledged(number)))
 
-    def publish(self, packets: Sequence[bytes]) -> None:
+    def publish(self, body: bytes, count: int) -> None:
         """Route packets of other hosts."""
-        assert sum(map(len, packets)) <= 409_600
+        packets = list(parse_batch(body, 0))
+        assert len(packets) == count
+        assert len(body) <= MAX_PACKET_BYTES
         self._send(lambda: self._host.route_packets(packets))
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from sbusd.protocol.packets import parse_batch
+
 
 class RecordedNetwork:
     """`Network`: keeps frames and subscriptions."""
@@ -52,9 +54,11 @@ class RecordedBus:
     def acknowledge(self, number: int) -> None:
         self.acknowledgements.append(number)
 
-    def publish(self, packets: Sequence[bytes]) -> None:
+    def publish(self, body: bytes, count: int) -> None:
+        packets = list(parse_batch(body, 0))
+        assert len(packets) == count
         self.packets += packets
-        self.events += ["packet"] * len(packets)
+        self.events += ["packet"] * count
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
         self.losses.append((tuple(patterns), count))

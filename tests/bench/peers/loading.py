@@ -129,7 +129,8 @@ class PythonLoad:
     @contextlib.contextmanager
     def _program(self, client: str, role: str, daemon: Running, amount: float = 0) -> Iterator[subprocess.Popen[str]]:
         """Run a client program in *role*; it is killed at the end, because a publisher repeats its end message forever."""
-        command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, daemon.drain if role == "receive" and daemon.drain else daemon.address, str(amount)]
+        address = daemon.drain if role == "receive" and daemon.drain else daemon.address
+        command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, address, str(amount)]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         ) as process:

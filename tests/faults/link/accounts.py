@@ -130,7 +130,7 @@ class Accounts:
             name, number = item
             series = self.series.get(name)
             if series is None or not 0 < number <= series.sent or not receiver.wants(series, number):
-                raise LossError(f"{where}: received {item}, which it does not want or nobody published")
+                raise LossError(f"{where}: received {item}, which it does not want, or that was not published")
             before = last.get((name, number % len(KEYS)), 0)
             if number <= before:
                 raise LossError(

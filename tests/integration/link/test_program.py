@@ -235,7 +235,7 @@ def test_a_user_cannot_occupy_the_commands(by_nats: Pair, stack: ExitStack, firs
 
 
 def test_only_what_is_wanted_elsewhere_crosses(by_nats: Pair, realm: Realm, stack: ExitStack) -> None:
-    """Counted by the server: a message without a subscription would be counted as received, and delivered to nobody."""
+    """Counted by the server: a message without a subscription would be counted as received, and not as delivered."""
     realm.server.kill()
     monitor = f"127.0.0.1:{free_port()}"
     realm.replace_configuration(lambda text: f'{text}\nhttp: "{monitor}"\n')
@@ -246,7 +246,7 @@ def test_only_what_is_wanted_elsewhere_crosses(by_nats: Pair, realm: Realm, stac
     by_nats.beta.synchronize()
     before, payload = traffic_of(monitor), bytes(1_000)
     for _ in range(UNWANTED):
-        publisher.publish("net/link/eth1", payload)  # exported, and wanted by nobody
+        publisher.publish("net/link/eth1", payload)  # exported, and not wanted
     for _ in range(WANTED):
         publisher.publish("net/link/eth0", payload)
     for _ in range(WANTED):

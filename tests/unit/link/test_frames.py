@@ -10,19 +10,18 @@ from sbusd.link.frames import (
     FrameError,
     Heartbeat,
     Line,
-    Message,
     Tail,
     chunks,
     encode_head,
     encode_line,
-    encode_message,
     encode_tail,
-    join_body,
+    message_head,
     parse_head,
     parse_lines,
     parse_messages,
     parse_tails,
 )
+from tests.support.link_bodies import join_body
 
 
 def test_a_head_is_one_short_line() -> None:
@@ -52,8 +51,10 @@ def test_another_head_is_an_error(line: bytes) -> None:
 
 
 def test_messages_with_and_without_credentials_are_parsed() -> None:
-    messages = [Message(b"a", b"MSG a\0x\0y", b"!/cred/1/2/3"), Message(b"", b"MSG \0", b"")]
-    assert parse_messages(join_body(map(encode_message, messages)), 2) == messages
+    body = join_body([message_head(b"a", b"!/cred/1/2/3") + b"x\0y", message_head(b"", b""), message_head(b"", b"") + b"z"])
+    first, second = parse_messages(body, 3)
+    assert (first.key, first.sender, first.messages, first.longest) == (b"a", b"!/cred/1/2/3", 1, 3)
+    assert (second.key, second.sender, second.messages, second.longest) == (b"", b"", 2, 1)
 
 
 def test_lines_and_tails_are_parsed() -> None:

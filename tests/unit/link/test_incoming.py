@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from sbusd.link import incoming
 from sbusd.link.counters import HostCounters
-from sbusd.link.frames import Data, Line, Message, Tail
+from sbusd.link.frames import Data, Line, Tail
 from sbusd.link.incoming import Incoming
 from sbusd.link.rules import Import, Rules
-from sbusd.protocol.packets import MAX_BATCH_BYTES
+from sbusd.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES, parse_batch
+from tests.support.link_bodies import run_of
 
 LINE = Line(b"a", b"net/")
 
@@ -19,8 +20,10 @@ class _Deliveries:
         self.events: list[bytes | int] = []
         self.batches = 0
 
-    def publish(self, packets: list[bytes]) -> None:
-        assert sum(map(len, packets)) <= MAX_BATCH_BYTES
+    def publish(self, body: bytes, count: int) -> None:
+        assert len(BATCH_HEAD) + len(body) <= MAX_BATCH_BYTES
+        packets = list(parse_batch(body, 0))
+        assert len(packets) == count
         self.batches += 1
         self.events += [packet.partition(b"\0")[2][:8] for packet in packets]
 
@@ -40,7 +43,7 @@ def _incoming(served: bool = True) -> tuple[Incoming, _Deliveries, HostCounters]
 
 
 def _data(made: Incoming, flow: int, number: int, *payloads: bytes) -> None:
-    made.data(Data(1, flow, number, len(payloads)), [Message(b"net/x", b"MSG net/x\0" + each, b"") for each in payloads], direct=False)
+    made.data(Data(1, flow, number, len(payloads)), [run_of(b"net/x", *payloads)], direct=False)
 
 
 def test_what_is_repeated_is_dropped_also_a_part_of_a_frame() -> None:

@@ -19,8 +19,8 @@ RULES = Rules("R", "b", imports=(Import(b"", None),))
 class _Discard:
     """`Deliver` for hosts of which nothing arrives."""
 
-    def publish(self, packets: list[bytes]) -> None:
-        raise AssertionError(packets)
+    def publish(self, body: bytes, count: int) -> None:
+        raise AssertionError(body, count)
 
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         raise AssertionError(lines, count)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, encode_head, encode_line, join_body, parse_head
+from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, encode_head, encode_line, parse_head
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
+from tests.support.link_bodies import join_body, run_of
 from tests.support.link_recorders import RecordedBus, RecordedNetwork
 
 RULES = Rules("R", "a", (Export(b"net/"),), (Import(b""), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")
@@ -38,13 +39,13 @@ def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
 def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
     session, network, bus = _session()
     session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/x"), wanted=True))
-    session.message(b"net/x", b"MSG net/x\0early", 5, b"")
+    session.messages(run_of(b"net/x", b"early"))
     session.tick(0.1)
     assert (bus.patterns[b"net/x"], network.taken("A")) == (1, [])
     session.acknowledged(bus.acknowledgements[-1])
     (confirmation,) = network.taken("A")
     assert confirmation[:2] == ("s.R.x.b.a", encode_head(Applied(7, 1, 1, 1, 1, 0, 1)))
-    session.message(b"net/x", b"MSG net/x\0now", 5, b"!/cred/1/2/3")
+    session.messages(run_of(b"net/x", b"now", credentials=b"!/cred/1/2/3"))
     assert session.next_tick() == 0.1
     session.tick(0.1)
     assert network.taken("D") == [("s.R.m.a.net.x", b"D/7/1/1/1", join_body([b"CMSG !/from/!/cred/1/2/3\0MSG net/x\0now"]))]
@@ -57,8 +58,8 @@ def test_messages_of_a_subject_share_a_frame_of_at_most_64_kib() -> None:
     session.tick(0.1)
     session.acknowledged(bus.acknowledgements[-1])
     for _ in range(20):
-        session.message(b"net/x", b"MSG net/x\0" + bytes(10_000), 5, b"")
-    session.message(b"net/y", b"MSG net/y\0", 5, b"")
+        session.messages(run_of(b"net/x", bytes(10_000)))
+    session.messages(run_of(b"net/y", b""))
     session.tick(0.1)
     heads = [parse_head(head) for _, head, _ in network.taken("D")]
     assert heads == [Data(7, 1, 1, 6), Data(7, 1, 7, 6), Data(7, 1, 13, 6), Data(7, 1, 19, 2), Data(7, 1, 21, 1)]
@@ -69,8 +70,8 @@ def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> N
     assert bus.patterns == {b"!/cred//990//": 1}
     for target in (b"b", b"c", b"a", b"", b"b.b"):
         key = b"!/cred//990//%b/!/cred//1000//mail" % target
-        session.message(key, b"MSG %b\0hello" % key, 5, b"!/cred/1/1/1")
-    session.message(b"!/cred//990//b/net/x", b"MSG !/cred//990//b/net/x\0", 5, b"")
+        session.messages(run_of(key, b"hello", credentials=b"!/cred/1/1/1"))
+    session.messages(run_of(b"!/cred//990//b/net/x", b""))
     session.tick(0.1)
     body = join_body([b"CMSG !/from/!/cred/1/1/1\0MSG !/cred//1000//mail\0hello"])
     assert network.taken("D") == [("s.R.x.b.a", b"D/7/1/1/1", body)]
@@ -201,13 +202,13 @@ def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
     session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
     session.tick(0.1)
     session.acknowledged(bus.acknowledgements[-1])
-    session.message(b"net/y", b"MSG net/y\0other", 5, b"")
-    session.message(b"net/x", b"MSG net/x\0first", 5, b"")
+    session.messages(run_of(b"net/y", b"other"))
+    session.messages(run_of(b"net/x", b"first"))
     session.received("s.R.i.c", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
     session._receiver.begin()
     session.acknowledged(bus.acknowledgements[-1])
-    session.message(b"net/x", b"MSG net/x\0second", 5, b"")
-    session.message(b"net/y", b"MSG net/y\0third", 5, b"")
+    session.messages(run_of(b"net/x", b"second"))
+    session.messages(run_of(b"net/y", b"third"))
     session.tick(0.1)
     bodies = [body for _, _, body in network.taken("D")]
     assert bodies == [join_body([b"MSG net/%b" % rest]) for rest in (b"y\0other", b"x\0first", b"x\0second", b"y\0third")]

@@ -1,4 +1,4 @@
-"""What the accounts of linked hosts accept, and what they find."""
+"""Histories that the accounts of linked hosts accept or reject."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_complete_histories_are_accepted(items: list[tuple[str, int] | int], los
         ([("s", 6), 1, ("s", 3), ("s", 9)], "order"),
         ([1, ("s", 3), ("s", 9)], "no report after"),
         ([("s", 3), 0, ("s", 9)], "unknown loss without a reason"),
-        ([("s", 1), ("s", 3), ("s", 6), ("s", 9)], "does not want or nobody published"),
-        ([("s", 3), ("s", 6), ("s", 9), ("s", 12)], "does not want or nobody published"),
+        ([("s", 1), ("s", 3), ("s", 6), ("s", 9)], "does not want, or that was not published"),
+        ([("s", 3), ("s", 6), ("s", 9), ("s", 12)], "does not want, or that was not published"),
     ],
 )
 def test_wrong_histories_are_found(items: list[tuple[str, int] | int], says: str) -> None:

@@ -1,0 +1,22 @@
+"""Bodies of frames with messages, and runs of messages, for tests of the link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sbusd.link.frames import message_head
+from sbusd.link.message_runs import MessageRun, message_runs
+from sbusd.protocol.packets import LENGTH_BYTES
+
+
+def join_body(packets: Iterable[bytes]) -> bytes:
+    """Return the body of a frame with *packets*."""
+    return b"".join(len(packet).to_bytes(LENGTH_BYTES, "little") + packet for packet in packets)
+
+
+def run_of(key: bytes, *payloads: bytes, credentials: bytes = b"") -> MessageRun:
+    """Return the run of messages with *payloads*."""
+    head = message_head(key, credentials)
+    (run,) = message_runs(join_body(head + payload for payload in payloads), 0)
+    assert isinstance(run, MessageRun)
+    return run
