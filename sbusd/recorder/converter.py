@@ -116,22 +116,27 @@ class Converter:
 
     def _work(self) -> None:
         """Convert the oldest queued file, if there is one, and remove expired segments."""
-        try:
+        failure: OSError | None = None
+        for step in (self._convert_oldest, self._prune):  # the second also if the disk is full: expired segments make room
             try:
-                if self._files:
-                    path, size = self._files[0]
-                    self._convert(path)
-                    with self._changed:
-                        self._files.popleft()
-                        self._waiting_bytes -= size
-            finally:
-                self._prune()  # also if the disk is full: expired segments make room
-        except OSError as error:
-            self._failed(error)
+                step()
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            self._failed(failure)
             return
         if self._is_failing:
             self._is_failing = False
             self._journal.record(ARCHIVE_AGAIN)
+
+    def _convert_oldest(self) -> None:
+        """Convert the oldest queued file, if there is one. Raises OSError."""
+        if self._files:
+            path, size = self._files[0]
+            self._convert(path)
+            with self._changed:
+                self._files.popleft()
+                self._waiting_bytes -= size
 
     def _prune(self) -> None:
         """Remove expired segments, and log that. Raises OSError."""

@@ -125,6 +125,25 @@ def test_an_unwritable_archive_is_logged_once_and_retried(
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
 
 
+def test_a_defect_of_the_conversion_ends_it_although_the_archive_cannot_be_pruned(
+    tmp_path: Path, make: Callable[..., Converter], log: RecordedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("a defect")
+
+    def cannot(*_: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("sbusd.recorder.converter.write_segments", fail)
+    monkeypatch.setattr(Retention, "prune", cannot)
+    converter = make()
+    converter.submit(spooled(tmp_path, 1, 3))
+    converter.start()
+    assert not converter.close(30)
+    assert isinstance(converter.failure, LookupError)
+    assert log.records == []
+
+
 def test_the_oldest_segments_go_while_no_segment_can_be_written(
     tmp_path: Path, make: Callable[..., Converter], log: RecordedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
