@@ -9,7 +9,7 @@ process with such a descriptor cannot even exit.
 
 So Linux 6.16 and later can refuse the send (SO_PASSRIGHTS). On an earlier kernel each packet is first read with MSG_PEEK, which
 only duplicates references, and sets MSG_CTRUNC if there are any. Then only packets without descriptors are removed from the queue. A
-socket whose queue has descriptors is closed by a thread that may block, `sbusd.dataplane.closer`.
+socket whose queue has descriptors is closed by a thread that may block, `sbusd.dataplane.socket_closer`.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, errno

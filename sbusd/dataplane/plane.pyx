@@ -21,7 +21,7 @@ from sbusd.dataplane.sink cimport PythonSink
 
 import os
 
-from sbusd.dataplane.closer import Closer
+from sbusd.dataplane.socket_closer import Closer
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 

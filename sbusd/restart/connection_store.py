@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from sbusd.dataplane.closer import hang_up
+from sbusd.dataplane.socket_closer import hang_up
 from sbusd.systemd.fdstore import PAIRS
 
 MAX_IN_PACKET = 250

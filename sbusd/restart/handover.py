@@ -23,7 +23,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.durable_state import full_state
 from sbusd.broker.log import BusLog
-from sbusd.dataplane import closer
+from sbusd.dataplane import socket_closer
 from sbusd.protocol.errors import SbusError
 from sbusd.restart import restore
 from sbusd.restart.connection_store import ConnectionStore, close_stored
@@ -77,7 +77,7 @@ class Handover:
         """
         handover = cls(broker, journal, is_kept=fdstore.is_there(os.environ))
         if inherited.reexec is not None:
-            closer.resume(inherited.reexec.closing)
+            socket_closer.resume(inherited.reexec.closing)
         restored = None if inherited.is_empty else handover._restore_or_reject(inherited, progress)
         if restored is None:
             if handover._is_kept:
@@ -140,7 +140,7 @@ class Handover:
 
     def _execute(self, state_log: StateLog, reexec: ReexecState) -> None:
         """Replace this process by the same program. Raises OSError."""
-        closing = tuple(closer.identified([*self._broker.switch.closing(), *closer.waiting()]))
+        closing = tuple(socket_closer.identified([*self._broker.switch.closing(), *socket_closer.waiting()]))
         left = replace(reexec, state=state_log.file.fd, lot=tuple(state_log.store.descriptors), closing=closing)
         set_reexec_state(os.environ, left)
         folder = os.getcwd()

@@ -15,9 +15,9 @@ from sbusd.broker import durable_state, log_messages
 from sbusd.broker.broker import BrokerComponents
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
-from sbusd.dataplane.closer import hang_up
 from sbusd.dataplane.contract import HardMode, Order, SoftMode
 from sbusd.dataplane.peer import credentials_of
+from sbusd.dataplane.socket_closer import hang_up
 from sbusd.dataplane.switch_state import Queue
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials

@@ -16,7 +16,7 @@ from types import FrameType
 
 import pytest
 
-from sbusd.dataplane import closer
+from sbusd.dataplane import socket_closer
 from sbusd.dataplane.contract import Refusal
 from tests.support.lingering import pass_on
 from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
@@ -233,13 +233,13 @@ def test_no_connection_is_accepted_while_too_many_sockets_are_closing(listening:
         may_close.wait()
         os.close(fd)
 
-    monkeypatch.setattr(closer, "_close", close_later)
+    monkeypatch.setattr(socket_closer, "_close", close_later)
     try:
         # A second time, after connections were accepted: one socket more must be noticed.
         for _ in range(2):
             leave_descriptor_unread(harness)
             with monkeypatch.context() as patch:
-                patch.setattr(closer, "CROWD", len(harness.switch.closing()))
+                patch.setattr(socket_closer, "CROWD", len(harness.switch.closing()))
                 listening.connect()
                 harness.switch.turn(0)
                 assert harness.events[-1] == ("accept failed", errno.EBUSY)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from sbusd.dataplane import ancillary, closer
+from sbusd.dataplane import ancillary, socket_closer
 from sbusd.dataplane.contract import End
 from tests.support.kernels import refuses_descriptors
 from tests.support.lingering import pass_on
@@ -94,7 +94,7 @@ def test_a_socket_without_an_owner_is_closed_by_the_thread_too() -> None:
         pass_on(mine, b"x", writer)
         os.close(writer)
         assert ancillary.has_waiting(theirs.fileno())
-        closer.hang_up(theirs.detach())
+        socket_closer.hang_up(theirs.detach())
         assert mine.recv(1) == b""
         assert os.read(reader, 1) == b""
     os.close(reader)

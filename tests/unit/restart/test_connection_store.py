@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.dataplane.closer import hang_up
+from sbusd.dataplane.socket_closer import hang_up
 from sbusd.restart import connection_store as parking
 from sbusd.restart.connection_store import ConnectionStore, close_stored
 
