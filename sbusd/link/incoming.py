@@ -32,6 +32,9 @@ class Deliver(Protocol):
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         """Report *count* lost messages, or an unknown number (0), to the clients that need one of *lines*."""
 
+    def subscriptions(self) -> int:
+        """Return a number that is greater after a local client has subscribed."""
+
 
 @dataclass(slots=True)
 class _Flow:
@@ -62,6 +65,9 @@ class Incoming:
         """Missing messages by flow, for lines of which it is unknown whether the flow includes them."""
         self._pending_count = 0
         self._pending_overflow = False
+        self._unknown: set[Line] = set()
+        """Lines with a report of an unknown loss, and nothing published after it."""
+        self._unknown_subscriptions = 0
         self.served: dict[Line, int] = {}
         """Lines that the host has confirmed, with the first flow that includes each."""
 
@@ -76,9 +82,17 @@ class Incoming:
         self._floor = self._losses = 0
 
     def report_unknown(self, lines: Iterable[Line]) -> None:
-        """Report that an unknown number of messages for *lines* may be missing."""
-        lines = list(lines)
+        """Report that an unknown number of messages for *lines* may be missing, unless the last report says the same to the same clients.
+
+        A host that was away causes several: it was silent, it does not know this host any more, and its heartbeats have gaps.
+        """
+        subscriptions = self._deliver.subscriptions()
+        if subscriptions != self._unknown_subscriptions:
+            self._unknown.clear()
+            self._unknown_subscriptions = subscriptions
+        lines = [line for line in lines if line not in self._unknown]
         if lines:
+            self._unknown.update(lines)
             self._counters.unknown_losses += 1
             self._deliver.report_lost(lines, 0)
 
@@ -94,6 +108,7 @@ class Incoming:
         self._counters.duplicates += repeated
         self._advance(head.flow, flow, head.number - 1)
         flow.last = end
+        self._unknown.clear()
         for run in _without_first(runs, repeated):
             self._pass_on(head.flow, flow, run, direct=direct)
         self._batch.publish()
@@ -154,6 +169,7 @@ class Incoming:
     def withdrawn(self, line: Line) -> None:
         """Note that nothing more is wanted for *line*."""
         self.served.pop(line, None)
+        self._unknown.discard(line)
         self._forget_pending(line)
 
     def _forget_pending(self, line: Line) -> dict[int, int]:

@@ -40,6 +40,8 @@ class LocalInterest:
         self._by_line: dict[Line, set[bytes]] = {}
         self._ending: set[bytes] = set()
         self._bytes = 0
+        self.additions = 0
+        """How many patterns of clients were added."""
         self.is_inheriting = True
         """Whether reported patterns are those that clients had before."""
         self.changed: set[Line] = set()
@@ -65,6 +67,7 @@ class LocalInterest:
             for line in lines:
                 self._by_line.setdefault(line, set()).add(pattern)
                 self.changed.add(line)
+        self.additions += 1
         entry.clients.add(client)
         entry.until = None
         self._ending.discard(pattern)

@@ -160,6 +160,11 @@ class Session:
         ]
 
     @property
+    def subscriptions(self) -> int:
+        """How many patterns of local clients were added."""
+        return self._local.additions
+
+    @property
     def spooled_bytes(self) -> int:
         """Bytes that wait for the network."""
         return self._outgoing.spooled_bytes
@@ -428,6 +433,10 @@ class _Deliver:
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         """Report a loss to the local clients that need one of *lines*."""
         self.session.report_lost(self.origin, lines, count)
+
+    def subscriptions(self) -> int:
+        """Return a number that is greater after a local client has subscribed."""
+        return self.session.subscriptions
 
 
 def _parse_head(kind: str, line: bytes) -> Head:

@@ -19,6 +19,7 @@ class _Deliveries:
     def __init__(self) -> None:
         self.events: list[bytes | int] = []
         self.batches = 0
+        self.clients = 1
 
     def publish(self, body: bytes, count: int) -> None:
         assert len(BATCH_HEAD) + len(body) <= MAX_BATCH_BYTES
@@ -30,6 +31,9 @@ class _Deliveries:
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         assert list(lines) == [LINE]
         self.events.append(count)
+
+    def subscriptions(self) -> int:
+        return self.clients
 
 
 def _incoming(served: bool = True) -> tuple[Incoming, _Deliveries, HostCounters]:
@@ -77,9 +81,10 @@ def test_more_missed_heartbeats_than_list_a_flow_are_an_unknown_loss() -> None:
     assert deliveries.events == []
     made.heartbeat(8, 0, 1, iter(()))
     assert deliveries.events == [0]
+    _data(made, 1, 1, b"1")
     made.tails("direct", 20, iter(()), first=20)
     made.tails("direct", 24, iter(()), first=20)
-    assert deliveries.events == [0, 0]
+    assert deliveries.events == [0, b"1", 0]
 
 
 def test_a_flow_below_the_floor_has_ended() -> None:
@@ -104,6 +109,24 @@ def test_gaps_for_unconfirmed_lines_are_bounded(monkeypatch) -> None:  # type: i
         _data(made, flow, 3, b"x")
     made.applied([LINE], 2, 0)
     assert deliveries.events == [b"x", b"x", b"x", 2, 0]
+
+
+def test_an_unknown_loss_is_reported_once_until_a_message_or_a_subscription() -> None:
+    made, deliveries, counters = _incoming()
+    for _ in range(3):
+        made.report_unknown([LINE])
+    assert deliveries.events == [0]
+    _data(made, 1, 1, b"x")
+    for _ in range(2):
+        made.report_unknown([LINE])
+    deliveries.clients += 1
+    for _ in range(2):
+        made.report_unknown([LINE])
+    made.withdrawn(LINE)
+    made.applied([LINE], 1, 0)
+    made.report_unknown([LINE])
+    assert deliveries.events == [0, b"x", 0, 0, 0]
+    assert counters.unknown_losses == 4
 
 
 def test_a_withdrawn_line_forgets_its_gaps() -> None:

@@ -25,6 +25,9 @@ class _Discard:
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         raise AssertionError(lines, count)
 
+    def subscriptions(self) -> int:
+        return 0
+
 
 def _peers() -> tuple[Peers, LinkCounters]:
     counters = LinkCounters()
