@@ -58,6 +58,9 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         "remote host 1002 unreachable",
         'the caller received "hello from 1001, and back from 1002" once',
         "hello host 1001\n       and goodbye",
+        'host/beta/net/link/demo0-peer\t{"event":"new"',
+        "or another host was not reached",
+        'host/alpha/net/link/demo2-peer\t{"event":"new"',
         "received all 2000 numbers in order, once each, and no client had to reconnect",
         '"event":"new"',
         '"event":"remove"',
@@ -96,8 +99,9 @@ class BrokenStage(Stage):
         ("sbusctl", "true", "first has group 61021 and user 61021, but the bus reports ''"),
         ("sbusctl", "false", "the program ended with status 1 instead of 0"),
         ("sbusd", "false", "the program ended with status 1"),
-        ("sbus-feed", "false", "the program ended with status 1"),
+        ("sbus-feed", "false", "the feed of host alpha has not started, status 1"),
         ("sbus-relay", "false", "the relay of host 1001 has not started, status 1"),
+        ("sbus-link", "false", "the link of host alpha has not started, status 1"),
     ],
 )
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:

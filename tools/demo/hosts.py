@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 from pyroute2 import NetlinkError
 
 from tools.demo.activation import wait_for_subscriber
+from tools.demo.host_processes import HostProcesses
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs, stop
+from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs
 from tools.netns_hosts import NetnsHosts
 from tools.stage import Stage
 
@@ -55,7 +56,7 @@ class DemoHost:
         self.configuration = folder / "relay.toml"
         self._folder = folder
         self._log = folder / "relay.log"
-        self._within = ["ip", "netns", "exec", namespace]
+        self._processes = HostProcesses(namespace, folder, narrator)
         self._narrator = narrator
         folder.mkdir()
 
@@ -65,10 +66,10 @@ class DemoHost:
         redis = {"unixsocket": str(self.redis), "dir": str(self._folder), **_REDIS}
         words = ["redis-server", *(word for name, value in redis.items() for word in (f"--{name}", value))]
         relay = ["sbus-relay", "-C", str(self.configuration)]
-        with self._running_bus(stage), self._started(words, words, self._folder / "redis.log") as server:
-            self._await(server, self._answers, f"the Redis server of host {self.twin}")
-            with self._started(relay, stage.program(*relay), self._log, stage.env) as process:
-                self._await(process, lambda: "started relaying for host" in self.relay_log, f"the relay of host {self.twin}")
+        with self._running_bus(stage), self._processes.started(words, words, self._folder / "redis.log") as server:
+            self._processes.wait(server, self._answers, f"the Redis server of host {self.twin}")
+            with self._processes.started(relay, stage.program(*relay), self._log, stage.env) as process:
+                self._processes.wait(process, lambda: "started relaying for host" in self.relay_log, f"the relay of host {self.twin}")
                 yield
 
     @contextmanager
@@ -77,11 +78,7 @@ class DemoHost:
         if self._has_bus:
             yield
             return
-        configuration = self._folder / "sbusd.toml"
-        configuration.touch()
-        words = ["sbusd", "-f", "-a", str(self.bus), "-C", str(configuration)]
-        with self._started(words, stage.program(*words), self._folder / "bus.log", stage.env) as process:
-            self._await(process, self.bus.is_socket, f"the bus of host {self.twin}")
+        with self._processes.bus(stage, self.bus, f"host {self.twin}"):
             yield
 
     @property
@@ -120,28 +117,6 @@ class DemoHost:
         """Return whether Redis responds."""
         done = subprocess.run(["redis-cli", "-s", str(self.redis), "PING"], capture_output=True, text=True, check=False)
         return done.stdout == "PONG\n"
-
-    @contextmanager
-    def _started(self, shown: list[str], words: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """Start a program within the namespace, with its output in *log*."""
-        self._narrator.command("root", [*self._within, *shown], background=True)
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                [*self._within, *words], cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
-            )
-        try:
-            yield process
-        finally:
-            stop(process)
-
-    def _await(self, process: subprocess.Popen[str], is_ready: Callable[[], bool], what: str) -> None:
-        """Wait until *process* is ready."""
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while not is_ready():
-            if process.poll() is not None or time.monotonic() > end:
-                said = "".join(file.read_text(errors="replace") for file in sorted(self._folder.glob("*.log")))
-                raise DemoError(f"{what} has not started, status {process.returncode}: {said}")
-            threading.Event().wait(PAUSE_SECONDS)
 
 
 class HostsDemo:

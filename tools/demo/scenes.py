@@ -14,6 +14,7 @@ from sbusd.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
 from tools.demo.events import FeedsDemo
 from tools.demo.hosts import HostsDemo
+from tools.demo.linked_hosts import LinkedHostsDemo
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.network import LINK, DemoNetwork, own_network
 from tools.demo.programs import TIMEOUT_SECONDS, Programs
@@ -49,6 +50,7 @@ class Demonstration:
         record: RecordDemo,
         events: FeedsDemo,
         hosts: HostsDemo,
+        linked_hosts: LinkedHostsDemo,
     ) -> None:
         self._bus = bus
         self._programs = programs
@@ -57,6 +59,7 @@ class Demonstration:
         self._record = record
         self._events = events
         self._hosts = hosts
+        self._linked_hosts = linked_hosts
 
     def show_all(self, report: Path) -> None:
         """Show everything, and write the *report*."""
@@ -66,6 +69,7 @@ class Demonstration:
             self.show_secret()
             self.show_call()
             self._hosts.show()
+            self._linked_hosts.show()
             self.show_restarts()
             self.show_network()
             self._events.show(self._second)
@@ -238,8 +242,10 @@ def show(environment: DemoEnvironment, narrator: Narrator, users: tuple[DemoUser
         record = RecordDemo(bus, of_root, narrator, folder)
         events = FeedsDemo(bus, programs, narrator, folder, environment.journal)
         hosts = HostsDemo(bus.path, environment.root_stage, of_root, narrator, folder)
+        linked = LinkedHostsDemo(environment.root_stage, of_root, narrator, folder)
         try:
-            Demonstration(bus, programs, narrator, users, record=record, events=events, hosts=hosts).show_all(environment.report)
+            scenes = Demonstration(bus, programs, narrator, users, record=record, events=events, hosts=hosts, linked_hosts=linked)
+            scenes.show_all(environment.report)
         except DemoError as error:
             raise DemoError(f"{error}\nOutput of the bus:\n{bus.words}") from None
         narrator.step("SIGTERM stops the bus, as systemctl stop does")

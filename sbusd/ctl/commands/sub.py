@@ -66,8 +66,9 @@ class MessagePrinter:
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.printed += 1
         elif isinstance(item, Gap):
-            words = f"lost {human_plural(item.lost, 'message')}: this subscriber reads too slowly"
-            self._note(gap_json(item.lost, self.wall()), words if item.lost else "messages may be lost: the bus was killed")
+            words = f"lost {human_plural(item.lost, 'message')}: this subscriber reads too slowly" if item.lost else "messages may be lost"
+            cause = "" if item.lost else ": the bus was killed"
+            self._note(gap_json(item.lost, self.wall()), f"{words}{cause}, or another host was not reached")
         elif isinstance(item, Replaced):
             news: dict[str, object] = {"type": "replaced", "replaced": item.count, "time": self.wall()}
             self._note(news, f"replaced {human_plural(item.count, 'message')} by newer messages with the same keys")
