@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from tests.bench.linked_hosts import BURSTS, SINGLES
+from tests.bench.linked_hosts import FULL as LINK
 from tests.bench.peers.contenders import IN_PYTHON, OVER_C, PUMPS
 from tests.bench.peers.run import FULL
 from tests.support import skips
@@ -30,6 +32,14 @@ FIGURES = SOURCE.partition("\n.Sh RESULTS\n")[2].partition("\n.Sh ")[0]
 )
 def test_the_documented_figures_are_those_of_the_bench(words: str) -> None:
     assert words in TEXT
+
+
+def test_the_bench_between_hosts_is_described() -> None:
+    between = " ".join(SOURCE.partition("\n.Sh BETWEEN HOSTS\n")[2].partition("\n.Sh ")[0].split())
+    assert BURSTS.window == SINGLES.window
+    assert f"At most {BURSTS.window} messages of {BURSTS.payload} bytes" in between
+    assert f"bursts of {BURSTS.group}" in between
+    assert f"in {LINK.rounds} rounds of {LINK.seconds:g} s" in between
 
 
 def test_windows_differ_by_grouping_and_size_alone() -> None:

@@ -136,7 +136,7 @@ class LinkedHostsDemo:
     def show(self) -> None:
         """Show it, or a remark why it is skipped."""
         narrator = self._narrator
-        narrator.step("Three hosts: a subscriber on gamma receives network events of alpha and beta, and is told of a loss")
+        narrator.step("Three hosts: a subscriber on gamma receives network events of alpha and beta, and a loss notice")
         if missing := [name for name in _NEEDED if shutil.which(name) is None]:
             narrator.remark(f"skipped: this machine has no {' and no '.join(missing)}")
             return
@@ -192,7 +192,7 @@ class LinkedHostsDemo:
             alpha.wait_for("beta")
             self._programs.run(None, "sbusctl", "--address", str(alpha.bus), "link", "status")
             network.connect(twin)
-            narrator.remark("the cable is connected again: the subscriber is told that messages are missing, and receives the next event")
+            narrator.remark("the cable is connected again: the subscriber gets a loss notice, and then the next event")
             narrator.answer(lines.wait_for("messages may be lost"))
             alpha.wait_for_interest_of("gamma")
             self._create_link(alpha, "demo2")

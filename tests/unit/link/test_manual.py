@@ -25,7 +25,8 @@ from sbusd.link.local_interest import HOSTED_HEAD, WITHDRAW_AFTER
 from sbusd.link.local_interest import MAX_PATTERNS as MAX_LOCAL_PATTERNS
 from sbusd.link.log_messages import MESSAGES
 from sbusd.link.network.direct import MAX_PEERS
-from sbusd.link.peers import MIN_INTERVAL, MISSED
+from sbusd.link.peers import HOSTS_PER_SECOND, MAX_INTERVAL, MIN_INTERVAL, MISSED
+from sbusd.link.peers import MAX_PEERS as MAX_HOSTS_OF_REALM
 from sbusd.link.remote_interest import MAX_ALL_PATTERNS
 from sbusd.link.rules import NEVER_EXPORTED
 from sbusd.link.status import MAX_HOSTS
@@ -131,6 +132,10 @@ def test_the_limits_are_documented() -> None:
     assert f"has up to {MAX_PATTERNS} patterns" in text
     assert f"have {MAX_LOCAL_PATTERNS} patterns for other hosts, and a host can have {MAX_ALL_PATTERNS} patterns" in text
     assert f"no heartbeat for three intervals, {MISSED * MIN_INTERVAL:g} seconds" in text
+    assert f"knows at most {MAX_HOSTS_OF_REALM} other hosts" in text
+    assert f"n / {HOSTS_PER_SECOND} seconds, at least every {MIN_INTERVAL:g} and at most every {MAX_INTERVAL:g} seconds" in text
+    assert f"noticed after {MISSED * MAX_INTERVAL / 60:g} minutes" in text
+    assert f"{MAX_ALL_PATTERNS // 5_000} for each of 5000 hosts" in text
     assert WITHDRAW_AFTER == 1.0
     assert HOSTED_HEAD.decode() == "host/"
 
