@@ -6,6 +6,7 @@ Spec: sbusctl(1), "ADDRESS"; sbus-protocol(7) §1, unix(7).
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -105,6 +106,14 @@ def open_socket(target: Target, timeout: float | None) -> socket.socket:
         sock.close()
         raise
     return _with_room(sock)
+
+
+def receive_buffer() -> memoryview:
+    """Return memory for one received packet. It is not shared with processes that this one forks.
+
+    A mapping commits only the pages that packets have touched, and it saves an allocation of this size for each packet.
+    """
+    return memoryview(mmap.mmap(-1, RECEIVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def packet_limit(sock: socket.socket) -> int:

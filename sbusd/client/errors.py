@@ -8,6 +8,7 @@
     ├── NoBus (ConnectionError)         no connection to a bus: no socket, refused, no permission
     ├── Closed (RuntimeError)           you closed it: the bus, or the subscription
     ├── Disconnected (ConnectionError)  the bus closed the connection, or ended
+    │   └── ForkedError                 the connection belongs to the parent process
     ├── RemoteRefusal (RuntimeError)    the bus refused a request: ``CMSG !/bus/error``
     ├── Unanswered (RuntimeError)       a control message that the bus does not answer
     ├── Unsupported (RuntimeError)      the bus is too old for the request
@@ -39,6 +40,7 @@ __all__ = [
     "Closed",
     "Disconnected",
     "ErrorCode",
+    "ForkedError",
     "InboxFull",
     "NoBus",
     "NoRecipient",
@@ -89,6 +91,15 @@ class Disconnected(SbusError, ConnectionError):
         self.address = address
         self.refusal = refusal
         self.fault = fault
+
+
+class ForkedError(Disconnected):
+    """The connection was made before fork(2) and belongs to the parent process. Connect in the child."""
+
+    def __init__(self, address: str) -> None:
+        SbusError.__init__(self, f"the connection to {address} belongs to the parent process: connect again after fork()")
+        self.address = address
+        self.refusal = self.fault = None
 
 
 class RemoteRefusal(SbusError, RuntimeError):

@@ -115,6 +115,13 @@ class Inbox:
         """Whether no item is queued, so that a new message may be returned at once."""
         return not (self.items or self.ready or self.lost)
 
+    def clear(self) -> None:
+        """Drop all items, without a gap."""
+        self.ready.clear()
+        self.items.clear()
+        self.lost = self._bytes = self._hidden = 0
+        self._stalled.discard(self)
+
     def put(self, message: Message) -> None:
         """Queue *message*, or under ``Overflow.DISCARD`` discard and count it if the queue is full."""
         items = self.items

@@ -260,6 +260,13 @@ class Session:
         if self._observer is not None:
             self._observer.disconnected(make_error)
 
+    def forked(self, make_error: Callable[[], SbusError]) -> None:
+        """Do as :meth:`disconnected`, and forget what the parent process has received or not sent: it still has that."""
+        self.disconnected(make_error)
+        self.refusals.clear()
+        for inbox in self._all_inboxes():
+            inbox.clear()
+
     def reconnected(self, attempts: int, seconds: float) -> None:
         """Put ``Reconnected`` into every subscription."""
         self.counters.reconnects += 1

@@ -40,6 +40,18 @@ _DISCONNECTING = frozenset({ErrorCode.EPROTO, ErrorCode.EACCES, ErrorCode.ENOBUF
 class SbusError(Exception):
     """The base class of every error of this project."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # By default pickle calls the class with the text as its only argument.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[SbusError], args: tuple[object, ...], attributes: dict[str, object]) -> SbusError:
+    """Return a pickled error, for example of another process."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
 
 class ProtocolError(SbusError, ValueError):
     """Bytes that the protocol forbids; ``code`` and ``words`` are sent to the peer."""

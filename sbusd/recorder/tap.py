@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sbusd.client.bus_socket import RECEIVE_BYTES, is_gone, open_socket, parse_target
+from sbusd.client.bus_socket import is_gone, open_socket, parse_target, receive_buffer
 from sbusd.client.errors import NoBus, RemoteRefusal
 from sbusd.client.reconnection import Backoff
 from sbusd.protocol import controls
@@ -97,8 +96,7 @@ class RecorderTap:
         self._clock = clock
         self._backoff = Backoff(clock())
         self._socket: socket.socket | None = None
-        # A mapping commits only the pages that packets have touched.
-        self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        self._buffer = receive_buffer()
         self._early: list[TapOutput] = []
         self._receives_events = not pattern
         self._lists_subscriptions = False

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
+from sbusd.client import forks
 from sbusd.client.asyncio.writer import AsyncWriter, resolver, wait_for
 from sbusd.client.bus_calls import Call
-from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit
+from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, receive_buffer
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
     Disconnected,
+    ForkedError,
     NoBus,
     ProtocolError,
     RemoteRefusal,
@@ -63,7 +65,7 @@ class AsyncLink:
         """Whether reading has stopped because a subscription is full."""
         self._reconnect = reconnect
         self._sock: socket.socket | None = None
-        self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        self._buffer = receive_buffer()
         self._arrivals: dict[asyncio.Future[None], Inbox] = {}
         self._taken_bytes = 0
         self._backoff = Backoff(time.monotonic())
@@ -88,6 +90,7 @@ class AsyncLink:
                 await asyncio.sleep(max(0.0, self._backoff.due - time.monotonic()))
         self._attach(sock)
         self.is_open = True
+        forks.watch(self)
 
     def check(self) -> None:
         """Raise the error that every call raises, if the connection has ended for good or was never opened."""
@@ -99,6 +102,17 @@ class AsyncLink:
         if self._sock is None:
             raise self._failure()
         return self._sock.fileno()
+
+    def forked(self) -> None:
+        """Give up the parent's connection, for good: the event loop is the parent's too."""
+        sock, self._sock = self._sock, None
+        if self._make_failure is None:
+            self._make_failure = make_failure = partial(ForkedError, self.target.text)
+            self.session.forked(make_failure)
+        # Not by the event loop, whose epoll object is shared: it would remove the parent's socket from it.
+        self.writer.forked()
+        if sock is not None:
+            sock.close()
 
     async def close(self) -> None:
         """Send publications that wait, if there is room for them in time, close the connection, and end all waits.

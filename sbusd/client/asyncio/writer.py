@@ -84,6 +84,11 @@ class AsyncWriter:
             self._loop.remove_writer(self._sock.fileno())
         self._sock = None
 
+    def forked(self) -> None:
+        """Send on no socket, without the event loop, which is that of the parent process."""
+        self._sock = None
+        self.turns.clear()
+
     def fail(self, make_failure: Callable[[], SbusError]) -> None:
         """Fail all turns with errors of *make_failure*."""
         turns, self.turns = self.turns, OrderedDict()

@@ -41,6 +41,9 @@ class Bus:
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
     another call.
+
+    After fork(2) the connection stays with the parent process. In the child, calls raise ForkedError; with ``reconnect``, a ``Bus``
+    connects again and gets the subscriptions, but not what waited in them. An ``AsyncBus`` always raises ForkedError there.
     """
 
     def __init__(self, link: SyncLink, *, pace: bool = False) -> None:

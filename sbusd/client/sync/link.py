@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
+from sbusd.client import forks
 from sbusd.client.bus_calls import Call
-from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
+from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, receive_buffer, send_failure
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
     Disconnected,
+    ForkedError,
     InboxFull,
     NoBus,
     PayloadTooLarge,
@@ -52,8 +54,7 @@ class SyncLink:
         """The clock for how long gathered packets wait."""
         self._reconnect = reconnect
         self._sock: socket.socket | None = None
-        # A mapping commits only the pages that packets have touched, and it saves an allocation of this size for each packet.
-        self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        self._buffer = receive_buffer()
         self._backoff = Backoff(time.monotonic())
         self._resuming: list[Call] = []
         self._make_failure: Callable[[], SbusError] | None = None
@@ -66,12 +67,24 @@ class SyncLink:
             self._sock = open_socket(self.target, self.timeout)
             self.session.outgoing.packet_limit = packet_limit(self._sock)
             self.is_open = True
+            forks.watch(self)
 
     def fileno(self) -> int:
         """Return the socket's descriptor. Raises Closed, or Disconnected while there is none."""
         if self._sock is None:
             raise self._failure() if self._make_failure else Disconnected(self.target.text)
         return self._sock.fileno()
+
+    def forked(self) -> None:
+        """Give up the parent's connection: the next call connects again, or raises ForkedError."""
+        self._drop_socket()
+        if self._make_failure is None:
+            make_error = partial(ForkedError, self.target.text)
+            self.session.forked(make_error)
+            if self._reconnect:
+                self._backoff.lost(time.monotonic())
+            else:
+                self._make_failure = make_error
 
     def close(self) -> None:
         """Send gathered packets, if there is room for them in time, and close the connection. Harmless when already closed."""

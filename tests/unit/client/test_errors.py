@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 
 import pytest
 
@@ -19,6 +20,11 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         "disconnected from /s: EPROTO bad packet",
     ),
     (errors.Disconnected("/s", fault="nonsense"), ConnectionError, "disconnected from /s: nonsense"),
+    (
+        errors.ForkedError("/s"),
+        ConnectionError,
+        "the connection to /s belongs to the parent process: connect again after fork()",
+    ),
     (errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", "SUB 'a'"), RuntimeError, "the bus refused SUB 'a': EPERM no"),
     (errors.Unanswered("CMSG 'x'"), RuntimeError, "the bus sends no response to CMSG 'x'; send it with tell()"),
     (
@@ -41,6 +47,13 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
 def test_text_and_builtin(error: SbusError, builtin: type[Exception], text: str) -> None:
     assert isinstance(error, builtin)
     assert str(error) == text
+
+
+@pytest.mark.parametrize("error", [error for error, _, _ in EXAMPLES])
+def test_an_error_can_be_passed_to_another_process(error: SbusError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert {name: str(value) for name, value in vars(again).items()} == {name: str(value) for name, value in vars(error).items()}
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPROTOTYPE, errno.EAGAIN, errno.EMFILE])
