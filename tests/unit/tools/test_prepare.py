@@ -27,6 +27,8 @@ _PROGRAMS = (
     "useradd",
     "redis-server",
     "redis-cli",
+    "openssl",
+    "nats-server",
 )
 _TEST_PROGRAMS = (
     "socat",
@@ -37,9 +39,8 @@ _TEST_PROGRAMS = (
     "mmdebstrap",
     "unshare",
     "chromium",
-    "openssl",
 )
-_BENCH_PROGRAMS = ("dbus-daemon", "dbus-broker", "nats-server", "mosquitto")
+_BENCH_PROGRAMS = ("dbus-daemon", "dbus-broker", "mosquitto")
 
 _APT_GET = """#!/bin/sh
 echo "$*" >>{log}
