@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
     from sbusd.client.items import Change, Gap, Item, Message, PresenceEvent, PresenceItem, Reconnected, Replaced, TapItem, TapRecord
+    from sbusd.client.pattern_hints import PatternWarning
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
     from sbusd.client.rpc.service import Request, ServiceError
@@ -69,6 +70,7 @@ __all__ = [
     "NotSubscribed",
     "Outcome",
     "Overflow",
+    "PatternWarning",
     "PayloadTooLarge",
     "Peer",
     "PeerDisconnected",
@@ -124,6 +126,7 @@ _MODULES = {
         "Unanswered",
         "Unsupported",
     ),
+    "sbusd.client.pattern_hints": ("PatternWarning",),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "sbusd.client.items": (
         "Change",

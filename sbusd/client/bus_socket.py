@@ -40,6 +40,7 @@ def bus_address(address: str | None = None, *, scope: Scope | None = None) -> st
     An empty ``$SBUS_ADDRESS`` counts as unset. The address is parsed at connect.
 
     Raises:
+        ValueError: *scope* is another word.
         NoBus: *scope* is ``user``, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
     """
     if address is not None:
@@ -48,6 +49,8 @@ def bus_address(address: str | None = None, *, scope: Scope | None = None) -> st
         return _user_address()
     if scope == "system":
         return SYSTEM_ADDRESS
+    if scope is not None:
+        raise ValueError(f"invalid scope {scope!r}: must be 'system' or 'user'")
     return os.environ.get(ADDRESS_VARIABLE) or SYSTEM_ADDRESS
 
 

@@ -10,6 +10,7 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sbusd.protocol.credentials import Peer, make_peer, vouched_peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
@@ -31,6 +32,15 @@ class Message:
     key: bytes
     payload: bytes
     sender: Peer | None = None
+
+    @property
+    def text(self) -> str:
+        """The payload as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """Return the value that the payload has as JSON. Raises ValueError if it is not JSON."""
+        return json.loads(self.payload)
 
 
 @dataclass(frozen=True, slots=True)

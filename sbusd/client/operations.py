@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sbusd.client.bus_calls import Call, Expects, members_question, parse_members
-from sbusd.client.encoding import control_key, to_bytes
+from sbusd.client.encoding import Data, control_key, payload_bytes, to_bytes
 from sbusd.client.errors import TimedOut
 from sbusd.client.inbox import Inbox
 from sbusd.client.rpc.pending_requests import PendingRequest
@@ -41,7 +41,10 @@ class Deadline:
     def __init__(self, what: str, seconds: float | None) -> None:
         self._what = what
         self._seconds = seconds
-        self._at = None if seconds is None else time.monotonic() + seconds
+        try:
+            self._at = None if seconds is None else time.monotonic() + seconds
+        except TypeError:
+            raise TypeError(f"timeout must be a number of seconds or None, not {type(seconds).__name__}") from None
 
     def remaining(self) -> float | None:
         """Return the remaining seconds, 0 or more, or None if there is no limit."""
@@ -156,25 +159,25 @@ def ping(session: Session, timeout: float | None) -> Operation[float]:
     return seconds
 
 
-def control(session: Session, key: str | bytes, payload: str | bytes | None, timeout: float | None) -> Operation[bytes]:
+def control(session: Session, key: str | bytes, payload: Data | None, timeout: float | None) -> Operation[bytes]:
     """Send a control message, and return the payload of its response."""
-    name, data = control_key(key), None if payload is None else to_bytes(payload)
+    name, data = control_key(key), None if payload is None else payload_bytes(payload)
     step = Begin(lambda: [session.control(name, data)], Deadline(f"the response to {key!r}", timeout))
     yield step
     return step.result()
 
 
-def tell(session: Session, key: str | bytes, payload: str | bytes | None) -> Operation[None]:
+def tell(session: Session, key: str | bytes, payload: Data | None) -> Operation[None]:
     """Send a control message that has no response; a mode is set again on each new connection."""
     name = control_key(key)
-    packet = control_packet(name, None if payload is None else to_bytes(payload))
+    packet = control_packet(name, None if payload is None else payload_bytes(payload))
     yield Send(packet)
     session.remember_mode(name, packet)
 
 
 def report_lost(patterns: Iterable[str | bytes], count: int) -> Operation[None]:
     """Send the subscribers of *patterns* the notice that *count* messages are lost, after all packets before it."""
-    yield Send(control_packet(controls.LOST_FOR, loss_payload(count, [to_bytes(pattern) for pattern in patterns])))
+    yield Send(control_packet(controls.LOST_FOR, loss_payload(count, [to_bytes(pattern, "pattern") for pattern in patterns])))
 
 
 def own_address(session: Session, deadline: Deadline) -> Operation[bytes]:

@@ -63,6 +63,7 @@ class Session:
     """The state of one client: subscriptions, pending calls, packets to send, counters. It outlives its connections."""
 
     def __init__(self, separator: bytes = b"/", bounds: Bounds | None = None, *, batching: bool = False) -> None:
+        self.separator = separator
         self.outgoing = Outgoing(MAX_PACKET_BYTES)
         self.counters = Statistics()
         """Without what live inboxes and ``outgoing`` count themselves; :meth:`statistics` adds that."""

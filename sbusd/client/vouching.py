@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sbusd.client.encoding import publication
+from sbusd.client.encoding import Data, publication
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbusd.protocol.vouching import vouched_packet
@@ -23,7 +23,7 @@ _CACHED_HEADS = 1_024
 _PLAIN = publish_packet(b"")
 
 
-def vouched_publication(origin: bytes, key: str | bytes, payload: str | bytes = b"") -> bytes:
+def vouched_publication(origin: bytes, key: str | bytes, payload: Data = b"") -> bytes:
     """Return the packet that publishes *payload* under *key* in the name of *origin*. It can be a part of a batch.
 
     Raises:
@@ -42,7 +42,7 @@ def _head(origin: bytes) -> bytes:
     return vouched_packet(origin, _PLAIN).removesuffix(_PLAIN)
 
 
-def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: str | bytes = b"") -> None:
+def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: Data = b"") -> None:
     """Publish as :meth:`Bus.publish`, in the name of *origin*. If the bus refuses it, the next receive or ping raises the refusal.
 
     Raises:
@@ -54,7 +54,7 @@ def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: str | by
         bus._link.send_later(packet)
 
 
-async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: str | bytes = b"") -> None:
+async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: Data = b"") -> None:
     """Do as :func:`publish_vouched` with an ``AsyncBus``. Raises what that raises."""
     packet = vouched_publication(origin, key, payload)
     if not bus._link.send_now(packet):

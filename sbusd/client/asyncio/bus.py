@@ -21,7 +21,7 @@ from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
 from sbusd.client.bus_socket import Scope, bus_address, parse_target
-from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
@@ -74,12 +74,12 @@ class AsyncBus:
         return cls(AsyncLink(target, session, timeout, reconnect=reconnect), pace=pace)
 
     @overload
-    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
+    async def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
 
     @overload
-    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
+    async def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
 
-    async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
+    async def publish(self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
         packet = publication(key, payload)
         if wait:
             if not self._session.pacing.is_known:
@@ -102,11 +102,11 @@ class AsyncBus:
     async def flush(self) -> None:
         await self._link.flush()
 
-    def subscribe(self, *patterns: str | bytes) -> AsyncSubscription:
-        return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns)))
+    def subscribe(self, *patterns: Patterns) -> AsyncSubscription:
+        return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)))
 
     async def unsubscribe(self, pattern: str | bytes) -> None:
-        self._session.unsubscribe(to_bytes(pattern))
+        self._session.unsubscribe(to_bytes(pattern, "pattern"))
         self._link.push()
 
     async def whoami(self) -> bytes:
@@ -115,10 +115,10 @@ class AsyncBus:
     async def ping(self) -> float:
         return await self._link.run(operations.ping(self._session, self._link.timeout))
 
-    async def control(self, key: str | bytes, payload: bytes | str | None = None) -> bytes:
+    async def control(self, key: str | bytes, payload: Data | None = None) -> bytes:
         return await self._link.run(operations.control(self._session, key, payload, self._link.timeout))
 
-    async def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
+    async def tell(self, key: str | bytes, payload: Data | None = None) -> None:
         await self._link.run(operations.tell(self._session, key, payload))
 
     async def report_lost(self, patterns: Iterable[str | bytes], count: int) -> None:
@@ -136,22 +136,24 @@ class AsyncBus:
         return AsyncPresence(self.subscribe(PRESENCE_PATTERN))
 
     async def tap(self, pattern: str | bytes = b"") -> AsyncTap:
-        return AsyncTap(self._link, await self._link.run(operations.tap(self._session, to_bytes(pattern), self._link.timeout)))
+        return AsyncTap(self._link, await self._link.run(operations.tap(self._session, to_bytes(pattern, "pattern"), self._link.timeout)))
 
     async def call(
         self,
         command: str,
-        data: bytes | str = b"",
+        data: Data = b"",
         *,
         timeout: float | None = CALL_SECONDS,
         member: Peer | None = None,
         twin: int | None = None,
         tries: int = CALL_TRIES,
     ) -> Answer:
-        return await self._link.run(self._begin_calls().call(Invocation(command, to_bytes(data), timeout, twin, tries), member))
+        return await self._link.run(
+            self._begin_calls().call(Invocation(command, payload_bytes(data, "data"), timeout, twin, tries), member)
+        )
 
-    async def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
-        group = GroupCall(self._begin_calls(), Invocation(command, to_bytes(data), timeout))
+    async def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
+        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout))
         try:
             while (outcome := await self._link.run(group.next())) is not None:
                 yield outcome

@@ -94,7 +94,9 @@ class AsyncLink:
 
     def check(self) -> None:
         """Raise the error that every call raises, if the connection has ended for good or was never opened."""
-        if self._make_failure is not None or not self.is_open:
+        if not self.is_open and self._make_failure is None:
+            raise RuntimeError("the bus is not connected: use 'async with AsyncBus.connect(...)' or 'await AsyncBus.connect(...)'")
+        if self._make_failure is not None:
             raise self._failure()
 
     def fileno(self) -> int:

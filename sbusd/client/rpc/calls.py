@@ -88,6 +88,8 @@ class Invocation:
     """The number of retries if *twin* cannot be reached."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.command, str):
+            raise TypeError(f"command must be str, not {type(self.command).__name__}")
         if problem := command_problem(self.command):
             raise ValueError(f"the command {self.command!r} {problem}")
         if self.twin is not None and not 0 <= self.twin <= NUMBER_LIMITS["src"]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
 from sbusd.client.bus_socket import Scope, bus_address, parse_target
-from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
@@ -88,12 +88,12 @@ class Bus:
         return cls(SyncLink(target, session, timeout, reconnect=reconnect), pace=pace)._begun()
 
     @overload
-    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
+    def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
 
     @overload
-    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
+    def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
 
-    def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
+    def publish(self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is encoded in UTF-8.
 
         Blocks while the socket is full. After an error nothing was sent. If the bus refuses the message, the next receive or ping raises
@@ -155,10 +155,12 @@ class Bus:
         """
         self._link.flush()
 
-    def subscribe(self, *patterns: str | bytes) -> Subscription:
-        """Subscribe to *patterns*, at least one. When the subscription has begun, the bus has accepted all, and no message is missed.
+    def subscribe(self, *patterns: Patterns) -> Subscription:
+        """Subscribe to *patterns*, at least one, or lists of them.
 
-        A subscription of a ``Bus`` has begun on return, one of an ``AsyncBus`` begins at ``async with`` or ``await``.
+        When the subscription has begun, the bus has accepted all, and no message is missed. A subscription of a ``Bus`` has begun on
+        return, one of an ``AsyncBus`` begins at ``async with`` or ``await``. A PatternWarning names patterns with a wildcard at a wrong
+        place, and those with wildcards of MQTT or NATS.
 
         Raises:
             RemoteRefusal: the bus refused a pattern; then none of them is subscribed to.
@@ -166,7 +168,7 @@ class Bus:
             TimedOut, Disconnected: the bus could not be asked.
             InboxFull: likewise, only from a ``Bus``.
         """
-        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns)))._begun()
+        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)))._begun()
 
     def unsubscribe(self, pattern: str | bytes) -> None:
         """Remove one instance of *pattern*, from the newest subscription that has it; a subscription without patterns ends.
@@ -174,7 +176,7 @@ class Bus:
         Raises:
             NotSubscribed: no subscription has it.
         """
-        self._session.unsubscribe(to_bytes(pattern))
+        self._session.unsubscribe(to_bytes(pattern, "pattern"))
         self._link.push()
 
     def whoami(self) -> bytes:
@@ -194,7 +196,7 @@ class Bus:
         """
         return self._link.run(operations.ping(self._session, self._link.timeout))
 
-    def control(self, key: str | bytes, payload: bytes | str | None = None) -> bytes:
+    def control(self, key: str | bytes, payload: Data | None = None) -> bytes:
         """Send a control message, and return the payload of its response. Spec: sbus-protocol(7) §6.
 
         Raises:
@@ -205,7 +207,7 @@ class Bus:
         """
         return self._link.run(operations.control(self._session, key, payload, self._link.timeout))
 
-    def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
+    def tell(self, key: str | bytes, payload: Data | None = None) -> None:
         """Send a control message that has no response, such as ``echo/off``. If it is refused, the next receive or ping raises that.
 
         A mode is set again on each new connection.
@@ -264,12 +266,12 @@ class Bus:
             ValueError: the connection already has a tap.
             AnswerLost, TimedOut, Disconnected: the bus could not be asked.
         """
-        return Tap(self._link, self._link.run(operations.tap(self._session, to_bytes(pattern), self._link.timeout)))
+        return Tap(self._link, self._link.run(operations.tap(self._session, to_bytes(pattern, "pattern"), self._link.timeout)))
 
     def call(
         self,
         command: str,
-        data: bytes | str = b"",
+        data: Data = b"",
         *,
         timeout: float | None = CALL_SECONDS,
         member: Peer | None = None,
@@ -292,9 +294,9 @@ class Bus:
             ValueError: *command*, *twin* or *tries* is invalid, or both *member* and *twin* are given.
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
-        return self._link.run(self._begin_calls().call(Invocation(command, to_bytes(data), timeout, twin, tries), member))
+        return self._link.run(self._begin_calls().call(Invocation(command, payload_bytes(data, "data"), timeout, twin, tries), member))
 
-    def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> Iterator[Outcome]:
+    def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS) -> Iterator[Outcome]:
         """Send the request *data* to each service of *command*, and yield an ``Outcome`` of each, in the order of their completion.
 
         The services are those present at the beginning. Each is called at its own address, and each has *timeout* seconds. An
@@ -302,7 +304,7 @@ class Bus:
 
         Raises what ``members`` raises, and ValueError if *command* is invalid.
         """
-        group = GroupCall(self._begin_calls(), Invocation(command, to_bytes(data), timeout))
+        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout))
         try:
             while (outcome := self._link.run(group.next())) is not None:
                 yield outcome

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from typing import Any
+
 import pytest
 
-from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.encoding import pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
+from sbusd.client.pattern_hints import PatternWarning
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 
@@ -38,3 +43,48 @@ def test_no_pattern_is_not_the_empty_pattern() -> None:
     assert pattern_list(("",)) == [b""]
     with pytest.raises(ValueError, match="at least one pattern"):
         pattern_list(())
+
+
+@pytest.mark.parametrize("payload", [b"ab", "ab", bytearray(b"ab"), memoryview(b"xabx")[1:3]])
+def test_a_payload_is_text_or_bytes_of_any_kind(payload: Any) -> None:
+    assert publication("k", payload) == b"MSG k\0ab"
+    assert publication("k" * 5_000, payload).endswith(b"k\0ab")
+
+
+@pytest.mark.parametrize("payload", [5, None, {"a": 1}, [1], 1.5, object])
+def test_another_payload_is_an_error_that_names_it(payload: Any) -> None:
+    with pytest.raises(TypeError, match=f"^payload must be bytes, bytearray, memoryview or str, not {type(payload).__name__}"):
+        publication("k", payload)
+    with pytest.raises(TypeError, match=r"^data must be"):
+        payload_bytes(payload, "data")
+    assert ("json.dumps" in _error(payload)) is isinstance(payload, dict | list)
+
+
+def _error(payload: Any) -> str:
+    with pytest.raises(TypeError) as caught:
+        publication("k", payload)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", [5, None, bytearray(b"a"), ["a"], ("a",)])
+def test_another_key_is_an_error_that_names_it(key: Any) -> None:
+    with pytest.raises(TypeError, match=f"^key must be str or bytes, not {type(key).__name__}$"):
+        publication(key, "")
+
+
+def test_patterns_can_be_in_lists() -> None:
+    assert pattern_list((["a", b"b"], "c", ("d",))) == [b"a", b"b", b"c", b"d"]
+    wrong: Any = 5
+    for patterns in ((wrong,), (["a", wrong],)):
+        with pytest.raises(TypeError, match=r"^pattern must be str or bytes, not int$"):
+            pattern_list(patterns)
+    with pytest.raises(ValueError, match="at least one pattern"):
+        pattern_list(([],))
+
+
+def test_a_pattern_of_another_protocol_is_a_warning() -> None:
+    with pytest.warns(PatternWarning, match=re.escape("'a/#' looks like a pattern of MQTT, and matches only itself here; write 'a/'")):
+        assert pattern_list(("a/#",)) == [b"a/#"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pattern_list(("a.>",), separator=b".")

@@ -1,8 +1,9 @@
-"""Presence as typed events."""
+"""Presence as typed events, decoded messages, and wrong arguments."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -88,3 +89,35 @@ def test_the_same_on_asyncio(mini_bus: MiniBus) -> None:
         return changes
 
     assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS)) == [Change.CONNECT, Change.DISCONNECT]
+
+
+def test_a_message_has_its_payload_decoded() -> None:
+    message = Message(b"k", '{"é": [1]}'.encode())
+    assert message.text == '{"é": [1]}'
+    assert message.json() == {"é": [1]}
+    with pytest.raises(UnicodeDecodeError):
+        Message(b"k", b"\xff").text  # noqa: B018 - the property raises
+    with pytest.raises(ValueError, match="Expecting value"):
+        Message(b"k", b"x").json()
+
+
+def test_wrong_arguments_are_named(mini_bus: MiniBus) -> None:
+    wrong: Any = "1"
+    text: Any = b"sync"
+    with pytest.raises(ValueError, match="invalid scope 'sys': must be 'system' or 'user'"):
+        Bus.connect(scope=cast("Any", "sys"))
+    with Bus.connect(mini_bus.address) as bus:
+        with pytest.raises(TypeError, match="command must be str, not bytes"):
+            bus.call(text)
+        with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+            bus.call("sync", timeout=wrong)
+
+
+def test_a_forgotten_await_of_connect_is_named(mini_bus: MiniBus) -> None:
+    async def main() -> None:
+        bus = AsyncBus.connect(mini_bus.address)
+        for use in (bus.publish("a", "b"), bus.ping()):
+            with pytest.raises(RuntimeError, match="the bus is not connected: use 'async with AsyncBus"):
+                await use
+
+    asyncio.run(main())
