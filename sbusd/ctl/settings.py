@@ -28,9 +28,9 @@ class Settings:
     legend: bool = True
     pager: bool = True
 
-    def connect(self, timeout: float = TIMEOUT_SECONDS, *, pace: bool = False) -> Bus:
+    def connect(self, timeout: float = TIMEOUT_SECONDS, *, pace: bool = False, reconnect: bool = False) -> Bus:
         """Return a connection to the selected bus, with *pace* a paced one. Raises SbusError if there is none."""
-        return Bus.connect(self.address, scope=self.scope, timeout=timeout, pace=pace)
+        return Bus.connect(self.address, scope=self.scope, timeout=timeout, pace=pace, reconnect=reconnect)
 
     def bus_address(self) -> str:
         """Return the address of the selected bus, in the form of ``--address``. Raises SbusError if it is unknown."""

@@ -9,6 +9,7 @@ import pty
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -17,10 +18,11 @@ import pytest
 from sbusd import __version__
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.relays import wait_for
 from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
 from tests.support.users import User
 from tests.support.wire import RawClient
-from tools.stage import Stage
+from tools.stage import ROOT, Stage
 
 
 @pytest.fixture
@@ -51,6 +53,39 @@ def test_lines_are_messages_in_their_order(shell: Shell) -> None:
     with shell.subscriber(b"k", "--raw", "-0", "-n", "4", "k", "k") as subscriber:
         shell.succeed("pub", "--lines", "k", stdin=b"one\n\nthree\xff\nlast")
         assert ended(subscriber) == (0, b"one\0\0three\xff\0last\0", b"")
+
+
+def test_raw_payloads_are_exact(shell: Shell) -> None:
+    with shell.subscriber(b"k", "--raw", "-n", "2", "k") as subscriber:
+        shell.succeed("pub", "k", stdin=b"one\n")
+        shell.succeed("pub", "k", stdin=b"\0two")
+        assert ended(subscriber) == (0, b"one\n\0two", b"")
+
+
+def test_a_receipt_has_the_number_of_recipients(shell: Shell) -> None:
+    with shell.subscriber(b"k", "-n", "2", "k"):
+        assert shell.succeed("pub", "--receipt", "k", "x") == b"1 recipient\n"
+        assert shell.succeed("pub", "--receipt", "-j", "k", "x") == b'{"recipients":1}\n'
+    done = shell.run("pub", "--receipt", "unused", "x")
+    assert (done.returncode, done.stdout) == (3, b"0 recipients\n")
+    done = shell.run("pub", "--receipt", "--lines", "k")
+    assert (done.returncode, b"omit it or --lines" in done.stderr) == (2, True)
+
+
+def test_a_subscriber_can_outlive_the_bus(shell: Shell) -> None:
+    path = shell.daemon.path
+    with shell.subscriber(b"k", "--reconnect", "-n", "2", "k") as subscriber:
+        shell.succeed("pub", "k", "before")
+        shell.daemon.stop()
+        command = [sys.executable, "-m", "sbusd.daemon.main", "-f", "-g", "-o", "-a", path]
+        with subprocess.Popen(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL) as again:
+            try:
+                wait_for(lambda: shell.run("pub", "--receipt", "k", "after").returncode == 0, "the subscriber on the new bus")
+                status, out, err = ended(subscriber)
+            finally:
+                again.terminate()
+    assert (status, out) == (0, b"k\tbefore\nk\tafter\n")
+    assert err == b"sbusctl: reconnected: messages published in the meantime are lost\n"
 
 
 def test_json_of_messages(shell: Shell) -> None:
@@ -293,7 +328,7 @@ _ESCAPED = rb"\x1b[31m\xff" + b"\n"
 
 @pytest.mark.parametrize(
     ("arguments", "written"),
-    [(["-F", "%r"], _ESCAPED), (["-F", "%p"], _ESCAPED), (["--raw"], b"\x1b[31m\xff\n")],
+    [(["-F", "%r"], _ESCAPED), (["-F", "%p"], _ESCAPED), (["--raw"], b"\x1b[31m\xff")],
 )
 def test_nothing_raw_reaches_a_terminal_unless_asked_for(shell: Shell, arguments: list[str], written: bytes) -> None:
     master, slave = pty.openpty()

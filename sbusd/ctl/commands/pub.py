@@ -11,8 +11,9 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from sbusd.client import PayloadTooLarge
-from sbusd.ctl.errors import error_text
+from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
+from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -58,11 +59,14 @@ def pub_command(
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
+    receipt: Annotated[bool, typer.Option("--receipt", help="Print the number of recipients; exit with 3 if there is none.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
     if lines and payload not in (None, "-"):
         raise typer.BadParameter("--lines reads payloads from standard input; omit PAYLOAD")
+    if receipt and lines:
+        raise typer.BadParameter("--receipt is for a single message; omit it or --lines")
     if null and not lines:
         raise typer.BadParameter("--null requires --lines")
     source = sys.stdin.buffer
@@ -74,8 +78,22 @@ def pub_command(
     # Read first: the source of the payload may be slow, and the bus is not needed meanwhile.
     data = one_payload(payload, source)
     with settings_of(context).connect(pace=wait) as bus:
-        bus.publish(name, data)
-        bus.ping()
+        if not receipt:
+            bus.publish(name, data)
+            bus.ping()
+            return
+        count = bus.publish(name, data, receipt=True)
+    _print_receipt(count, settings_of(context).json)
+
+
+def _print_receipt(count: int | None, style: JsonStyle) -> None:
+    """Print the number of recipients, None if the bus does not disclose it. Raises typer.Exit if there is none."""
+    if style is not JsonStyle.OFF:
+        write_json({"recipients": count}, style)
+    else:
+        write_lines(["the bus does not disclose the number of recipients" if count is None else human_plural(count, "recipient")])
+    if count == 0:
+        raise typer.Exit(NO_RECIPIENT)
 
 
 def one_payload(payload: str | None, source: BinaryIO) -> bytes:

@@ -94,17 +94,19 @@ def sub_command(
     template: Annotated[
         str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"Output format of a message. Default: %k\t%p.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, unescaped even on a terminal.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, byte by byte, even on a terminal.")] = False,
     latest: Annotated[bool, typer.Option("--latest", help="Keep only the newest queued message of each key.")] = False,
+    reconnect: Annotated[bool, typer.Option("--reconnect", help="Connect again if the bus ends the connection.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="Terminate messages with NUL, not with newline.")] = False,
 ) -> None:
     """Subscribe to patterns, and print each message."""
     settings = settings_of(context)
     if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
         raise typer.BadParameter("--raw, --format and --json are mutually exclusive")
-    printer = MessagePrinter(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
+    end = b"\0" if null else b"" if raw else b"\n"
+    printer = MessagePrinter(_piece(template, settings.json, raw=raw), end, settings.json)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with settings.connect() as bus:
+    with settings.connect(reconnect=reconnect) as bus:
         if latest:
             bus.tell(b"order/latest")
         with bus.subscribe(*(os.fsencode(pattern) for pattern in patterns)) as subscription:
