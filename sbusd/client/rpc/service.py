@@ -250,13 +250,13 @@ class Dispatcher:
         return command, None if service is not None and service.twins is None and is_relayed(key) else service
 
     def failed(self, task: Task, error: Exception) -> bytes:
-        """Return the response with a handler's *error*, without the traceback, which is logged."""
+        """Return the response with the words of a ServiceError, or only the type of another *error*, whose text is for the log."""
         self.counts["failed"] += 1
         if isinstance(error, ServiceError):
             return task.error(str(error))
         if self._is_due(f"{task.request.command} {type(error).__name__}", task.request.caller):
             LOG.error("%s failed for %s", task.request.command, _name(task.request.caller), exc_info=error)
-        return task.error(f"{type(error).__name__}: {error}")
+        return task.error(f"the handler raised {type(error).__name__}")
 
     def answered(self, task: Task, result: Result) -> bytes:
         """Return the response of a handler that has returned *result*."""

@@ -84,7 +84,7 @@ def test_an_error_has_the_services_words(face: Face, services: ServiceThreads) -
     services.add(fail=fail)
     with pytest.raises(RemoteError) as caught:
         face.call("fail")
-    assert (caught.value.command, caught.value.words) == ("fail", "LookupError: no such account")
+    assert (caught.value.command, caught.value.words) == ("fail", "the handler raised LookupError")
 
 
 def test_the_time_is_up(face: Face, mini_bus: MiniBus) -> None:
