@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -129,11 +129,11 @@ class ClusterHost:
 class Cluster:
     """The hosts and their network; a context."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
-        """*program* is the NATS server."""
+    def __init__(self, programs: Sequence[Path], folder: Path) -> None:
+        """*programs* are NATS servers, which the hosts use in turns: those of different versions form a cluster too."""
         self._stack = ExitStack()
         self._folder = folder
-        self._program = program
+        self._programs = programs
         self.hosts: dict[str, ClusterHost] = {}
         self.network: NetnsHosts
 
@@ -202,7 +202,7 @@ class Cluster:
             )
             routes = ", ".join(f'"nats://{address}:6222"' for address in addresses if address != addresses[twin])
             text = server_configuration(settings) + _CLUSTER.format(routes=routes)
-            server = NatsServer(self._program, folder, text, self.network.name(twin))
+            server = NatsServer(self._programs[twin % len(self._programs)], folder, text, self.network.name(twin))
             servers = json.dumps([f"tls://{address}:4222" for address in addresses])
             tls = authority.settings(authority.sign(name))
             prefix = ["ip", "netns", "exec", self.network.name(twin)]

@@ -30,11 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="soak-link", description="Faults between three linked hosts, and every message accounted for.")
     parser.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
     parser.add_argument("--seed", type=int, default=None, help="of the random numbers (default: another each time)")
-    parser.add_argument("--server", choices=sorted(PROGRAMS), default="pypi", help="which nats-server (default: pypi)")
+    parser.add_argument("--server", choices=sorted(PROGRAMS), action="append", help="which nats-server; may be repeated (default: all)")
     parser.add_argument("--only", metavar="WORDS", default="", help="only faults whose names contain WORDS")
     options = parser.parse_args(arguments)
+    programs = [PROGRAMS[name] for name in options.server or sorted(PROGRAMS)]
     faults = [fault for fault in FAULTS if options.only in fault.name]
-    if os.geteuid() != 0 or not PROGRAMS[options.server].exists() or not faults:
+    if os.geteuid() != 0 or not all(program.exists() for program in programs) or not faults:
         print("soak-link: needs root, nats-server, and a fault with that name", file=sys.stderr)
         return NOT_TRIED
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw = random.Random(seed)
     folder = Path(tempfile.mkdtemp(prefix="sbus-link-"))
     try:
-        with Cluster(PROGRAMS[options.server], folder) as cluster, Traffic(cluster) as traffic:
+        with Cluster(programs, folder) as cluster, Traffic(cluster) as traffic:
             rounds = Rounds(cluster, traffic, seed)
             end = time.monotonic() + options.minutes * 60
             while time.monotonic() < end:

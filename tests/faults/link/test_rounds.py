@@ -10,7 +10,7 @@ import pytest
 from tests.faults.link.cluster import Cluster
 from tests.faults.link.rounds import FAULTS, Rounds
 from tests.faults.link.traffic import Traffic
-from tests.support.nats_servers import require_server
+from tests.support.nats_servers import PROGRAMS, require_server
 from tests.support.skips import require_namespaces, require_root
 
 SEED = 16
@@ -21,8 +21,8 @@ def test_no_fault_loses_or_repeats_a_message_without_a_report(tmp_path: Path) ->
     """One after the other, because a host that was away must be whole again for the next fault."""
     require_root()
     require_namespaces()
-    program = require_server("pypi")
-    with Cluster(program, tmp_path) as cluster, Traffic(cluster) as traffic:
+    programs = [require_server(origin) for origin in sorted(PROGRAMS)]
+    with Cluster(programs, tmp_path) as cluster, Traffic(cluster) as traffic:
         rounds = Rounds(cluster, traffic, SEED)
         for fault in random.Random(SEED).sample(FAULTS, len(FAULTS)):
             rounds.run(fault)
