@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support.journals import JournalFolder
 from tests.support.spark import require_spark
 from tools.demo.activation import activated_bus
 from tools.demo.events import FeedsDemo
+from tools.demo.host_processes import accepts_clients
 from tools.demo.hosts import HostsDemo
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import Programs
@@ -110,6 +112,17 @@ def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder
         show(DemoEnvironment(made, made, folder, folder / "report.html"), Narrator(), USERS)
     assert not (folder / "report.html").exists()
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
+
+
+def test_a_bus_whose_socket_exists_but_does_not_listen_yet_is_awaited(folder: Path) -> None:
+    path = folder / "bus"
+    assert not accepts_clients(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        assert path.is_socket()
+        assert not accepts_clients(path)
+        listener.listen()
+        assert accepts_clients(path)
 
 
 def test_a_missing_redis_is_reported(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 import time
@@ -29,7 +30,7 @@ class HostProcesses:
         configuration.write_text(settings)
         words = ["sbusd", "-f", "-a", str(path), "-C", str(configuration)]
         with self.started(words, stage.program(*words), self._folder / "bus.log", stage.env) as process:
-            self.wait(process, path.is_socket, f"the bus of {name}")
+            self.wait(process, lambda: accepts_clients(path), f"the bus of {name}")
             yield
 
     @contextmanager
@@ -53,3 +54,9 @@ class HostProcesses:
                 said = "".join(file.read_text(errors="replace") for file in sorted(self._folder.glob("*.log")))
                 raise DemoError(f"{what} has not started, status {process.returncode}: {said}")
             threading.Event().wait(PAUSE_SECONDS)
+
+
+def accepts_clients(path: Path) -> bool:
+    """Return whether a process listens on the socket *path*, which a bus creates some time before it listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        return client.connect_ex(str(path)) == 0
