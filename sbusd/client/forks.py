@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol
 
 
 class Forkable(Protocol):
     """A link with a socket."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Keep other threads from the link: the child must not get what one of them has half changed."""
 
     def forked(self) -> None:
         """Give up the socket of the parent, because this process is the child. Must not send, and must not touch an event loop."""
@@ -22,9 +26,19 @@ def watch(link: Forkable) -> None:
     _links.add(link)
 
 
-def _after_fork() -> None:
+_held = ExitStack()
+"""The locks that the thread which forks holds meanwhile."""
+
+
+def _before_fork() -> None:
+    for link in list(_links):
+        _held.enter_context(link.entered())
+
+
+def _after_fork_in_child() -> None:
     for link in list(_links):
         link.forked()
+    _held.close()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_child=_after_fork_in_child)

@@ -80,16 +80,22 @@ class Inbox:
         "delivered",
         "discarded",
         "is_begun",
+        "is_shared",
         "items",
         "lost",
         "patterns",
         "ready",
+        "receiver",
     )
 
     def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
         self.patterns = patterns
         self.is_begun = False
         """Whether the bus has accepted the patterns."""
+        self.receiver = 0
+        """The thread that received last from this queue; 0 if none has."""
+        self.is_shared = False
+        """Whether several threads have received from this queue: each then needs the lock for ``ready`` too."""
         self.delivered = 0
         """Messages received, including those that the session returns without queueing."""
         self.discarded = 0
@@ -114,6 +120,12 @@ class Inbox:
     def is_empty(self) -> bool:
         """Whether no item is queued, so that a new message may be returned at once."""
         return not (self.items or self.ready or self.lost)
+
+    def received_by(self, thread: int) -> None:
+        """Note that *thread* receives from this queue."""
+        if self.receiver != thread:
+            self.is_shared = self.receiver != 0
+            self.receiver = thread
 
     def clear(self) -> None:
         """Drop all items, without a gap."""
@@ -173,7 +185,10 @@ class Inbox:
     def take(self) -> Item | None:
         """Return the first item, or None if the queue is empty."""
         if self.ready:
-            return self.ready.popleft()
+            try:
+                return self.ready.popleft()
+            except IndexError:  # another thread has just taken it, as the last one without the lock
+                pass
         items = self.items
         if not items:
             lost, self.lost = self.lost, 0
@@ -197,6 +212,8 @@ class Inbox:
         ready = self.ready
         while len(taken) < limit and (item := self.take()) is not None:
             taken.append(item)
+            if self.is_shared:
+                continue
             if len(ready) <= limit - len(taken):
                 taken.extend(ready)
                 ready.clear()
@@ -214,8 +231,10 @@ class Inbox:
     def _open(self, run: MessageRun) -> Message:
         """Move the messages of *run*, which has left the queue, to ``ready``, and return the first."""
         self._hidden -= run.count - 1
-        self.ready.extend(run.messages())
-        return self.ready.popleft()
+        messages = iter(run.messages())
+        first = next(messages)
+        self.ready.extend(messages)
+        return first
 
     def _put_carefully(self, message: Message) -> None:
         """Queue *message* when a limit is near or a gap is open."""

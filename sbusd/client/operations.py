@@ -55,6 +55,10 @@ class Deadline:
         if self._at is not None and time.monotonic() >= self._at:
             raise self.expired()
 
+    def sooner(self, other: Deadline) -> Deadline:
+        """Return this deadline or *other*, whichever comes first."""
+        return other if self._at is None or (other._at is not None and other._at < self._at) else self
+
     def expired(self) -> TimedOut:
         """Return the error for this deadline."""
         return TimedOut(self._what, self._seconds or 0.0)

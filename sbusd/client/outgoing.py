@@ -58,7 +58,7 @@ class _Run:
 class Outgoing:
     """The packets of one session that the kernel does not have yet."""
 
-    __slots__ = ("_flying", "_head", "_queue", "_tail", "batches", "packet_limit", "posted_bytes", "takes_batches", "unsent")
+    __slots__ = ("_flying", "_head", "_queue", "_tail", "batches", "is_empty", "packet_limit", "posted_bytes", "takes_batches", "unsent")
 
     def __init__(self, packet_limit: int) -> None:
         self.takes_batches: bool | None = False
@@ -71,6 +71,8 @@ class Outgoing:
         """Batches sent."""
         self.unsent = 0
         """Posts never sent, because the connection ended for good."""
+        self.is_empty = True
+        """Whether no packets are queued."""
         self._queue: deque[_Run] = deque()
         self._tail: list[bytes] | None = None  # of the last run, while posts may join it
         self._head = b""
@@ -78,7 +80,7 @@ class Outgoing:
 
     def __bool__(self) -> bool:
         """Return whether packets are queued."""
-        return bool(self._queue or self._flying)
+        return not self.is_empty
 
     def __len__(self) -> int:
         """Return the number of queued packets."""
@@ -103,6 +105,7 @@ class Outgoing:
         if packets:
             self._queue.append(_Run(list(packets), are_posts=False))
             self._tail = None
+            self.is_empty = False
 
     def post(self, packet: bytes) -> None:
         """Add a publication whose call returns now; it must be :meth:`fitting`, and not a batch.
@@ -112,6 +115,7 @@ class Outgoing:
         if self._tail is None:
             self._tail = []
             self._queue.append(_Run(self._tail, are_posts=True))
+            self.is_empty = False
         self._tail.append(packet)
         self.posted_bytes += len(packet) + LENGTH_BYTES
 
@@ -128,6 +132,7 @@ class Outgoing:
         self.batches += self._head.startswith(BATCH_HEAD)
         self.posted_bytes -= sum(run.size for run in self._flying if run.are_posts)
         self._head, self._flying = b"", []
+        self.is_empty = not self._queue
 
     def disconnected(self, *, is_final: bool) -> None:
         """Drop the packets of calls of the connection that ended; if it was the last one, count the posts as unsent and drop them too."""
@@ -156,6 +161,7 @@ class Outgoing:
         self._queue.clear()
         self._tail = None
         self._head, self._flying = b"", []
+        self.is_empty = True
         self.posted_bytes = 0
 
     def _gather(self) -> None:

@@ -104,14 +104,23 @@ class Session:
         if packet.startswith(BATCH_HEAD):
             self._receive_batch(packet)
             return None
-        return self._receive_single(packet, taker)
-
-    def _receive_single(self, packet: bytes, taker: Inbox | None = None) -> Message | None:
-        """Do as :meth:`receive` with a packet that is not a batch."""
         self.counters.received += 1
         message = message_of(packet)
         if message is not None:
             return self._receive_message(message, taker)
+        return self._receive_rare(packet, taker)
+
+    def _receive_single(self, packet: bytes) -> None:
+        """Queue a message that is not in a run, or do as :meth:`_receive_rare`."""
+        self.counters.received += 1
+        message = message_of(packet)
+        if message is not None:
+            self._receive_message(message, None)
+        else:
+            self._receive_rare(packet, None)
+
+    def _receive_rare(self, packet: bytes, taker: Inbox | None) -> Message | None:
+        """Handle a packet that is neither a batch nor a message without its sender; return a message as :meth:`receive` does."""
         if packet.startswith(SENT_HEAD):
             return self._receive_message(self._senders.message(packet), taker)
         self._receive_control(packet)
@@ -297,7 +306,7 @@ class Session:
         inbox = self._only_inbox
         if inbox is None:
             self._dispatch(message)
-        elif inbox is taker and inbox.is_empty:
+        elif inbox is taker and not (inbox.items or inbox.ready or inbox.lost):
             inbox.delivered += 1
             return message
         else:

@@ -68,10 +68,11 @@ class AsyncBus:
         separator: bytes = b"/",
         batching: bool = True,
         pace: bool = False,
+        background: bool = False,
     ) -> Self:
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(AsyncLink(target, session, timeout, reconnect=reconnect), pace=pace)
+        return cls(AsyncLink(target, session, timeout, reconnect=reconnect, background=background), pace=pace)
 
     @overload
     async def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
@@ -106,7 +107,8 @@ class AsyncBus:
         return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)))
 
     async def unsubscribe(self, pattern: str | bytes) -> None:
-        self._session.unsubscribe(to_bytes(pattern, "pattern"))
+        with self._link.entered():
+            self._session.unsubscribe(to_bytes(pattern, "pattern"))
         self._link.push()
 
     async def whoami(self) -> bytes:
@@ -158,7 +160,8 @@ class AsyncBus:
             while (outcome := await self._link.run(group.next())) is not None:
                 yield outcome
         finally:
-            group.close()
+            with self._link.entered():
+                group.close()
 
     def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
         dispatcher = self._begin_services()
@@ -210,9 +213,10 @@ class AsyncBus:
 
     def _begin_calls(self) -> Caller:
         """Return the caller of this connection."""
-        if self._caller is None:
-            self._caller = Caller(self._session)
-        return self._caller
+        with self._link.entered():
+            if self._caller is None:
+                self._caller = Caller(self._session)
+            return self._caller
 
     def _begin_services(self) -> Dispatcher:
         """Return the services of this connection. They are imported only now, because most programs serve nothing."""

@@ -51,7 +51,15 @@ _TURN_BYTES = 4 * MAX_BATCH_BYTES
 class AsyncLink:
     """The connections of one session, one after another, in one event loop."""
 
-    def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        session: Session,
+        timeout: float | None,
+        *,
+        reconnect: bool,
+        background: bool = False,  # noqa: ARG002 - a loop always reads in the background
+    ) -> None:
         self.target = target
         self.session = session
         self.timeout = timeout
@@ -71,6 +79,10 @@ class AsyncLink:
         self._backoff = Backoff(time.monotonic())
         self._reviver: asyncio.Task[None] | None = None
         self._make_failure: Callable[[], SbusError] | None = None
+
+    def entered(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: no other thread uses this link. Its counterpart is that of SyncLink."""
+        return contextlib.nullcontext()
 
     async def open(self) -> None:
         """Make the first connection, unless that has been done. Raises NoBus."""

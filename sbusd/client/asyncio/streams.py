@@ -57,8 +57,9 @@ class AsyncSubscription:
             yield items
 
     async def close(self) -> None:
-        self._link.session.unsubscribe_all(self._inbox)
-        self._inbox.patterns.clear()
+        with self._link.entered():
+            self._link.session.unsubscribe_all(self._inbox)
+            self._inbox.patterns.clear()
         self._link.push()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -136,7 +137,8 @@ class AsyncTap:
         return tap_item(await self._link.receive(self._inbox, timeout))
 
     async def close(self) -> None:
-        end_tap(self._link.session, self._inbox)
+        with self._link.entered():
+            end_tap(self._link.session, self._inbox)
         self._link.push()
 
     def __aiter__(self) -> Self:

@@ -1,10 +1,16 @@
 """The bus for blocking programs: :class:`Bus`. ``sbusd.client.asyncio.bus`` is the same for asyncio, and takes its documentation from here.
 
-A ``Bus`` belongs to one thread. It reads its socket only inside a call that waits: ``receive`` and iteration, ``subscribe``,
-``whoami``, ``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. Messages for other subscriptions that arrive
-meanwhile are queued there. With ``Overflow.BLOCK``, the default, a full queue stops the reading; such a call then raises ``InboxFull``,
-because only its caller can make room. The default limits are four times those of the bus, so this happens only to a subscription that
-is never read.
+Any number of threads may use a ``Bus`` at the same time. The messages of each thread keep their order; several threads that receive from
+one subscription share its messages. ``coalesce`` gathers what its own thread publishes. One thread at a time serves requests.
+
+Without ``background``, a ``Bus`` reads its socket only inside a call that waits: ``receive`` and iteration, ``subscribe``, ``whoami``,
+``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. One of the threads in such a call reads for all of them.
+Messages for other subscriptions that arrive meanwhile are queued there. With ``Overflow.BLOCK``, the default, a full queue stops the
+reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own thread, or none, it
+raises ``InboxFull``. This happens only to a subscription that is hardly ever read.
+
+Signal handlers may use the bus. If one has interrupted a call of it in a state that allows no other call, it gets RuntimeError, and should
+set a flag instead; ``close`` then takes effect at the end of that call.
 """
 
 from __future__ import annotations
@@ -67,6 +73,7 @@ class Bus:
         separator: bytes = b"/",
         batching: bool = True,
         pace: bool = False,
+        background: bool = False,
     ) -> Self:
         """Connect to the bus that :func:`~sbusd.client.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
 
@@ -76,6 +83,8 @@ class Bus:
         apply to each subscription; see ``Overflow``. *separator* must be that of the bus.
         Without *batching*, each message is received and sent in a packet of its own.
         With *pace*, every message of this connection waits for slow recipients, as if published with ``wait``.
+        With *background*, a thread of a ``Bus`` reads all the time, also while the program is busy, and connects again at once. It
+        ends when the bus is closed. An ``AsyncBus`` reads whenever its loop runs, and needs none.
 
         Raises:
             NoBus: there is no bus at the address.
@@ -85,7 +94,7 @@ class Bus:
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(SyncLink(target, session, timeout, reconnect=reconnect), pace=pace)._begun()
+        return cls(SyncLink(target, session, timeout, reconnect=reconnect, background=background), pace=pace)._begun()
 
     @overload
     def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
@@ -176,7 +185,8 @@ class Bus:
         Raises:
             NotSubscribed: no subscription has it.
         """
-        self._session.unsubscribe(to_bytes(pattern, "pattern"))
+        with self._link.entered():
+            self._session.unsubscribe(to_bytes(pattern, "pattern"))
         self._link.push()
 
     def whoami(self) -> bytes:
@@ -309,7 +319,8 @@ class Bus:
             while (outcome := self._link.run(group.next())) is not None:
                 yield outcome
         finally:
-            group.close()
+            with self._link.entered():
+                group.close()
 
     def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
         """Return a decorator for the function that handles *command*; :meth:`serve` serves all decorated functions.
@@ -391,9 +402,10 @@ class Bus:
 
     def _begin_calls(self) -> Caller:
         """Return the caller of this connection."""
-        if self._caller is None:
-            self._caller = Caller(self._session)
-        return self._caller
+        with self._link.entered():
+            if self._caller is None:
+                self._caller = Caller(self._session)
+            return self._caller
 
     def _begin_services(self) -> Dispatcher:
         """Return the services of this connection. They are imported only now, because most programs serve nothing."""

@@ -84,8 +84,9 @@ class Server:
 
     def _stop(self, inbox: Inbox) -> None:
         """End the subscription, and send errors to the callers that wait."""
-        self._link.session.unsubscribe_all(inbox)
-        inbox.patterns.clear()
+        with self._link.entered():
+            self._link.session.unsubscribe_all(inbox)
+            inbox.patterns.clear()
         with contextlib.suppress(SbusError, OSError):
             for packet in self._dispatcher.stop():
                 self._link.send(packet)

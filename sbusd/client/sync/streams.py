@@ -64,8 +64,9 @@ class Subscription:
 
     def close(self) -> None:
         """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed."""
-        self._link.session.unsubscribe_all(self._inbox)
-        self._inbox.patterns.clear()
+        with self._link.entered():
+            self._link.session.unsubscribe_all(self._inbox)
+            self._inbox.patterns.clear()
         self._link.push()
 
     def __iter__(self) -> Iterator[Item]:
@@ -132,7 +133,8 @@ class Tap:
 
     def close(self) -> None:
         """End it. Harmless when already closed."""
-        end_tap(self._link.session, self._inbox)
+        with self._link.entered():
+            end_tap(self._link.session, self._inbox)
         self._link.push()
 
     def __iter__(self) -> Iterator[TapItem]:

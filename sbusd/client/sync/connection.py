@@ -1,0 +1,378 @@
+"""The connection of a blocking program, shared by its threads: sends and receives packets, waits, disconnects and connects again.
+
+Every method needs the lock, once, and releases it while it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import get_ident
+from typing import TypeVar
+
+from sbusd.client.bus_calls import Call
+from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, receive_buffer, send_failure
+from sbusd.client.errors import (
+    AnswerLost,
+    Closed,
+    Disconnected,
+    InboxFull,
+    NoBus,
+    PayloadTooLarge,
+    ProtocolError,
+    RemoteRefusal,
+    SbusError,
+    TimedOut,
+    Unsupported,
+    disconnection,
+    rejection,
+)
+from sbusd.client.inbox import Inbox
+from sbusd.client.items import Message
+from sbusd.client.operations import Deadline
+from sbusd.client.reconnection import Backoff, resubscribe
+from sbusd.client.session import Session
+from sbusd.client.sync.threads import Threads
+
+T = TypeVar("T")
+
+SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+_STALLED_SECONDS = 30.0
+"""Time that a thread waits for another one to receive from a full subscription."""
+
+
+class Connection:
+    """The connections of one session, one after another. :class:`~sbusd.client.sync.link.SyncLink` uses it."""
+
+    def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool, background: bool) -> None:
+        self.target = target
+        self.session = session
+        self.timeout = timeout
+        self.threads = Threads()
+        """Those that use this link."""
+        self._reconnect = reconnect
+        self._sock: socket.socket | None = None
+        self._buffer = receive_buffer()
+        self._backoff = Backoff(time.monotonic())
+        self._resuming: list[Call] = []
+        self._make_failure: Callable[[], SbusError] | None = None
+        self._reads_in_background = background
+        self._background: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let this thread alone use the state of the link and the session. Raises RuntimeError as :meth:`Threads.enter`."""
+        self.threads.enter()
+        try:
+            yield
+        finally:
+            self.threads.exit()
+
+    def _flush(self) -> bool:
+        """Send the session's packets; return whether all were sent. False also when the connection has ended."""
+        outgoing = self.session.outgoing
+        if outgoing.takes_batches is None and not self.session.stalled and not self.threads.has_reader:
+            self._read(socket.MSG_DONTWAIT)  # the response may have arrived
+        while outgoing:
+            try:
+                if not self._try_send(outgoing.head()):
+                    return False
+            except (OSError, PayloadTooLarge) as error:
+                # No call waits for this packet to raise the error, and later packets must not overtake it.
+                self._hang_up(f"cannot send: {error}")
+                return False
+            outgoing.sent()
+        return self._sock is not None
+
+    def _try_send(self, packet: bytes) -> bool:
+        """Send *packet*; return False if the socket is full, or the connection has ended."""
+        if self._sock is None:
+            return False
+        try:
+            self._sock.send(packet, SEND_FLAGS)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if not is_gone(error):
+                raise send_failure(self._sock, packet, error) from error
+            if not self.threads.has_reader:  # otherwise the reader finds the end
+                self._read_to_end()
+            return False
+        return True
+
+    def _send_all(self, deadline: Deadline) -> None:
+        """Send the session's packets, and wait for room or for a new connection if necessary."""
+        self._open_again(deadline)
+        while not self._flush():
+            self._wait_writable(deadline)
+            self._open_again(deadline)
+
+    def _wait_writable(self, deadline: Deadline) -> None:
+        """Wait for room, and read meanwhile unless a subscription is full: the bus may stop reading from a client that does not read."""
+        if self._sock is None:
+            return
+        if self.threads.has_reader:
+            self._wait_for_room(deadline)
+            return
+        events = select.POLLOUT if self.session.stalled else select.POLLOUT | select.POLLIN
+        if self._poll(events, deadline) & select.POLLIN and not self.threads.has_reader:
+            self._read(socket.MSG_DONTWAIT)
+
+    def _wait_for_room(self, deadline: Deadline) -> None:
+        """Wait for room for a short time, while another thread reads. Raises TimedOut."""
+        deadline.check()
+        sock, threads = self._sock, self.threads
+        if sock is None:
+            return
+        events = threads.poll_room(sock)
+        if events and not events & select.POLLOUT and threads.has_reader and self._sock is sock:
+            threads.wait(lambda: self._sock is not sock, deadline)  # the reader finds the end of the connection
+
+    def _step(self, deadline: Deadline, is_done: Callable[[], bool]) -> None:
+        """Receive one packet, or wait until *is_done* while another thread does; send packets that wait. Returns also at the end."""
+        session, threads, sock = self.session, self.threads, self._sock
+        if session.stalled:
+            self._wait_for_receiver(deadline, is_done)
+            return
+        if session.outgoing and not self._flush() and self._sock is None:
+            return
+        if threads.has_reader:
+            if session.outgoing:
+                self._wait_for_room(deadline)
+            else:
+                threads.wait(lambda: self._sock is not sock or is_done(), deadline)
+            return
+        remaining = deadline.remaining()
+        if remaining is None and not session.outgoing:
+            if self._read(0):
+                return
+        elif self._read(socket.MSG_DONTWAIT):
+            return
+        self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+
+    def _wait_for_receiver(self, deadline: Deadline, is_done: Callable[[], bool]) -> None:
+        """Wait until another thread has made room in a full subscription. Raises InboxFull if only this thread can, TimedOut."""
+        session, full = self.session, next(iter(self.session.stalled))
+        error = InboxFull(tuple(full.patterns), len(full))
+        if full.receiver in (0, threading.get_ident()):
+            raise error
+        patience = Deadline("receiving", _STALLED_SECONDS)
+        try:
+            self.threads.wait(lambda: not session.stalled or is_done(), deadline.sooner(patience))
+        except TimedOut:
+            deadline.check()
+            raise error from None
+
+    def _receive_single(self, inbox: Inbox) -> Message | None:
+        """Wait for a packet, and return it if it is a message for *inbox* alone; None if something else has to be done."""
+        session, threads, thread = self.session, self.threads, get_ident()
+        if threads.owner == thread and not threads.inside:  # as in send_now()
+            threads.inside = thread
+            threads.is_locked = False
+            if threads.owner != thread:
+                threads.inside = 0
+                threads.enter()
+        else:
+            threads.enter()
+        try:
+            sock, outgoing = self._sock, session.outgoing
+            if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
+                return None
+            if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
+                return None
+            try:
+                size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to go outside costs more
+            except BlockingIOError:
+                size = threads.unlocked(partial(sock.recv_into, self._buffer))
+                if self._sock is not sock:
+                    return None
+            return self._accept(size, inbox)
+        except OSError:
+            return None  # receive() gets the same error, and handles it
+        finally:
+            if threads.inside != thread or threads.is_locked or threads.waiting:
+                threads.exit()
+            else:
+                threads.inside = 0
+
+    def _read_ahead(self) -> bool:
+        """Receive one packet if nothing else is to be done; return whether there was one."""
+        session = self.session
+        return session.outgoing.is_empty and not (self.threads.reader or session.stalled) and self._read(socket.MSG_DONTWAIT)
+
+    def _read(self, flags: int) -> bool:
+        """Receive one packet, or the end of the connection; return False if there is neither yet. No other thread may read."""
+        sock = self._sock
+        if sock is None:
+            return True
+        try:
+            receive = sock.recv_into
+            size = receive(self._buffer, 0, flags) if flags else self.threads.unlocked(partial(receive, self._buffer))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if self._sock is not sock:
+                return True
+            if not is_gone(error):
+                self._hang_up(f"cannot receive: {error.strerror}")
+                return True
+            # The kernel reports a reset once, before the packets that were sent before it; one of them may have the reason.
+            return self._read(flags)
+        if self._sock is sock:
+            self._accept(size)
+            if self.threads.waiting:
+                self.threads.notify()
+        return True
+
+    def _accept(self, size: int, taker: Inbox | None = None) -> Message | None:
+        """Handle a packet of *size* bytes, or the end of the connection; return a message that is for *taker* alone."""
+        if 0 < size < RECEIVE_BYTES:
+            try:
+                return self.session.receive(self._buffer[:size].tobytes(), taker)
+            except ProtocolError as error:
+                self._hang_up(error.words)
+        else:
+            self._hang_up(f"the bus sent a packet longer than {RECEIVE_BYTES - 1} bytes" if size else None)
+        return None
+
+    def _read_to_end(self) -> None:
+        """Receive the packets that the bus sent before it closed: at most a socket's buffer, so full queues accept them too."""
+        while self._sock is not None:
+            if not self._read(socket.MSG_DONTWAIT):
+                self._hang_up()
+
+    def _poll(self, events: int, deadline: Deadline) -> int:
+        """Wait for *events* as the reader, and return those that came. Raises TimedOut."""
+        sock = self._sock
+        if sock is None:
+            return 0
+        remaining = deadline.remaining()
+        poller = select.poll()
+        poller.register(sock, events)
+        ready = self.threads.unlocked(partial(poller.poll, None if remaining is None else remaining * 1000))
+        if not ready:
+            raise deadline.expired()
+        return ready[0][1] if self._sock is sock else 0
+
+    def _start_background(self) -> None:
+        """Start the thread that reads in the background, if that is wanted; a child process has to start one of its own."""
+        if self._reads_in_background and self._background is None:
+            self._background = threading.Thread(target=self._read_in_background, name="sbus-reader", daemon=True)
+            self._background.start()
+
+    def _read_in_background(self) -> None:
+        """Read, and connect again, until the bus is closed or the connection has ended for good."""
+        session, threads, forever = self.session, self.threads, Deadline("receiving", None)
+        with self.entered(), contextlib.suppress(SbusError):  # the next call of another thread raises it
+            while self._make_failure is None:
+                if session.stalled:
+                    threads.wait(lambda: not session.stalled or self._make_failure is not None, forever)
+                elif self._sock is None or self._resuming:
+                    self._open_again(forever)
+                else:
+                    self._step(forever, lambda: self._make_failure is not None)
+
+    def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
+        """Wait until each of *calls* is done."""
+        for call in calls:
+            while not call.is_done:
+                self._step(deadline, lambda call=call: call.is_done)  # type: ignore[misc]
+
+    def _failure(self) -> SbusError:
+        """Return the error that every call raises from now on."""
+        return self._make_failure() if self._make_failure else Disconnected(self.target.text)
+
+    def _end(self) -> None:
+        """Close the connection at once."""
+        self._drop_socket()
+        self._make_failure = lambda: Closed("the bus")
+        self.session.disconnected(self._make_failure)
+        self.threads.notify()
+
+    def _drop_socket(self) -> None:
+        """Close the socket, or if another thread uses it, wake that thread, which closes it."""
+        sock, self._sock = self._sock, None
+        self._resuming = []
+        if sock is not None:
+            self.threads.close(sock)
+
+    def _hang_up(self, fault: str | None = None) -> None:
+        """Close a connection that the bus has closed, or that *fault* has made useless."""
+        if self._sock is None:
+            return
+        make_error = disconnection(self.target.text, self.session.last_refusal, fault)
+        self._drop_socket()
+        self.session.disconnected(make_error, is_final=not self._reconnect)
+        if self._reconnect:
+            self._backoff.lost(time.monotonic())
+        else:
+            self._make_failure = make_error
+        self.threads.notify()
+
+    def _open_again(self, deadline: Deadline) -> None:
+        """Ensure that there is a connection with all subscriptions. Raises the error that prevents it."""
+        while self._sock is None or self._resuming:
+            if self._make_failure is not None:
+                raise self._failure()
+            if self._sock is None:
+                if self.threads.has_reader:
+                    self.threads.wait(lambda: self._sock is not None or self._make_failure is not None, deadline)
+                    continue
+                self._connect_again(deadline)
+            calls = self._resuming
+            self._await(calls, deadline)
+            if self._resuming is not calls:
+                continue
+            self._resuming = []
+            for call in calls:
+                if isinstance(call.error, RemoteRefusal | Unsupported):
+                    # The bus accepted it before and refuses it now; trying again would not change that.
+                    self._end()
+                    self._make_failure = rejection(self.target.text, call.error)
+                elif isinstance(call.error, AnswerLost):
+                    self._hang_up("the bus discarded responses while this client subscribed again")
+        if self._make_failure is not None:
+            raise self._failure()
+
+    def _connect_again(self, deadline: Deadline) -> None:
+        """Connect, with as many attempts as it takes, and begin to subscribe again."""
+        backoff = self._backoff
+        while self._sock is None:
+            self._sleep_until(backoff.due, deadline)
+            backoff.attempt(time.monotonic())
+            self.session.counters.reconnect_attempts += 1
+            try:
+                sock = self.threads.unlocked(partial(open_socket, self.target, deadline.remaining()))
+            except NoBus:
+                deadline.check()
+                continue
+            if self._make_failure is not None:  # closed meanwhile
+                sock.close()
+                raise self._failure()
+            self._sock = sock
+            self.session.outgoing.packet_limit = packet_limit(sock)
+        now = time.monotonic()
+        backoff.connected(now)
+        # Before any packet of the new connection is read, so that Reconnected precedes them in every subscription.
+        self.session.reconnected(backoff.attempts, now - backoff.since)
+        self._resuming = resubscribe(self.session)
+        self.threads.notify()
+        self._start_background()
+
+    def _sleep_until(self, due: float, deadline: Deadline) -> None:
+        """Wait until *due*. Raises TimedOut if the deadline comes first, and Closed if the bus is closed meanwhile."""
+        pause = due - time.monotonic()
+        remaining = deadline.remaining()
+        if remaining is not None and remaining < pause:
+            self.threads.unlocked(partial(time.sleep, remaining))
+            raise deadline.expired()
+        if pause > 0:
+            self.threads.unlocked(partial(time.sleep, pause))
+        if self._make_failure is not None:
+            raise self._failure()

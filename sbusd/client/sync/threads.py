@@ -1,0 +1,261 @@
+"""The threads that use one connection: one at a time changes its state, one reads, and the others wait for what they receive.
+
+Rules:
+
+1. The state of a link and of its session is read and changed only between :meth:`Threads.enter` and :meth:`Threads.exit`, by one thread at
+   a time, which does not wait meanwhile: it waits in :meth:`Threads.unlocked` and :meth:`Threads.wait`.
+2. At most one thread, the reader, waits for the socket to become readable. The others wait here, each for its own condition.
+3. A thread that changes something which others may wait for calls :meth:`Threads.notify`. At :meth:`Threads.exit`, when the reader has
+   left, one of those who still wait becomes the reader.
+4. As long as one thread alone has used the link, it is the owner, and takes no lock: that would cost as much as the rest of a short call.
+   Another thread takes the lock, ends the ownership for good, and then waits until the owner is outside. Each of the two first says what it
+   does, and then looks at what the other has said, so that one of them sees the other (Dekker's algorithm).
+5. A signal handler runs between two instructions of a thread. If that thread is inside, the state may be half changed, so the handler is
+   refused. An exception of a handler, such as KeyboardInterrupt, can also prevent :meth:`Threads.exit`; the next call of that thread finds
+   that it has left, and makes up for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import TypeVar
+
+from sbusd.client.operations import Deadline
+
+T = TypeVar("T")
+
+_ROOM_SECONDS = 0.05
+"""Time that a thread waits for room in the socket before it looks whether the thread that reads has left."""
+
+_OWNER_SECONDS = 0.000_05
+"""Time between two looks whether the owner is outside; it is inside for microseconds."""
+
+_OWNER_MOST_SECONDS = 10.0
+"""Time after which the owner is taken to have left without a word: no machine is so slow."""
+
+
+class _Waiter:
+    """A thread that waits until ``is_done``."""
+
+    __slots__ = ("condition", "is_done")
+
+    def __init__(self, lock: threading.RLock, is_done: Callable[[], bool]) -> None:
+        self.condition = threading.Condition(lock)
+        self.is_done = is_done
+
+
+class Threads:
+    """The lock of a link, the thread inside, the reader, and those who wait. A thread is its :func:`threading.get_ident`; 0 is none."""
+
+    __slots__ = ("_closing", "_is_shared", "_lock", "_writers", "inside", "is_locked", "owner", "reader", "waiting")
+
+    def __init__(self) -> None:
+        self.owner = 0
+        """The only thread that has used the link so far."""
+        self.inside = 0
+        """The thread that may change the state now."""
+        self.is_locked = False
+        """Whether the thread inside holds the lock."""
+        self.reader = 0
+        """The thread that reads, or connects again; it is outside meanwhile."""
+        self.waiting: list[_Waiter] = []
+        """In the order in which they began to wait."""
+        self._is_shared = False
+        self._lock = threading.RLock()  # reentrant for signal handlers
+        self._writers = 0  # threads outside that wait for room
+        self._closing: list[socket.socket] = []
+
+    def enter(self) -> None:
+        """Begin to use the state. Raises RuntimeError in a signal handler that has interrupted such use."""
+        thread = get_ident()
+        if thread in (self.inside, self.reader):
+            self._enter_again(thread)
+        self._go_inside(thread)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the caller is a signal handler that has interrupted a call of the same bus."""
+        return self.inside == get_ident() and _has_interrupted_call(self)
+
+    def exit(self) -> None:
+        """End the use of the state, and wake the threads that can go on. Harmless if this thread is outside, after an interruption."""
+        thread = get_ident()
+        if self.reader == thread and self.inside != thread:
+            self.reader = 0
+        if self.waiting:
+            self._hand_over()
+        if self.inside == thread:
+            self._let_go()
+
+    def _go_inside(self, thread: int) -> None:
+        """Let *thread* inside, as the owner or with the lock."""
+        if self.owner == thread:
+            self.inside = thread
+            if self.owner == thread:
+                self.is_locked = False
+                return
+            self.inside = 0
+        self._enter_locked(thread)
+
+    def _enter_again(self, thread: int) -> None:
+        """Make up for an interrupted exit of *thread*. Raises RuntimeError in a handler that has interrupted the use of the state."""
+        if _has_interrupted_call(self):
+            if self.inside == thread:
+                raise RuntimeError(
+                    "this signal handler has interrupted a call of the same bus, and cannot use it; let the handler set a flag"
+                )
+            return  # the reader waits outside
+        if self.reader == thread:
+            self.reader = 0
+        if self.inside == thread:
+            self._let_go()
+
+    def _enter_locked(self, thread: int) -> None:
+        """Enter as a thread that is not the owner, or become the owner."""
+        self._lock.acquire()
+        try:
+            if not (self._is_shared or self.owner):
+                self.owner = self.inside = thread
+                self.is_locked = False
+                self._lock.release()
+                return
+            self._is_shared, self.owner = True, 0
+            self._wait_for_owner()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.inside = thread
+        self.is_locked = True
+
+    def _wait_for_owner(self) -> None:
+        """Wait until the thread that was the owner is outside, or for ten seconds: it was interrupted in :meth:`exit`."""
+        end = time.monotonic() + _OWNER_MOST_SECONDS
+        while self.inside and time.monotonic() < end:
+            time.sleep(_OWNER_SECONDS)
+
+    def _let_go(self) -> None:
+        """Leave the state to others."""
+        self.inside = 0
+        if self.is_locked:
+            self._lock.release()
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether another thread reads. A signal handler in the thread that reads may read too: that thread waits for its end."""
+        return self.reader not in (0, get_ident())
+
+    @property
+    def is_socket_used(self) -> bool:
+        """Whether a thread outside uses the socket; then it must not be closed."""
+        return self.reader != 0 or self._writers > 0
+
+    def unlocked(self, wait: Callable[[], T]) -> T:
+        """Return the result of *wait*, called outside, as the reader; there must be no other reader."""
+        before, thread = self.reader, get_ident()
+        try:
+            self.reader = thread
+            self.inside = 0  # a signal handler runs after the release at the earliest
+            if self.is_locked:
+                self._lock.release()
+            return wait()
+        finally:
+            self._go_inside(thread)
+            self.reader = before
+            if self._closing:
+                self._close_all()
+
+    def poll_room(self, sock: socket.socket) -> int:
+        """Wait a short time outside until *sock* has room, and return the events of poll(2)."""
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        try:
+            self._writers += 1
+            self.inside = 0
+            if self.is_locked:
+                self._lock.release()
+            ready = poller.poll(_ROOM_SECONDS * 1000)
+        finally:
+            self._go_inside(get_ident())
+            self._writers -= 1
+            if self._closing:
+                self._close_all()
+        return ready[0][1] if ready else 0
+
+    def close(self, sock: socket.socket) -> None:
+        """Close *sock*; if a thread uses it, wake that thread, which closes it: another file could get the descriptor's number."""
+        if self.is_socket_used:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            self._closing.append(sock)
+        else:
+            sock.close()
+
+    def _close_all(self) -> None:
+        """Close the sockets that wait for it, if no thread uses them any more."""
+        if not self.is_socket_used:
+            while self._closing:
+                self._closing.pop().close()
+
+    def wait(self, is_done: Callable[[], bool], deadline: Deadline) -> None:
+        """Wait outside until *is_done*, or until this thread may become the reader; may return early. Raises TimedOut."""
+        thread = get_ident()
+        if not self.is_locked:  # the owner, which another thread has just joined
+            self.inside = 0
+            self._enter_locked(thread)
+            return
+        waiter = _Waiter(self._lock, is_done)
+        self.waiting.append(waiter)
+        try:
+            self.inside = 0
+            is_woken = waiter.condition.wait(deadline.remaining())
+        finally:
+            self.inside, self.is_locked = thread, True
+            self.waiting.remove(waiter)
+        if not is_woken and not is_done():
+            raise deadline.expired()
+
+    def notify(self) -> None:
+        """Wake the threads whose conditions hold."""
+        for waiter in self.waiting:
+            if waiter.is_done():
+                waiter.condition.notify()
+
+    def _hand_over(self) -> None:
+        """Wake the threads whose conditions hold, and without a reader also the first of the others, which reads from now on."""
+        needs_reader = not self.reader
+        for waiter in self.waiting:
+            if waiter.is_done():
+                waiter.condition.notify()
+            elif needs_reader:
+                needs_reader = False
+                waiter.condition.notify()
+
+    def forked(self) -> None:
+        """Forget the other threads: a child process does not have them."""
+        self.reader = self._writers = 0
+        self.waiting.clear()
+        self._close_all()
+
+
+def _has_interrupted_call(threads: Threads) -> bool:
+    """Return whether the present call was made, by a signal handler, within another call that uses *threads*."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _uses(frame, threads):
+        frame = frame.f_back
+    while frame is not None and not _uses(frame, threads):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _uses(frame: FrameType, threads: Threads) -> bool:
+    """Return whether *frame* is a method of a link with *threads*, or of *threads*."""
+    user = frame.f_locals.get("self")
+    return frame.f_locals.get("threads") is threads or user is threads or getattr(user, "threads", None) is threads
