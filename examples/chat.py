@@ -7,16 +7,13 @@ import asyncio
 import getpass
 import sys
 
-from sbusd.client import AsyncBus, AsyncSubscription, Gap, Message
+from sbusd.client import AsyncBus, AsyncSubscription
 
 
 async def show(room: AsyncSubscription) -> None:
     """Print what is said in the room."""
-    async for item in room:
-        if isinstance(item, Message):
-            print(item.key.decode(), item.payload.decode(errors="replace"), sep="\t", flush=True)
-        elif isinstance(item, Gap):
-            print(f"({item.lost} messages were lost)", flush=True)
+    async for message in room:
+        print(message.key.decode(), message.payload.decode(errors="replace"), sep="\t", flush=True)
 
 
 async def main() -> None:

@@ -9,7 +9,7 @@ import sys
 
 from aiohttp import web
 
-from sbusd.client import AsyncBus, Message
+from sbusd.client import AsyncBus
 
 PAGE = "<pre id=log></pre><script>new EventSource('events').onmessage = e => { log.textContent += e.data + '\\n' }</script>"
 
@@ -24,10 +24,9 @@ async def events(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     async with AsyncBus.connect() as bus, bus.subscribe("web/") as messages:
         await response.prepare(request)
-        async for item in messages:
-            if isinstance(item, Message):
-                data = json.dumps({"key": item.key.decode(), "payload": item.payload.decode(errors="replace")})
-                await response.write(f"data: {data}\n\n".encode())
+        async for message in messages:
+            data = json.dumps({"key": message.key.decode(), "payload": message.payload.decode(errors="replace")})
+            await response.write(f"data: {data}\n\n".encode())
     return response
 
 

@@ -17,7 +17,7 @@ PAGE = ROOT / "man" / "sbus-python.3"
 
 SECTIONS = {
     "CONNECTIONS": ("Bus", "AsyncBus", "bus_address", "Scope", "Statistics"),
-    "SUBSCRIPTIONS": ("Subscription", "AsyncSubscription", "Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
+    "SUBSCRIPTIONS": ("Subscription", "AsyncSubscription", "raise_missing", "Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "MESSAGES": ("Item", "Message", "Gap", "Replaced", "Reconnected"),
     "PRESENCE": ("Presence", "AsyncPresence", "PresenceItem", "PresenceEvent", "Change", "Peer"),
     "CALLS AND SERVICES": ("Request", "Answer", "Outcome", "Allow", "Twins", "ServiceError", "CALL_SECONDS", "CALL_TRIES"),
@@ -35,13 +35,12 @@ _HEAD = """\
 .Nd Python client of the message bus
 .Sh SYNOPSIS
 .Bd -literal
-from sbusd.client import Bus, Message
+from sbusd.client import Bus
 
 with Bus.connect() as bus, bus.subscribe("chat/") as chat:
     bus.publish("chat/python", "hello")
-    for item in chat:
-        if isinstance(item, Message):
-            print(item.key, item.payload)
+    for message in chat:
+        print(message.key, message.payload)
 .Ed
 .Sh DESCRIPTION
 The module

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ErrorCode,
         ForkedError,
         InboxFull,
+        MessagesMissing,
         NoBus,
         NoRecipient,
         NotSubscribed,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
     from sbusd.client.items import Change, Gap, Item, Message, PresenceEvent, PresenceItem, Reconnected, Replaced, TapItem, TapRecord
+    from sbusd.client.notices import raise_missing
     from sbusd.client.pattern_hints import PatternWarning
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
@@ -65,6 +67,7 @@ __all__ = [
     "InboxFull",
     "Item",
     "Message",
+    "MessagesMissing",
     "NoBus",
     "NoRecipient",
     "NotSubscribed",
@@ -96,6 +99,7 @@ __all__ = [
     "Unanswered",
     "Unsupported",
     "bus_address",
+    "raise_missing",
 ]
 
 _MODULES = {
@@ -113,6 +117,7 @@ _MODULES = {
         "ForkedError",
         "ErrorCode",
         "InboxFull",
+        "MessagesMissing",
         "NoBus",
         "NoRecipient",
         "NotSubscribed",
@@ -126,6 +131,7 @@ _MODULES = {
         "Unanswered",
         "Unsupported",
     ),
+    "sbusd.client.notices": ("raise_missing",),
     "sbusd.client.pattern_hints": ("PatternWarning",),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "sbusd.client.items": (

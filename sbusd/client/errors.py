@@ -194,6 +194,14 @@ class CallTimeout(TimedOut):
         self.callees = callees
 
 
+class MessagesMissing(SbusError):
+    """Messages are missing from a subscription that was begun with ``on_gap=raise_missing``; ``item`` is the ``Gap`` or the like."""
+
+    def __init__(self, item: object, words: str) -> None:
+        super().__init__(words)
+        self.item = item
+
+
 class NoRecipient(SbusError, LookupError):
     """There is no service of ``command``, or ``member`` is not one. Raised at once; the command was not run."""
 

@@ -22,6 +22,7 @@ from sbusd.client.features import Batching, Pacing, PacingCall
 from sbusd.client.inbox import Bounds, Inbox, Routes
 from sbusd.client.incoming import SENT_HEAD, MessageRun, Senders, measure_run, message_of
 from sbusd.client.items import Message, Reconnected
+from sbusd.client.notices import NoticeLog, OnRefused
 from sbusd.client.outgoing import Outgoing
 from sbusd.client.reconnection import SavedSettings
 from sbusd.client.statistics import Statistics
@@ -73,7 +74,10 @@ class Session:
         self.routes = Routes(KeySpace(separator))
         self.stalled: set[Inbox] = set()
         self.refusals: deque[RemoteRefusal] = deque()
-        """Errors that no call waited for, oldest first: raise one at the next receive or ping."""
+        """Errors that no call waited for, oldest first: :meth:`report_refusals` when something is received next, or raise one at a ping."""
+        self.notice_log = NoticeLog()
+        self.on_refused: OnRefused | None = None
+        """Called with each of ``refusals``; without it, they are logged."""
         self.is_dirty = False
         """Whether a packet that may cause an error has been sent since the last barrier."""
         self.address = b""
@@ -282,6 +286,15 @@ class Session:
         self.counters.reconnects += 1
         for inbox in self._all_inboxes():
             inbox.put_reconnected(Reconnected(attempts, seconds))
+
+    def report_refusals(self) -> None:
+        """Give the errors that no call waited for to the program, or log them. Raises what ``on_refused`` raises."""
+        while self.refusals:
+            try:
+                refusal = self.refusals.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            (self.on_refused or self.notice_log.refused)(refusal)
 
     def raise_refusal(self) -> None:
         """Raise the oldest error that no call waited for, if there is one, and forget it."""

@@ -34,6 +34,8 @@ class BusPublisher:
         self._requests = requests
         self._log = log
         self._refusals = LogThrottle()
+        self._refused = 0
+        bus.on_refused = self._note_refusal
 
     @classmethod
     def connect(cls, address: str | None, scope: Scope | None, request_key: str, log: Callable[[str], None]) -> Self:
@@ -58,18 +60,14 @@ class BusPublisher:
 
     def activity(self) -> BusActivity:
         """Return what was received since the last call; block only while the bus is unavailable."""
-        requests = refused = 0
+        requests, before = 0, self._refused
         reconnected = False
         for _ in range(_TURN_ITEMS):
             try:
                 item = self._requests.receive(timeout=None if self.fileno() is None else 0)
             except TimedOut:
                 if self.fileno() is not None:
-                    return BusActivity(requests, reconnected, refused)
-                continue
-            except RemoteRefusal as refusal:
-                refused += 1
-                self._note_refusal(refusal)
+                    return BusActivity(requests, reconnected, self._refused - before)
                 continue
             match item:
                 case Message():
@@ -79,14 +77,15 @@ class BusPublisher:
                     requests += max(1, lost)
                 case _:
                     reconnected = True
-        return BusActivity(requests, reconnected, refused, has_more=True)
+        return BusActivity(requests, reconnected, self._refused - before, has_more=True)
 
     def close(self) -> None:
         """Close the connection."""
         self._bus.close()
 
     def _note_refusal(self, refusal: RemoteRefusal) -> None:
-        """Log a rejected publication, with a rate limit."""
+        """Count a rejected publication, and log it with a rate limit."""
+        self._refused += 1
         count = self._refusals.count()
         if count is not None:
             self._log(f"{refusal} ({count} so far)")

@@ -25,6 +25,7 @@ from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, p
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
+from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
@@ -103,8 +104,8 @@ class AsyncBus:
     async def flush(self) -> None:
         await self._link.flush()
 
-    def subscribe(self, *patterns: Patterns) -> AsyncSubscription:
-        return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)))
+    def subscribe(self, *patterns: Patterns, on_gap: OnGap | None = None) -> AsyncSubscription:
+        return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)), on_gap)
 
     async def unsubscribe(self, pattern: str | bytes) -> None:
         with self._link.entered():
@@ -176,6 +177,14 @@ class AsyncBus:
         from sbusd.client.asyncio.server import AsyncServer  # noqa: PLC0415 - most programs serve nothing
 
         await AsyncServer(self._link, self._begin_services()).run(ready)
+
+    @property
+    def on_refused(self) -> OnRefused | None:
+        return self._session.on_refused
+
+    @on_refused.setter
+    def on_refused(self, handler: OnRefused | None) -> None:
+        self._session.on_refused = handler
 
     @property
     def statistics(self) -> Statistics:

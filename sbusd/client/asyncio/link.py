@@ -175,7 +175,7 @@ class AsyncLink:
         if timeout is not None and timeout <= 0:
             self._take_in()
         while True:
-            self.session.raise_refusal()
+            self.session.report_refusals()
             item = inbox.take()
             if item is not None:
                 if self.is_paused:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 
 from sbusd.client.asyncio.link import AsyncLink
-from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
+from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
 from sbusd.client.operations import Deadline, begin_serving
 from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher, Task
@@ -28,20 +28,21 @@ class AsyncServer:
         """Serve until the bus is closed, or this is cancelled."""
         link = self._link
         inbox = await link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
+        is_ours = link.session.on_refused is None
+        if is_ours:
+            link.session.on_refused = self._dispatcher.note_refusal
         try:
             if ready is not None:
                 ready()
             while True:
-                try:
-                    item = await link.receive(inbox, None)
-                except RemoteRefusal as refusal:
-                    self._dispatcher.note_refusal(refusal)
-                    continue
+                item = await link.receive(inbox, None)
                 await self._send(self._dispatcher.handle(item, time.time()))
                 self._start_some()
         except Closed:
             return
         finally:
+            if is_ours:
+                link.session.on_refused = None
             await self._stop(inbox)
 
     def _start_some(self) -> None:

@@ -13,10 +13,11 @@ from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
+from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
 from sbusd.client.sync.streams import Presence, Subscription, Tap
 
-make_taker: Callable[[deque[Message], Sized, Callable[[], Awaitable[Item]]], AsyncIterator[Item]] | None
+make_taker: Callable[[deque[Message], Sized, Callable[[], Awaitable[Message]]], AsyncIterator[Message]] | None
 """Makes an iterator that yields the same as ``AsyncSubscription.__anext__`` and is faster; None in a tree that is not built."""
 try:
     from sbusd.client.speedups import Taker
@@ -34,9 +35,10 @@ class AsyncSubscription:
     subscription or the bus, or unsubscribe from its last pattern. If the bus closes the connection, iteration raises ``Disconnected``.
     """
 
-    def __init__(self, link: AsyncLink, inbox: Inbox) -> None:
+    def __init__(self, link: AsyncLink, inbox: Inbox, on_gap: OnGap | None = None) -> None:
         self._link = link
         self._inbox = inbox
+        self._on_gap = on_gap
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
@@ -56,28 +58,43 @@ class AsyncSubscription:
                 return
             yield items
 
+    async def items(self) -> AsyncIterator[Item]:
+        while True:
+            try:
+                yield await self._next_item()
+            except Closed:
+                return
+
     async def close(self) -> None:
         with self._link.entered():
             self._link.session.unsubscribe_all(self._inbox)
             self._inbox.patterns.clear()
         self._link.push()
 
-    def __aiter__(self) -> AsyncIterator[Item]:
-        """Return an iterator over the items until the subscription is closed."""
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Return an iterator over the messages until the subscription is closed."""
         return self if make_taker is None else make_taker(self._inbox.ready, self._link.session.refusals, self.__anext__)
 
-    async def __anext__(self) -> Item:
-        """Return the next item; iteration ends when the subscription is closed."""
+    async def __anext__(self) -> Message:
+        """Return the next message; iteration ends when the subscription is closed."""
+        while True:
+            try:
+                item = await self._next_item()
+            except Closed:
+                raise StopAsyncIteration from None
+            if isinstance(item, Message):
+                return item
+            self._missing(item)
+
+    async def _next_item(self) -> Item:
+        """Return the next item; faster than :meth:`receive` if it is here. Raises Closed."""
         link, inbox = self._link, self._inbox
         refusals = link.session.refusals
         if inbox.ready and not refusals:
             return inbox.ready.popleft()
         if not (refusals or link.is_paused) and (item := inbox.take()) is not None:
             return item
-        try:
-            return await link.receive(inbox, None)
-        except Closed:
-            raise StopAsyncIteration from None
+        return await link.receive(inbox, None)
 
     def __await__(self) -> Generator[None, None, Self]:
         return self._begun().__await__()
@@ -92,6 +109,13 @@ class AsyncSubscription:
         """Subscribe, unless that has been done."""
         await self._link.run(operations.subscribe(self._link.session, self._inbox, self._link.timeout))
         return self
+
+    def _missing(self, item: Item) -> None:
+        """Give *item*, which is not a message, to the program, or log it."""
+        if self._on_gap is None:
+            self._link.session.notice_log.missing(item, self._inbox.patterns)
+        elif not isinstance(item, Message):
+            self._on_gap(item)
 
 
 @documented_by(Presence)
@@ -115,7 +139,10 @@ class AsyncPresence:
 
     async def __anext__(self) -> PresenceItem:
         """Return the next event; iteration ends when it is closed."""
-        return presence_item(await anext(self._subscription))
+        try:
+            return await self.receive()
+        except Closed:
+            raise StopAsyncIteration from None
 
     async def __aenter__(self) -> Self:
         await self._subscription.__aenter__()

@@ -27,6 +27,7 @@ from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, p
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
+from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
@@ -105,9 +106,9 @@ class Bus:
     def publish(self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is encoded in UTF-8.
 
-        Blocks while the socket is full. After an error nothing was sent. If the bus refuses the message, the next receive or ping raises
-        the refusal. An ``AsyncBus`` sends a single message at once. Messages that closely follow it leave together: at the end of the
-        loop's iteration, when they are 32 KiB, or by ``flush``.
+        Blocks while the socket is full. After an error nothing was sent. If the bus refuses the message, ``on_refused`` is called with the
+        refusal, or the next ``ping`` raises it. An ``AsyncBus`` sends a single message at once. Messages that closely follow it leave
+        together: at the end of the loop's iteration, when they are 32 KiB, or by ``flush``.
 
         With *receipt*, wait for the receipt of the bus, and return the number of connections that the message was delivered to or is
         queued for; a refusal is raised at once, and after TimedOut or AnswerLost the message may have been sent. Returns None if the
@@ -164,12 +165,13 @@ class Bus:
         """
         self._link.flush()
 
-    def subscribe(self, *patterns: Patterns) -> Subscription:
+    def subscribe(self, *patterns: Patterns, on_gap: OnGap | None = None) -> Subscription:
         """Subscribe to *patterns*, at least one, or lists of them.
 
         When the subscription has begun, the bus has accepted all, and no message is missed. A subscription of a ``Bus`` has begun on
-        return, one of an ``AsyncBus`` begins at ``async with`` or ``await``. A PatternWarning names patterns with a wildcard at a wrong
-        place, and those with wildcards of MQTT or NATS.
+        return, one of an ``AsyncBus`` begins at ``async with`` or ``await``. Iteration over it yields messages. Where some are missing,
+        *on_gap* is called with a ``Gap``, ``Reconnected`` or ``Replaced``. By default that is logged, and with ``raise_missing`` it ends
+        the iteration. A PatternWarning names patterns with a wildcard at a wrong place, and those with wildcards of MQTT or NATS.
 
         Raises:
             RemoteRefusal: the bus refused a pattern; then none of them is subscribed to.
@@ -177,7 +179,7 @@ class Bus:
             TimedOut, Disconnected: the bus could not be asked.
             InboxFull: likewise, only from a ``Bus``.
         """
-        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)))._begun()
+        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)), on_gap)._begun()
 
     def unsubscribe(self, pattern: str | bytes) -> None:
         """Remove one instance of *pattern*, from the newest subscription that has it; a subscription without patterns ends.
@@ -218,7 +220,7 @@ class Bus:
         return self._link.run(operations.control(self._session, key, payload, self._link.timeout))
 
     def tell(self, key: str | bytes, payload: Data | None = None) -> None:
-        """Send a control message that has no response, such as ``echo/off``. If it is refused, the next receive or ping raises that.
+        """Send a control message that has no response, such as ``echo/off``. If it is refused, ``on_refused`` is called.
 
         A mode is set again on each new connection.
 
@@ -231,7 +233,7 @@ class Bus:
 
         For services that bring messages to the bus: the notice has its place among the messages of this connection, and each
         connection gets one. A pattern is compared as it is, without wildcards. The user of the service needs the right ``vouch``.
-        If the bus refuses the report, the next receive or ping raises that. A bus without the feature ``vouch`` ignores it.
+        If the bus refuses the report, ``on_refused`` is called. A bus without the feature ``vouch`` ignores it.
 
         Raises:
             ProtocolError: *patterns* has none or more than 64, one has a NUL, or *count* has more than 15 digits.
@@ -355,6 +357,20 @@ class Bus:
         from sbusd.client.sync.server import Server  # noqa: PLC0415 - most programs serve nothing
 
         Server(self._link, self._begin_services()).run(ready)
+
+    @property
+    def on_refused(self) -> OnRefused | None:
+        """The function that is called with each ``RemoteRefusal`` that no call waited for, such as that of a publication; None logs them.
+
+        It is called by the next ``receive`` or iteration of any subscription, which continues, or by ``close``; an exception that it
+        raises is raised there. ``ping`` raises the oldest such refusal itself.
+        """
+        return self._session.on_refused
+
+    @on_refused.setter
+    def on_refused(self, handler: OnRefused | None) -> None:
+        """Set the function."""
+        self._session.on_refused = handler
 
     @property
     def statistics(self) -> Statistics:

@@ -20,7 +20,7 @@ from sbusd.client.errors import (
 )
 from sbusd.client.features import Paced
 from sbusd.client.inbox import Inbox
-from sbusd.client.items import Item
+from sbusd.client.items import Item, Message
 from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.session import Session
@@ -80,6 +80,7 @@ class SyncLink(Connection):
         if self.threads.is_interrupted:
             threading.Thread(target=self.close, name="sbus-closer").start()
             return
+        self.session.report_refusals()
         with self.entered():
             try:
                 if self.session.outgoing.posted_bytes and self._sock is not None:
@@ -189,14 +190,18 @@ class SyncLink(Connection):
         """Wait for the next item of *inbox*."""
         deadline = Deadline("receiving", timeout)
         threads, thread = self.threads, get_ident()
-        threads.enter()
-        try:
-            return self._receive(inbox, deadline)
-        finally:
-            if threads.inside != thread or threads.is_locked or threads.waiting:
-                threads.exit()
-            else:
-                threads.inside = 0
+        while True:
+            threads.enter()
+            try:
+                item = self._receive(inbox, deadline)
+            finally:
+                if threads.inside != thread or threads.is_locked or threads.waiting:
+                    threads.exit()
+                else:
+                    threads.inside = 0
+            if item is not None:
+                return item
+            self.session.report_refusals()
 
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
@@ -204,18 +209,28 @@ class SyncLink(Connection):
             raise ValueError(f"invalid limit {limit}: must be at least 1")
         deadline = Deadline("receiving", timeout)
         threads, thread = self.threads, get_ident()
-        threads.enter()
-        try:
-            first = self._receive(inbox, deadline)
-            return [first, *inbox.take_many(limit - 1)]
-        finally:
-            if threads.inside != thread or threads.is_locked or threads.waiting:
-                threads.exit()
-            else:
-                threads.inside = 0
+        while True:
+            threads.enter()
+            try:
+                first = self._receive(inbox, deadline)
+                if first is not None:
+                    return [first, *inbox.take_many(limit - 1)]
+            finally:
+                if threads.inside != thread or threads.is_locked or threads.waiting:
+                    threads.exit()
+                else:
+                    threads.inside = 0
+            self.session.report_refusals()
 
-    def iterate(self, inbox: Inbox) -> Iterator[Item]:
-        """Yield the items of :meth:`receive` until the end; faster, since most packets can be yielded without queueing."""
+    def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:
+        """Yield the messages of :meth:`iterate`, and call *on_gap* with the other items at their places."""
+        return self.iterate(inbox, on_gap)  # type: ignore[return-value]  # then it yields only messages
+
+    def iterate(self, inbox: Inbox, on_gap: Callable[[Item], object] | None = None) -> Iterator[Item]:
+        """Yield the items of :meth:`receive` until the end; faster, since most packets can be yielded without queueing.
+
+        With *on_gap*, yield only messages.
+        """
         refusals, ready = self.session.refusals, inbox.ready
         with self.entered():
             inbox.received_by(get_ident())
@@ -231,7 +246,10 @@ class SyncLink(Connection):
                 item = self.receive(inbox, None)
             except Closed:
                 return
-            yield item
+            if on_gap is None or isinstance(item, Message):
+                yield item
+            else:
+                on_gap(item)
 
     def _gathers(self) -> bool:
         """Return whether this thread gathers, and the bus may take batches."""
@@ -276,8 +294,8 @@ class SyncLink(Connection):
             self._gathered_since = now
             self._flush()
 
-    def _receive(self, inbox: Inbox, deadline: Deadline) -> Item:
-        """Wait for the next item of *inbox*."""
+    def _receive(self, inbox: Inbox, deadline: Deadline) -> Item | None:
+        """Wait for the next item of *inbox*; return None if refusals are to be reported first."""
         refusals = self.session.refusals
         thread = get_ident()
         if inbox.receiver != thread:
@@ -292,7 +310,7 @@ class SyncLink(Connection):
                 self._open_again(deadline)
             elif not self._read_ahead():
                 self._step(deadline, lambda: not inbox.is_empty or not inbox.patterns or bool(refusals))
-        raise refusals.popleft()
+        return None
 
     def _perform(self, step: Step) -> None:
         """Perform one step of an operation."""

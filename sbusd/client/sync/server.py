@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
-from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
+from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
 from sbusd.client.operations import Deadline, begin_serving
 from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher, Result, Task
@@ -25,6 +25,9 @@ class Server:
         """Serve until the bus is closed."""
         link = self._link
         inbox = link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
+        is_ours = link.session.on_refused is None
+        if is_ours:
+            link.session.on_refused = self._dispatcher.note_refusal
         try:
             if ready is not None:
                 ready()
@@ -34,6 +37,8 @@ class Server:
         except Closed:
             return
         finally:
+            if is_ours:
+                link.session.on_refused = None
             self._stop(inbox)
 
     def _take_in(self, inbox: Inbox) -> None:
@@ -44,9 +49,6 @@ class Server:
                 item = self._link.receive(inbox, 0 if len(queue) else None)
             except TimedOut:
                 return
-            except RemoteRefusal as refusal:
-                self._dispatcher.note_refusal(refusal)
-                continue
             self._send(self._dispatcher.handle(item, time.time()))
 
     def _run_next(self) -> None:

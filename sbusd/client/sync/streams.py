@@ -9,7 +9,8 @@ from typing import Self
 from sbusd.client import operations
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox
-from sbusd.client.items import Item, PresenceItem, TapItem, presence_item, tap_item
+from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
+from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
 from sbusd.client.sync.link import SyncLink
 
@@ -17,13 +18,17 @@ from sbusd.client.sync.link import SyncLink
 class Subscription:
     """Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it with ``with``.
 
+    Iteration yields messages. Where some are missing, it calls *on_gap* of ``subscribe`` with a ``Gap``, ``Reconnected`` or ``Replaced``;
+    ``items`` and the other methods return these items at their places instead.
+
     Iteration ends when you close the subscription or the bus, or unsubscribe from its last pattern. If the bus closes the connection,
     iteration raises ``Disconnected``.
     """
 
-    def __init__(self, link: SyncLink, inbox: Inbox) -> None:
+    def __init__(self, link: SyncLink, inbox: Inbox, on_gap: OnGap | None = None) -> None:
         self._link = link
         self._inbox = inbox
+        self._on_gap = on_gap
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
@@ -37,7 +42,6 @@ class Subscription:
             TimedOut: no item came in time.
             Closed: you closed the subscription or the bus.
             Disconnected: the bus closed the connection, and everything that came before has been received.
-            RemoteRefusal: the bus refused a packet that no call waited for, such as a publication; receive again to continue.
             InboxFull: another subscription is full, and stops the reading; only from a ``Bus``.
             RuntimeError: the subscription of an ``AsyncBus`` has not begun.
         """
@@ -62,6 +66,13 @@ class Subscription:
                 return
             yield items
 
+    def items(self) -> Iterator[Item]:
+        """Yield messages, and at their places what is missing between them, until the subscription is closed.
+
+        Raises what ``receive`` raises.
+        """
+        return self._link.iterate(self._inbox)
+
     def close(self) -> None:
         """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed."""
         with self._link.entered():
@@ -69,9 +80,9 @@ class Subscription:
             self._inbox.patterns.clear()
         self._link.push()
 
-    def __iter__(self) -> Iterator[Item]:
-        """Yield items until the subscription is closed."""
-        return self._link.iterate(self._inbox)
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until the subscription is closed."""
+        return self._link.messages(self._inbox, self._missing)
 
     def __enter__(self) -> Self:
         return self._begun()
@@ -83,6 +94,13 @@ class Subscription:
         """Subscribe, unless that has been done."""
         self._link.run(operations.subscribe(self._link.session, self._inbox, self._link.timeout))
         return self
+
+    def _missing(self, item: Item) -> None:
+        """Give *item*, which is not a message, to the program, or log it."""
+        if self._on_gap is None:
+            self._link.session.notice_log.missing(item, self._inbox.patterns)
+        elif not isinstance(item, Message):
+            self._on_gap(item)
 
 
 class Presence:
@@ -107,7 +125,7 @@ class Presence:
 
     def __iter__(self) -> Iterator[PresenceItem]:
         """Yield events until it is closed."""
-        return map(presence_item, self._subscription)
+        return map(presence_item, self._subscription.items())
 
     def __enter__(self) -> Self:
         self._subscription.__enter__()

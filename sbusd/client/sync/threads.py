@@ -1,4 +1,4 @@
-"""The threads that use one connection: one at a time changes its state, one reads, and the others wait for what they receive.
+"""The threads that use one connection: one at a time changes its state, one reads, and the others wait for packets.
 
 Rules:
 

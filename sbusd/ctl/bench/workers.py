@@ -203,7 +203,7 @@ def subscribe(context: WorkerContext, plan: Plan) -> None:
         context.pipe.send(Ready())
         sample, count, lost, ends = TimeSample(), 0, 0, 0
         begin_cpu = time.process_time()
-        for item in subscription:
+        for item in subscription.items():
             if not isinstance(item, Message):
                 lost += item.lost if isinstance(item, Gap) else 0
                 continue

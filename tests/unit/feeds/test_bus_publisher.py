@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
-from sbusd.client import Bus, Disconnected, ErrorCode, Gap, Item, Message, Reconnected, RemoteRefusal, SbusError, Subscription, TimedOut
+from sbusd.client import Bus, Disconnected, ErrorCode, Gap, Item, Message, Reconnected, RemoteRefusal, Subscription, TimedOut
 from sbusd.feeds.bus_publisher import BusActivity, BusPublisher, LogThrottle
 
 REQUEST = Message(b"net/request", b"")
@@ -14,9 +15,10 @@ REQUEST = Message(b"net/request", b"")
 class FakeBus:
     """A bus and its subscription in one; a None in its items disconnects it."""
 
-    def __init__(self, *items: Item | SbusError | None) -> None:
+    def __init__(self, *items: Item | RemoteRefusal | None) -> None:
         self.items = deque(items)
         self.is_away = False
+        self.on_refused: Callable[[RemoteRefusal], object] = list[RemoteRefusal]().append
         self.waits: list[float | None] = []
         self.published: list[tuple[str, bytes]] = []
 
@@ -35,8 +37,9 @@ class FakeBus:
             self.is_away = True
             raise TimedOut("receiving", 0)
         self.is_away = False
-        if isinstance(item, SbusError):
-            raise item
+        if isinstance(item, RemoteRefusal):
+            self.on_refused(item)
+            return self.receive(timeout)
         return item
 
     def publish(self, key: str, payload: bytes) -> None:

@@ -39,9 +39,8 @@ def receive(address: str, tally: Tally) -> None:
     """Iterate; a gap is not a message, so its messages count as missing."""
     with Bus.connect(address) as bus, bus.subscribe(KEY) as subscription:
         tally.ready()
-        for item in subscription:
-            if isinstance(item, Message):
-                tally.take(item.payload)
+        for message in subscription:
+            tally.take(message.payload)
 
 
 def receive_together(address: str, tally: Tally) -> None:

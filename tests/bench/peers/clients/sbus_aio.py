@@ -39,9 +39,8 @@ async def receive(address: str, tally: Tally) -> None:
     """Iterate; a gap is not a message, so its messages count as missing."""
     async with await AsyncBus.connect(address) as bus, await bus.subscribe(KEY) as subscription:
         tally.ready()
-        async for item in subscription:
-            if isinstance(item, Message):
-                tally.take(item.payload)
+        async for message in subscription:
+            tally.take(message.payload)
 
 
 async def receive_together(address: str, tally: Tally) -> None:

@@ -18,9 +18,8 @@ def receive(address: str, tally: Tally) -> None:
     with Bus.connect(address) as bus, bus.subscribe(KEY) as subscription:
         bus.call("link/sync", timeout=SYNC_SECONDS)
         tally.ready()
-        for item in subscription:
-            if isinstance(item, Message):
-                tally.take(item.payload)
+        for message in subscription:
+            tally.take(message.payload)
 
 
 def receive_together(address: str, tally: Tally) -> None:

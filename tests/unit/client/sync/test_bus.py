@@ -14,14 +14,18 @@ from sbusd.client import (
     ErrorCode,
     Gap,
     InboxFull,
+    Item,
     Message,
+    MessagesMissing,
     NoBus,
     Overflow,
     PayloadTooLarge,
     Reconnected,
     RemoteRefusal,
+    Replaced,
     TimedOut,
     Unanswered,
+    raise_missing,
 )
 from sbusd.client.reconnection import Backoff
 from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
@@ -100,7 +104,7 @@ def test_iteration_ends_with_what_you_close(fake: FakeBus) -> None:
 def test_iteration_in_order_with_gaps_in_place(fake: FakeBus) -> None:
     with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
         fake.peer().say(b"MSG a\0001", b"CMSG !/bus/lost\0007", b"MSG a\0002", b"MSG a\0003", b"CMSG !/bus/lost\0001")
-        items = iter(sub)
+        items = sub.items()
         assert [next(items) for _ in range(5)] == [Message(b"a", b"1"), Gap(7), Message(b"a", b"2"), Message(b"a", b"3"), Gap(1)]
         assert bus.statistics.lost_remote == 8
 
@@ -129,7 +133,7 @@ def test_a_refusal_that_disconnects_says_both(fake: FakeBus) -> None:
         assert caught.value.refusal.code is ErrorCode.EACCES
 
 
-def test_a_rejected_publication_is_raised_at_the_next_receive_or_ping(fake: FakeBus) -> None:
+def test_a_rejected_publication_is_reported_at_the_next_receive_or_ping(fake: FakeBus) -> None:
     with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
         bus.publish("!/event/x")
         with pytest.raises(RemoteRefusal, match="EPERM"):
@@ -137,10 +141,69 @@ def test_a_rejected_publication_is_raised_at_the_next_receive_or_ping(fake: Fake
         bus.ping()
         bus.publish("!/event/x")
         assert bus.whoami() == WHOAMI
-        with pytest.raises(RemoteRefusal, match="refused a packet: EPERM"):
-            sub.receive(WAIT_SECONDS)
+        refused: list[RemoteRefusal] = []
+        assert bus.on_refused is None
+        bus.on_refused = refused.append
         bus.publish("a")
         assert sub.receive(WAIT_SECONDS) == Message(b"a", b"")
+        assert [str(refusal) for refusal in refused] == ["the bus refused a packet: EPERM !/event/x is reserved"]
+
+
+def test_an_exception_of_the_handler_for_refusals_is_raised_by_the_call(fake: FakeBus) -> None:
+    with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
+
+        def handle(refusal: RemoteRefusal) -> None:
+            raise refusal
+
+        bus.on_refused = handle
+        for receive in (sub.receive, sub.receive_many, lambda: next(iter(sub)), bus.close):
+            bus.publish("!/event/x")
+            assert bus.whoami() == WHOAMI
+            with pytest.raises(RemoteRefusal, match="refused a packet: EPERM"):
+                receive()
+
+
+def test_refusals_are_logged_by_default(fake: FakeBus, caplog: pytest.LogCaptureFixture) -> None:
+    with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
+        for _ in range(5):
+            bus.publish("!/event/x")
+        assert bus.whoami() == WHOAMI
+        bus.publish("a")
+        assert next(iter(sub)) == Message(b"a", b"")
+        bus.publish("!/event/x")
+        assert bus.whoami() == WHOAMI
+    said = "the bus refused a packet: EPERM !/event/x is reserved"
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("sbusd.client", "WARNING", said),
+        ("sbusd.client", "WARNING", f"{said} (2 such events so far)"),
+        ("sbusd.client", "WARNING", f"{said} (4 such events so far)"),
+    ]
+    assert bus.statistics.refusals == 6
+
+
+def test_iteration_yields_messages_alone(fake: FakeBus) -> None:
+    missing: list[Item] = []
+    with Bus.connect(fake.address) as bus, bus.subscribe("a", on_gap=missing.append) as sub:
+        fake.peer().say(
+            b"CMSG !/bus/lost\0007", b"MSG a\0001", b"CMSG !/bus/replaced\0002", b"MSG a\0002", b"CMSG !/bus/lost\0000", b"MSG a\0003"
+        )
+        messages = iter(sub)
+        assert [next(messages).payload for _ in range(3)] == [b"1", b"2", b"3"]
+    assert missing == [Gap(7), Replaced(2), Gap(0)]
+
+
+def test_what_is_missing_is_logged_by_default_or_raised(fake: FakeBus, caplog: pytest.LogCaptureFixture) -> None:
+    with Bus.connect(fake.address) as bus, bus.subscribe("a") as first:
+        peer = fake.peer()
+        peer.say(b"CMSG !/bus/lost\0007", b"MSG a\0001")
+        assert next(iter(first)).payload == b"1"
+        with bus.subscribe("a", on_gap=raise_missing) as second:
+            peer.say(b"CMSG !/bus/lost\0000", b"MSG a\0002")
+            with pytest.raises(MessagesMissing, match="an unknown number of messages is missing") as caught:
+                next(iter(second))
+            assert caught.value.item == Gap(0)
+            assert next(iter(second)).payload == b"2"
+    assert caplog.messages == ["subscription to b'a': 7 messages are missing"]
 
 
 def test_controls(fake: FakeBus) -> None:

@@ -1,0 +1,61 @@
+"""Notices for a program that receives: messages are missing, or the bus refused some. By default they are logged. No I/O.
+
+Logged with :mod:`logging`, as ``sbusd.client``: of each kind the 1st, 2nd, 4th, 8th… time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from sbusd.client.errors import MessagesMissing, RemoteRefusal
+from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
+
+OnGap = Callable[[Gap | Reconnected | Replaced], object]
+"""A function that gets what an iteration over messages leaves out, at its place between them."""
+
+OnRefused = Callable[[RemoteRefusal], object]
+"""A function that gets the refusals that no call waited for."""
+
+
+class NoticeLog:
+    """Logs what a program does not handle itself."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def refused(self, refusal: RemoteRefusal) -> None:
+        """Log that the bus refused a message, or something else that no call waited for."""
+        self._log("refusals", str(refusal))
+
+    def missing(self, item: Item, patterns: Sequence[bytes]) -> None:
+        """Log what is missing from the subscription with *patterns*."""
+        if isinstance(item, Message):
+            return
+        self._log(type(item).__name__, f"subscription to {', '.join(map(repr, patterns[:3]))}: {words_of(item)}")
+
+    def _log(self, kind: str, words: str) -> None:
+        self._counts[kind] += 1
+        if self._counts[kind].bit_count() == 1:
+            import logging  # noqa: PLC0415 - most programs log nothing, and it takes milliseconds
+
+            logging.getLogger("sbusd.client").warning(
+                "%s%s", words, f" ({self._counts[kind]} such events so far)" if self._counts[kind] > 1 else ""
+            )
+
+
+def words_of(item: Gap | Reconnected | Replaced) -> str:
+    """Return *item* in words."""
+    if isinstance(item, Gap):
+        return f"{item.lost} messages are missing" if item.lost else "an unknown number of messages is missing"
+    if isinstance(item, Replaced):
+        return f"{item.count} messages were replaced by newer ones with the same keys"
+    return f"reconnected after {item.seconds:.1f} s; messages that were published meanwhile are missing"
+
+
+def raise_missing(item: Gap | Reconnected | Replaced) -> NoReturn:
+    """Raise MessagesMissing: give it to ``subscribe`` as *on_gap*, to end an iteration where messages are missing."""
+    raise MessagesMissing(item, words_of(item))
