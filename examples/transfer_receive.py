@@ -6,17 +6,21 @@ It ends when the file is complete, and fails if a message was lost.
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus, Message
+from sbusd.client import Bus
 
-with Bus.connect() as bus, bus.subscribe("transfer/") as transfer, Path(sys.argv[1]).open("wb") as file:
+
+def fail(item: object) -> None:
+    """End this program, because messages are missing."""
+    sys.exit(f"transfer_receive: messages were lost: {item}")
+
+
+with Bus.connect() as bus, bus.subscribe("transfer/", on_gap=fail) as transfer, Path(sys.argv[1]).open("wb") as file:
     print("ready", flush=True)
-    for item in transfer:
-        if not isinstance(item, Message):
-            sys.exit(f"transfer_receive: messages were lost: {item}")
-        if item.key == b"transfer/data":
-            file.write(item.payload)
-        elif item.key == b"transfer/end":
-            if file.tell() != int(item.payload):
-                sys.exit(f"transfer_receive: received {file.tell()} of {int(item.payload)} bytes")
+    for message in transfer:
+        if message.key == b"transfer/data":
+            file.write(message.payload)
+        elif message.key == b"transfer/end":
+            if file.tell() != int(message.payload):
+                sys.exit(f"transfer_receive: received {file.tell()} of {int(message.payload)} bytes")
             print(f"received {file.tell()} bytes")
             break
