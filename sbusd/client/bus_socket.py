@@ -19,6 +19,9 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 Scope = Literal["system", "user"]
 
+State = Literal["connected", "reconnecting", "closed"]
+"""The state of a client's connection; ``closed`` is final."""
+
 SYSTEM_ADDRESS = "/run/sbus.socket"
 """The address of ``sbus.socket`` of the system."""
 

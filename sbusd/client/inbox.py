@@ -80,8 +80,11 @@ class Inbox:
         "delivered",
         "discarded",
         "is_begun",
+        "is_drained",
+        "is_draining",
         "is_shared",
         "items",
+        "kept",
         "lost",
         "patterns",
         "ready",
@@ -92,6 +95,12 @@ class Inbox:
         self.patterns = patterns
         self.is_begun = False
         """Whether the bus has accepted the patterns."""
+        self.is_draining = False
+        """Whether the subscription ends when everything has arrived that the bus sent before the UNSUBs."""
+        self.is_drained = False
+        """Whether that has arrived."""
+        self.kept: list[bytes] = []
+        """The patterns that are still subscribed to while it is drained."""
         self.receiver = 0
         """The thread that received last from this queue; 0 if none has."""
         self.is_shared = False
@@ -120,6 +129,11 @@ class Inbox:
     def is_empty(self) -> bool:
         """Whether no item is queued, so that a new message may be returned at once."""
         return not (self.items or self.ready or self.lost)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no item follows those that are queued."""
+        return self.is_drained or not self.patterns
 
     def received_by(self, thread: int) -> None:
         """Note that *thread* receives from this queue."""

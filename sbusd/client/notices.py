@@ -5,7 +5,7 @@ Logged with :mod:`logging`, as ``sbusd.client``: of each kind the 1st, 2nd, 4th,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -17,6 +17,10 @@ OnGap = Callable[[Gap | Reconnected | Replaced], object]
 
 OnRefused = Callable[[RemoteRefusal], object]
 """A function that gets the refusals that no call waited for."""
+
+
+_KEPT_REFUSALS = 64
+"""Errors kept for the next receive. The oldest are the causes, so the newest are dropped, and counted."""
 
 
 class NoticeLog:
@@ -45,6 +49,37 @@ class NoticeLog:
             logging.getLogger("sbusd.client").warning(
                 "%s%s", words, f" ({self._counts[kind]} such events so far)" if self._counts[kind] > 1 else ""
             )
+
+
+class Refusals(deque[RemoteRefusal]):
+    """The errors that no call waited for, oldest first: :meth:`report` them when something is received, or raise one at a ping."""
+
+    def __init__(self, log: NoticeLog) -> None:
+        super().__init__()
+        self.handler: OnRefused | None = None
+        """Called with each of them; without it, they are logged."""
+        self._log = log
+
+    def keep(self, refusal: RemoteRefusal) -> bool:
+        """Add *refusal*; return False if there are too many."""
+        if len(self) < _KEPT_REFUSALS:
+            self.append(refusal)
+            return True
+        return False
+
+    def report(self) -> None:
+        """Give all to the program, or log them. Raises what the handler raises."""
+        while self:
+            try:
+                refusal = self.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            (self.handler or self._log.refused)(refusal)
+
+    def raise_oldest(self) -> None:
+        """Raise the oldest, if there is one, and forget it."""
+        if self:
+            raise self.popleft()
 
 
 def words_of(item: Gap | Reconnected | Replaced) -> str:

@@ -159,7 +159,7 @@ def ping(session: Session, timeout: float | None) -> Operation[float]:
     yield step
     seconds = time.perf_counter() - begun
     step.result()
-    session.raise_refusal()
+    session.refusals.raise_oldest()
     return seconds
 
 

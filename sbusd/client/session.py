@@ -11,9 +11,9 @@ Duties of a link:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from sbusd.client.bus_calls import AddressCall, Call, Expects, PendingReplies, ReceiptCall
@@ -22,7 +22,7 @@ from sbusd.client.features import Batching, Pacing, PacingCall
 from sbusd.client.inbox import Bounds, Inbox, Routes
 from sbusd.client.incoming import SENT_HEAD, MessageRun, Senders, measure_run, message_of
 from sbusd.client.items import Message, Reconnected
-from sbusd.client.notices import NoticeLog, OnRefused
+from sbusd.client.notices import NoticeLog, Refusals
 from sbusd.client.outgoing import Outgoing
 from sbusd.client.reconnection import SavedSettings
 from sbusd.client.statistics import Statistics
@@ -39,9 +39,6 @@ from sbusd.protocol.packets import (
     subscribe_packet,
     unsubscribe_packet,
 )
-
-_KEPT_REFUSALS = 64
-"""Errors kept for the next receive. The oldest are the causes, so the newest are dropped, and counted."""
 
 
 class MessageObserver(Protocol):
@@ -73,11 +70,8 @@ class Session:
         self.batching = Batching(self.outgoing, self.settings, self.counters, is_wanted=batching)
         self.routes = Routes(KeySpace(separator))
         self.stalled: set[Inbox] = set()
-        self.refusals: deque[RemoteRefusal] = deque()
-        """Errors that no call waited for, oldest first: :meth:`report_refusals` when something is received next, or raise one at a ping."""
         self.notice_log = NoticeLog()
-        self.on_refused: OnRefused | None = None
-        """Called with each of ``refusals``; without it, they are logged."""
+        self.refusals = Refusals(self.notice_log)
         self.is_dirty = False
         """Whether a packet that may cause an error has been sent since the last barrier."""
         self.address = b""
@@ -240,8 +234,25 @@ class Session:
 
     def unsubscribe_all(self, inbox: Inbox) -> None:
         """End the subscription of *inbox*: no more messages are routed to it, and UNSUBs are sent. Harmless when already done."""
-        if self._forget(inbox):
-            self._send_unsubscribe(*inbox.patterns)
+        patterns = inbox.kept if inbox.is_draining else inbox.patterns
+        if self._forget(inbox) and patterns:
+            self._send_unsubscribe(*patterns)
+        inbox.retire()
+
+    def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
+        """Send UNSUBs, and end the subscription of *inbox* when everything has arrived that the bus sent before. Its items stay.
+
+        Patterns that begin with *keep* are not unsubscribed from, until :meth:`unsubscribe_all`. Harmless when already done.
+        """
+        if inbox.is_draining or not inbox.patterns:
+            return
+        inbox.is_draining = True
+        inbox.kept = [pattern for pattern in inbox.patterns if keep and pattern.startswith(keep)]
+        self.outgoing.put(*(unsubscribe_packet(pattern) for pattern in inbox.patterns if pattern not in inbox.kept))
+        call = self.ping()
+        call.on_done.append(partial(self._drained, inbox, call))
+        self._unsettled = self._pending.last_token
+        self._update_only_inbox()
 
     def unsubscribe(self, pattern: bytes) -> None:
         """Remove one instance of *pattern*, from the newest subscription that has it.
@@ -286,20 +297,6 @@ class Session:
         self.counters.reconnects += 1
         for inbox in self._all_inboxes():
             inbox.put_reconnected(Reconnected(attempts, seconds))
-
-    def report_refusals(self) -> None:
-        """Give the errors that no call waited for to the program, or log them. Raises what ``on_refused`` raises."""
-        while self.refusals:
-            try:
-                refusal = self.refusals.popleft()
-            except IndexError:  # another thread has taken it
-                return
-            (self.on_refused or self.notice_log.refused)(refusal)
-
-    def raise_refusal(self) -> None:
-        """Raise the oldest error that no call waited for, if there is one, and forget it."""
-        if self.refusals:
-            raise self.refusals.popleft()
 
     def statistics(self) -> Statistics:
         """Return the counts up to now."""
@@ -402,12 +399,12 @@ class Session:
         refusal = RemoteRefusal(*parse_error(payload))
         self._last_refusal = (self.counters.received, refusal)
         # An error that ends the connection is in the Disconnected that follows at once.
-        if self._pending.refused(refusal) or (refusal.code is not None and refusal.code.disconnects):
-            return
-        if len(self.refusals) < _KEPT_REFUSALS:
-            self.refusals.append(refusal)
-        else:
-            self.counters.refusals_dropped += 1
+        if not (self._pending.refused(refusal) or (refusal.code is not None and refusal.code.disconnects)):
+            self._keep_refusal(refusal)
+
+    def _keep_refusal(self, refusal: RemoteRefusal) -> None:
+        """Keep an error that no call waited for."""
+        self.counters.refusals_dropped += not self.refusals.keep(refusal)
 
     def _receive_lost(self, payload: bytes) -> None:
         """Put a gap into every subscription, and ensure that no call waits for a reply that was lost."""
@@ -461,13 +458,28 @@ class Session:
 
         return undo
 
+    def _drained(self, inbox: Inbox, call: Call) -> None:
+        """End a subscription that has been drained, or whose connection has ended."""
+        if isinstance(call.error, RemoteRefusal):
+            self._keep_refusal(call.error)  # of an earlier packet
+        inbox.is_drained = True
+        if not inbox.kept:
+            self._stop_routing(inbox)
+            inbox.patterns.clear()
+
     def _forget(self, inbox: Inbox) -> bool:
+        """Do as :meth:`_stop_routing`, and drop the items of *inbox*."""
+        if not self._stop_routing(inbox):
+            return False
+        inbox.retire()
+        return True
+
+    def _stop_routing(self, inbox: Inbox) -> bool:
         """Route no more messages to *inbox*, and keep its counts; return whether messages were routed to it."""
         if not self.routes.discard(inbox):
             return False
         self.counters.delivered += inbox.delivered
         self.counters.lost_local += inbox.discarded
-        inbox.retire()
         self._update_only_inbox()
         return True
 

@@ -20,7 +20,7 @@ from sbusd.client import operations
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
-from sbusd.client.bus_socket import Scope, bus_address, parse_target
+from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
@@ -178,13 +178,22 @@ class AsyncBus:
 
         await AsyncServer(self._link, self._begin_services()).run(ready)
 
+    def stop_serving(self) -> None:
+        if self._dispatcher is not None and self._dispatcher.inbox is not None:
+            # Callers ask whether the service is still at its address, until its responses have arrived.
+            self._link.drain(self._dispatcher.inbox, keep=self._session.address)
+
+    @property
+    def state(self) -> State:
+        return self._link.state
+
     @property
     def on_refused(self) -> OnRefused | None:
-        return self._session.on_refused
+        return self._session.refusals.handler
 
     @on_refused.setter
     def on_refused(self, handler: OnRefused | None) -> None:
-        self._session.on_refused = handler
+        self._session.refusals.handler = handler
 
     @property
     def statistics(self) -> Statistics:

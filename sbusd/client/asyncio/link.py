@@ -17,7 +17,7 @@ from typing import TypeVar
 from sbusd.client import forks
 from sbusd.client.asyncio.writer import AsyncWriter, resolver, wait_for
 from sbusd.client.bus_calls import Call
-from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, receive_buffer
+from sbusd.client.bus_socket import RECEIVE_BYTES, State, Target, is_gone, open_socket, packet_limit, receive_buffer
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -153,6 +153,7 @@ class AsyncLink:
 
     async def run(self, operation: Operation[T]) -> T:
         """Perform the steps of *operation*, and return its result."""
+        self.check_loop()
         try:
             step = next(operation)
             while True:
@@ -171,11 +172,12 @@ class AsyncLink:
 
     async def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
+        self.check_loop()
         deadline = Deadline("receiving", timeout)
         if timeout is not None and timeout <= 0:
             self._take_in()
         while True:
-            self.session.report_refusals()
+            self.session.refusals.report()
             item = inbox.take()
             if item is not None:
                 if self.is_paused:
@@ -183,7 +185,7 @@ class AsyncLink:
                 return item
             if not inbox.is_begun:
                 raise RuntimeError("the subscription is not open: use 'async with' or 'await' first")
-            if not inbox.patterns:
+            if inbox.has_ended:
                 raise Closed("the subscription")
             if self._make_failure is not None:
                 raise self._failure()
@@ -193,6 +195,23 @@ class AsyncLink:
                 await wait_for(arrival, deadline)
             finally:
                 del self._arrivals[arrival]
+
+    def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
+        """Begin to end the subscription of *inbox*, but for patterns that begin with *keep*."""
+        self.session.drain(inbox, keep)
+        self.push()
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        if self._make_failure is not None or not self.is_open:
+            return "closed"
+        return "connected" if self._sock is not None else "reconnecting"
+
+    def check_loop(self) -> None:
+        """Raise RuntimeError in another event loop, or another thread, than that which opened the link."""
+        if self.is_open and self._make_failure is None and asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("this AsyncBus belongs to another event loop: connect one for each loop, or use run_coroutine_threadsafe()")
 
     def push(self) -> None:
         """Send the packets that can be sent now, and the rest as soon as there is room. Wake waiting tasks, so that they see changes."""
@@ -281,7 +300,7 @@ class AsyncLink:
         """Wake the tasks that wait for items and now have a reason to continue."""
         wakes_all = self.session.refusals or self._make_failure is not None
         for arrival, inbox in self._arrivals.items():
-            if (wakes_all or len(inbox) or not inbox.patterns) and not arrival.done():
+            if (wakes_all or len(inbox) or inbox.has_ended) and not arrival.done():
                 arrival.set_result(None)
 
     def read_to_end(self, sock: socket.socket) -> None:

@@ -28,9 +28,10 @@ class AsyncServer:
         """Serve until the bus is closed, or this is cancelled."""
         link = self._link
         inbox = await link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
-        is_ours = link.session.on_refused is None
+        self._dispatcher.inbox = inbox
+        is_ours = link.session.refusals.handler is None
         if is_ours:
-            link.session.on_refused = self._dispatcher.note_refusal
+            link.session.refusals.handler = self._dispatcher.note_refusal
         try:
             if ready is not None:
                 ready()
@@ -39,10 +40,12 @@ class AsyncServer:
                 await self._send(self._dispatcher.handle(item, time.time()))
                 self._start_some()
         except Closed:
-            return
+            while inbox.is_draining and self._running and link.state == "connected":
+                await asyncio.wait(self._running)
         finally:
+            self._dispatcher.inbox = None
             if is_ours:
-                link.session.on_refused = None
+                link.session.refusals.handler = None
             await self._stop(inbox)
 
     def _start_some(self) -> None:
@@ -101,6 +104,8 @@ class AsyncServer:
 
     async def _stop(self, inbox: Inbox) -> None:
         """End the subscription, cancel running handlers, and send errors to the callers that wait."""
+        for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
+            self._dispatcher.handle(item, time.time())
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
         running = tuple(self._running)

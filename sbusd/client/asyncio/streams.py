@@ -44,6 +44,14 @@ class AsyncSubscription:
     def patterns(self) -> tuple[bytes, ...]:
         return tuple(self._inbox.patterns)
 
+    @property
+    def pending(self) -> int:
+        return len(self._inbox)
+
+    @property
+    def dropped(self) -> int:
+        return self._inbox.discarded
+
     async def receive(self, timeout: float | None = None) -> Item:
         return await self._link.receive(self._inbox, timeout)
 
@@ -64,6 +72,9 @@ class AsyncSubscription:
                 yield await self._next_item()
             except Closed:
                 return
+
+    async def drain(self) -> None:
+        self._link.drain(self._inbox)
 
     async def close(self) -> None:
         with self._link.entered():

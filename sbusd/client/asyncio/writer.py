@@ -44,6 +44,9 @@ class WriterLink(Protocol):
     def check(self) -> None:
         """Raise the error that every call raises, if the connection has ended for good or was never opened."""
 
+    def check_loop(self) -> None:
+        """Raise RuntimeError in another event loop than that of the link."""
+
     def read_to_end(self, sock: socket.socket) -> None:
         """Receive the packets that the bus sent before it closed, and close the connection."""
 
@@ -107,7 +110,7 @@ class AsyncWriter:
     def send_now(self, packet: bytes) -> bool:
         """Do as :meth:`send`, unless the packet has to wait for room; return whether it was sent or kept."""
         outgoing = self._outgoing
-        if self._sock is None or self.turns or self.is_resuming:
+        if self._sock is None or self.turns or self.is_resuming or asyncio.get_running_loop() is not self._loop:
             return False
         pacing = self._session.pacing
         if pacing.is_on is not (pacing.always or isinstance(packet, Paced)):
@@ -128,6 +131,7 @@ class AsyncWriter:
 
     async def send_later(self, packet: bytes) -> None:
         """Send *packet* when its turn has come. On TimedOut, and any other error, it was not sent."""
+        self._link.check_loop()
         await self.take_turn(packet, Deadline("publishing", self._link.timeout))
 
     def begin_gathering(self) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sbusd.client.errors import RemoteRefusal
+from sbusd.client.inbox import Inbox
 from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.rpc.caller_access import Allow, Twins
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer, remote_peer
@@ -186,6 +187,8 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self.queue = RequestQueue()
+        self.inbox: Inbox | None = None
+        """The subscription that is served now."""
         self.counts: Counter[str] = Counter()
         self._services: dict[str, Service] = {}
         self._seen: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.bus_socket import Scope, bus_address, parse_target
+from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
@@ -343,7 +343,9 @@ class Bus:
         return decorate
 
     def serve(self, *, ready: Callable[[], None] | None = None) -> None:
-        """Serve the commands of :meth:`service` until the bus is closed; *ready* is called when callers can find them.
+        """Serve the commands of :meth:`service` until the bus is closed, or ``stop_serving`` is called.
+
+        *ready* is called when callers can find them.
 
         Users take turns, however many requests each has sent. A ``Bus`` runs one handler at a time, in this thread. An ``AsyncBus`` runs
         up to 64 coroutines concurrently; plain functions block its loop. Requests that still wait at the end get an error: the
@@ -358,6 +360,20 @@ class Bus:
 
         Server(self._link, self._begin_services()).run(ready)
 
+    def stop_serving(self) -> None:
+        """End ``serve`` when the requests that have arrived have been run and answered; new ones are not accepted. Does not wait for that.
+
+        A handler may call it: its own response is sent too. Harmless when nothing is served.
+        """
+        if self._dispatcher is not None and self._dispatcher.inbox is not None:
+            # Callers ask whether the service is still at its address, until its responses have arrived.
+            self._link.drain(self._dispatcher.inbox, keep=self._session.address)
+
+    @property
+    def state(self) -> State:
+        """``connected``, ``reconnecting``, or ``closed``: then every call raises the reason."""
+        return self._link.state
+
     @property
     def on_refused(self) -> OnRefused | None:
         """The function that is called with each ``RemoteRefusal`` that no call waited for, such as that of a publication; None logs them.
@@ -365,12 +381,12 @@ class Bus:
         It is called by the next ``receive`` or iteration of any subscription, which continues, or by ``close``; an exception that it
         raises is raised there. ``ping`` raises the oldest such refusal itself.
         """
-        return self._session.on_refused
+        return self._session.refusals.handler
 
     @on_refused.setter
     def on_refused(self, handler: OnRefused | None) -> None:
         """Set the function."""
-        self._session.on_refused = handler
+        self._session.refusals.handler = handler
 
     @property
     def statistics(self) -> Statistics:

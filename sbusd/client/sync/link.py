@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TypeVar
 
 from sbusd.client import forks
-from sbusd.client.bus_socket import Target, open_socket, packet_limit
+from sbusd.client.bus_socket import State, Target, open_socket, packet_limit
 from sbusd.client.errors import (
     Closed,
     Disconnected,
@@ -80,7 +80,7 @@ class SyncLink(Connection):
         if self.threads.is_interrupted:
             threading.Thread(target=self.close, name="sbus-closer").start()
             return
-        self.session.report_refusals()
+        self.session.refusals.report()
         with self.entered():
             try:
                 if self.session.outgoing.posted_bytes and self._sock is not None:
@@ -165,6 +165,25 @@ class SyncLink(Connection):
         with self.entered():
             self._send_all(Deadline("flushing", self.timeout))
 
+    def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
+        """Begin to end the subscription of *inbox*, but for patterns that begin with *keep*.
+
+        A signal handler that has interrupted a call of this link may do that too.
+        """
+        if self.threads.is_interrupted:
+            threading.Thread(target=self.drain, args=(inbox, keep), name="sbus-drain").start()
+            return
+        with self.entered():
+            self.session.drain(inbox, keep)
+            self._push()
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        if self._make_failure is not None:
+            return "closed"
+        return "connected" if self._sock is not None else "reconnecting"
+
     def push(self) -> None:
         """Send the packets that can be sent without waiting; the next call sends the rest."""
         with self.entered():
@@ -201,7 +220,7 @@ class SyncLink(Connection):
                     threads.inside = 0
             if item is not None:
                 return item
-            self.session.report_refusals()
+            self.session.refusals.report()
 
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
@@ -220,7 +239,7 @@ class SyncLink(Connection):
                     threads.exit()
                 else:
                     threads.inside = 0
-            self.session.report_refusals()
+            self.session.refusals.report()
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:
         """Yield the messages of :meth:`iterate`, and call *on_gap* with the other items at their places."""
@@ -304,12 +323,12 @@ class SyncLink(Connection):
             item = inbox.take()
             if item is not None:
                 return item
-            if not inbox.patterns:
+            if inbox.has_ended:
                 raise Closed("the subscription")
             if self._sock is None or self._resuming:
                 self._open_again(deadline)
             elif not self._read_ahead():
-                self._step(deadline, lambda: not inbox.is_empty or not inbox.patterns or bool(refusals))
+                self._step(deadline, lambda: not inbox.is_empty or inbox.has_ended or bool(refusals))
         return None
 
     def _perform(self, step: Step) -> None:

@@ -25,21 +25,32 @@ class Server:
         """Serve until the bus is closed."""
         link = self._link
         inbox = link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
-        is_ours = link.session.on_refused is None
+        self._dispatcher.inbox = inbox
+        is_ours = link.session.refusals.handler is None
         if is_ours:
-            link.session.on_refused = self._dispatcher.note_refusal
+            link.session.refusals.handler = self._dispatcher.note_refusal
         try:
             if ready is not None:
                 ready()
-            while True:
-                self._take_in(inbox)
+            while not self._has_ended(inbox):
+                self._run_next()
+            while inbox.is_draining and len(self._dispatcher.queue):
                 self._run_next()
         except Closed:
             return
         finally:
+            self._dispatcher.inbox = None
             if is_ours:
-                link.session.on_refused = None
+                link.session.refusals.handler = None
             self._stop(inbox)
+
+    def _has_ended(self, inbox: Inbox) -> bool:
+        """Queue the requests that are here, and return whether no more come."""
+        try:
+            self._take_in(inbox)
+        except Closed:
+            return True
+        return False
 
     def _take_in(self, inbox: Inbox) -> None:
         """Queue the requests that are here; wait for one if none is queued."""
@@ -86,6 +97,8 @@ class Server:
 
     def _stop(self, inbox: Inbox) -> None:
         """End the subscription, and send errors to the callers that wait."""
+        for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
+            self._dispatcher.handle(item, time.time())
         with self._link.entered():
             self._link.session.unsubscribe_all(inbox)
             inbox.patterns.clear()

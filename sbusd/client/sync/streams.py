@@ -35,6 +35,16 @@ class Subscription:
         """Its present patterns."""
         return tuple(self._inbox.patterns)
 
+    @property
+    def pending(self) -> int:
+        """Items that wait here to be received."""
+        return len(self._inbox)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were discarded here because its queue was full, with ``Overflow.DISCARD``."""
+        return self._inbox.discarded
+
     def receive(self, timeout: float | None = None) -> Item:
         """Return the next item, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an item that is here.
 
@@ -72,6 +82,10 @@ class Subscription:
         Raises what ``receive`` raises.
         """
         return self._link.iterate(self._inbox)
+
+    def drain(self) -> None:
+        """Unsubscribe from every pattern, and end when everything that the bus sent before has been received. Does not wait for that."""
+        self._link.drain(self._inbox)
 
     def close(self) -> None:
         """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed."""

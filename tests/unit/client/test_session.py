@@ -9,8 +9,9 @@ from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed,
 from sbusd.client.inbox import Inbox
 from sbusd.client.incoming import MessageRun
 from sbusd.client.items import Gap, Message, Reconnected, Replaced
+from sbusd.client.notices import _KEPT_REFUSALS
 from sbusd.client.reconnection import resubscribe
-from sbusd.client.session import _KEPT_REFUSALS, Session
+from sbusd.client.session import Session
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import join_batch
@@ -60,8 +61,8 @@ def test_a_call_behind_a_publication_is_fenced_off() -> None:
     session.receive(b"CMSG !/bus/stats\0{}")
     assert call.result() == b"{}"
     with pytest.raises(RemoteRefusal, match="refused a packet: EPERM no"):
-        session.raise_refusal()
-    session.raise_refusal()
+        session.refusals.raise_oldest()
+    session.refusals.raise_oldest()
 
 
 def test_a_ping_reports_earlier_errors() -> None:
@@ -192,7 +193,7 @@ def test_an_error_of_an_unknown_code_is_printable() -> None:
     session = Session()
     session.receive(b"CMSG !/bus/error\0EWHAT \x1b[31m\nforged line")
     with pytest.raises(RemoteRefusal) as caught:
-        session.raise_refusal()
+        session.refusals.raise_oldest()
     assert caught.value.code is None
     assert str(caught.value) == "the bus refused a packet: EWHAT \N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}forged line"
 
