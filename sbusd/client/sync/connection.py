@@ -172,11 +172,10 @@ class Connection:
     def _receive_single(self, inbox: Inbox) -> Message | None:
         """Wait for a packet, and return it if it is a message for *inbox* alone; None if something else has to be done."""
         session, threads, thread = self.session, self.threads, get_ident()
-        if threads.owner == thread and not threads.inside:  # as in send_now()
-            threads.inside = thread
-            threads.is_locked = False
+        if threads.owner == thread and not threads.alone:  # as in send_now()
+            threads.alone = thread
             if threads.owner != thread:
-                threads.inside = 0
+                threads.alone = 0
                 threads.enter()
         else:
             threads.enter()
@@ -196,10 +195,10 @@ class Connection:
         except OSError:
             return None  # receive() gets the same error, and handles it
         finally:
-            if threads.inside != thread or threads.is_locked or threads.waiting:
-                threads.exit()
+            if threads.alone == thread:
+                threads.alone = 0
             else:
-                threads.inside = 0
+                threads.exit()
 
     def _read_ahead(self) -> bool:
         """Receive one packet if nothing else is to be done; return whether there was one."""

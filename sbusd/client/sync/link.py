@@ -98,11 +98,10 @@ class SyncLink(Connection):
         """Do as :meth:`send`, unless the packet has to wait for room or for others; return whether it was sent or gathered."""
         session, threads, thread = self.session, self.threads, get_ident()
         # As enter() does, without a call: this is the shortest and the most frequent use.
-        if threads.owner == thread and not threads.inside:
-            threads.inside = thread
-            threads.is_locked = False
+        if threads.owner == thread and not threads.alone:
+            threads.alone = thread
             if threads.owner != thread:
-                threads.inside = 0
+                threads.alone = 0
                 threads.enter()
         else:
             threads.enter()
@@ -121,10 +120,10 @@ class SyncLink(Connection):
             session.is_dirty = True
             return True
         finally:
-            if threads.inside != thread or threads.is_locked or threads.waiting:
-                threads.exit()
+            if threads.alone == thread:
+                threads.alone = 0
             else:
-                threads.inside = 0
+                threads.exit()
 
     def send_later(self, packet: bytes) -> None:
         """Send *packet* when there is room, or a new connection. On TimedOut, and any other error, it was not sent."""
@@ -214,10 +213,10 @@ class SyncLink(Connection):
             try:
                 item = self._receive(inbox, deadline)
             finally:
-                if threads.inside != thread or threads.is_locked or threads.waiting:
-                    threads.exit()
+                if threads.alone == thread:
+                    threads.alone = 0
                 else:
-                    threads.inside = 0
+                    threads.exit()
             if item is not None:
                 return item
             self.session.refusals.report()
@@ -235,10 +234,10 @@ class SyncLink(Connection):
                 if first is not None:
                     return [first, *inbox.take_many(limit - 1)]
             finally:
-                if threads.inside != thread or threads.is_locked or threads.waiting:
-                    threads.exit()
+                if threads.alone == thread:
+                    threads.alone = 0
                 else:
-                    threads.inside = 0
+                    threads.exit()
             self.session.refusals.report()
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:

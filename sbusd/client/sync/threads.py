@@ -55,15 +55,15 @@ class _Waiter:
 class Threads:
     """The lock of a link, the thread inside, the reader, and those who wait. A thread is its :func:`threading.get_ident`; 0 is none."""
 
-    __slots__ = ("_closing", "_is_shared", "_lock", "_writers", "inside", "is_locked", "owner", "reader", "waiting")
+    __slots__ = ("_closing", "_is_shared", "_lock", "_writers", "alone", "inside", "owner", "reader", "waiting")
 
     def __init__(self) -> None:
         self.owner = 0
         """The only thread that has used the link so far."""
+        self.alone = 0
+        """The owner, while it is inside without the lock; only the owner sets it."""
         self.inside = 0
-        """The thread that may change the state now."""
-        self.is_locked = False
-        """Whether the thread inside holds the lock."""
+        """The thread that is inside with the lock; only a thread that holds the lock sets it."""
         self.reader = 0
         """The thread that reads, or connects again; it is outside meanwhile."""
         self.waiting: list[_Waiter] = []
@@ -76,76 +76,71 @@ class Threads:
     def enter(self) -> None:
         """Begin to use the state. Raises RuntimeError in a signal handler that has interrupted such use."""
         thread = get_ident()
-        if thread in (self.inside, self.reader):
+        if thread in (self.alone, self.inside, self.reader):
             self._enter_again(thread)
         self._go_inside(thread)
 
     @property
     def is_interrupted(self) -> bool:
         """Whether the caller is a signal handler that has interrupted a call of the same bus."""
-        return self.inside == get_ident() and _has_interrupted_call(self)
+        return get_ident() in (self.alone, self.inside) and _has_interrupted_call(self)
 
     def exit(self) -> None:
         """End the use of the state, and wake the threads that can go on. Harmless if this thread is outside, after an interruption."""
         thread = get_ident()
-        if self.reader == thread and self.inside != thread:
+        if self.reader == thread and thread not in (self.alone, self.inside):
             self.reader = 0
         if self.waiting:
             self._hand_over()
-        if self.inside == thread:
-            self._let_go()
+        self._let_go(thread)
 
     def _go_inside(self, thread: int) -> None:
         """Let *thread* inside, as the owner or with the lock."""
         if self.owner == thread:
-            self.inside = thread
+            self.alone = thread
             if self.owner == thread:
-                self.is_locked = False
                 return
-            self.inside = 0
-        self._enter_locked(thread)
+            self.alone = 0
+        self._lock.acquire()
+        try:
+            if not (self._is_shared or self.owner):
+                self.owner = self.alone = thread
+                self._lock.release()
+                return
+            self._is_shared, self.owner = True, 0
+            if self.alone:
+                self._wait_for_owner()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.inside = thread
+
+    def _wait_for_owner(self) -> None:
+        """Wait until the thread that was the owner is outside, or for ten seconds: it was interrupted in :meth:`exit`."""
+        end = time.monotonic() + _OWNER_MOST_SECONDS
+        while self.alone and time.monotonic() < end:
+            time.sleep(_OWNER_SECONDS)
+        self.alone = 0
 
     def _enter_again(self, thread: int) -> None:
         """Make up for an interrupted exit of *thread*. Raises RuntimeError in a handler that has interrupted the use of the state."""
         if _has_interrupted_call(self):
-            if self.inside == thread:
+            if thread in (self.alone, self.inside):
                 raise RuntimeError(
                     "this signal handler has interrupted a call of the same bus, and cannot use it; let the handler set a flag"
                 )
             return  # the reader waits outside
         if self.reader == thread:
             self.reader = 0
+        self._let_go(thread)
+
+    def _let_go(self, thread: int) -> None:
+        """Let *thread* outside, if it is inside."""
         if self.inside == thread:
-            self._let_go()
-
-    def _enter_locked(self, thread: int) -> None:
-        """Enter as a thread that is not the owner, or become the owner."""
-        self._lock.acquire()
-        try:
-            if not (self._is_shared or self.owner):
-                self.owner = self.inside = thread
-                self.is_locked = False
-                self._lock.release()
-                return
-            self._is_shared, self.owner = True, 0
-            self._wait_for_owner()
-        except BaseException:
+            self.inside = 0
             self._lock.release()
-            raise
-        self.inside = thread
-        self.is_locked = True
-
-    def _wait_for_owner(self) -> None:
-        """Wait until the thread that was the owner is outside, or for ten seconds: it was interrupted in :meth:`exit`."""
-        end = time.monotonic() + _OWNER_MOST_SECONDS
-        while self.inside and time.monotonic() < end:
-            time.sleep(_OWNER_SECONDS)
-
-    def _let_go(self) -> None:
-        """Leave the state to others."""
-        self.inside = 0
-        if self.is_locked:
-            self._lock.release()
+        elif self.alone == thread:
+            self.alone = 0
 
     @property
     def has_reader(self) -> bool:
@@ -161,10 +156,12 @@ class Threads:
         """Return the result of *wait*, called outside, as the reader; there must be no other reader."""
         before, thread = self.reader, get_ident()
         try:
-            self.reader = thread
-            self.inside = 0  # a signal handler runs after the release at the earliest
-            if self.is_locked:
+            self.reader = thread  # a signal handler runs after the release at the earliest
+            if self.inside == thread:
+                self.inside = 0
                 self._lock.release()
+            else:
+                self.alone = 0
             return wait()
         finally:
             self._go_inside(thread)
@@ -176,14 +173,17 @@ class Threads:
         """Wait a short time outside until *sock* has room, and return the events of poll(2)."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
+        thread = get_ident()
         try:
             self._writers += 1
-            self.inside = 0
-            if self.is_locked:
+            if self.inside == thread:
+                self.inside = 0
                 self._lock.release()
+            else:
+                self.alone = 0
             ready = poller.poll(_ROOM_SECONDS * 1000)
         finally:
-            self._go_inside(get_ident())
+            self._go_inside(thread)
             self._writers -= 1
             if self._closing:
                 self._close_all()
@@ -207,9 +207,9 @@ class Threads:
     def wait(self, is_done: Callable[[], bool], deadline: Deadline) -> None:
         """Wait outside until *is_done*, or until this thread may become the reader; may return early. Raises TimedOut."""
         thread = get_ident()
-        if not self.is_locked:  # the owner, which another thread has just joined
-            self.inside = 0
-            self._enter_locked(thread)
+        if self.alone == thread:  # the owner, which another thread is about to join
+            self.alone = 0
+            self._go_inside(thread)
             return
         waiter = _Waiter(self._lock, is_done)
         self.waiting.append(waiter)
@@ -217,7 +217,7 @@ class Threads:
             self.inside = 0
             is_woken = waiter.condition.wait(deadline.remaining())
         finally:
-            self.inside, self.is_locked = thread, True
+            self.inside = thread
             self.waiting.remove(waiter)
         if not is_woken and not is_done():
             raise deadline.expired()
