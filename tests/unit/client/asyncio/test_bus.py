@@ -182,10 +182,10 @@ def test_refusals(fake: FakeBus) -> None:
             await bus.ping()
             assert fake.peer().patterns == []
             async with bus.subscribe("a") as sub:
+                bus.on_refused = refused.append
                 receiving = await started(sub.receive())
                 await bus.publish("!/event/x")
                 await bus.whoami()
-                bus.on_refused = refused.append
                 await bus.publish("a")
                 assert await receiving == Message(b"a", b"")
                 assert [str(refusal) for refusal in refused] == ["the bus refused a packet: EPERM !/event/x is reserved"]
