@@ -139,6 +139,7 @@ class AsyncLink:
                     await self.writer.flush(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
         finally:
             await self._end()
+        self.session.refusals.report()
 
     async def _end(self) -> None:
         """Close the connection, and end all waits, at once."""

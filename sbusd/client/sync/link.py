@@ -80,7 +80,6 @@ class SyncLink(Connection):
         if self.threads.is_interrupted:
             threading.Thread(target=self.close, name="sbus-closer").start()
             return
-        self.session.refusals.report()
         with self.entered():
             try:
                 if self.session.outgoing.posted_bytes and self._sock is not None:
@@ -88,6 +87,7 @@ class SyncLink(Connection):
                         self._send_all(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
             finally:
                 self._end()
+        self.session.refusals.report()
 
     def send(self, packet: bytes) -> None:
         """Send *packet* after all packets before it, or gather it. On TimedOut, and any other error, it was not sent."""

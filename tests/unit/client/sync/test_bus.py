@@ -161,6 +161,7 @@ def test_an_exception_of_the_handler_for_refusals_is_raised_by_the_call(fake: Fa
             assert bus.whoami() == WHOAMI
             with pytest.raises(RemoteRefusal, match="refused a packet: EPERM"):
                 receive()
+        assert bus.state == "closed"
 
 
 def test_refusals_are_logged_by_default(fake: FakeBus, caplog: pytest.LogCaptureFixture) -> None:
