@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from sbusd.broker.policy import Decision, Policy
+from sbusd.broker.policy import Decision, Policy, refusal_reason
 from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.credentials import Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
+
+NO_ID = -2
+"""A pid or gid that no process has. A request about a user in general matches no rule or key for a particular process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,16 @@ class AccessRules:
         except ProtocolError as error:
             return Verdict(error.code, error.words)
         if not secret.opens_to(credentials):
-            return Verdict(ErrorCode.EACCES, f"the private key is not for {credentials.key(self.keyspace.prefix).decode()}")
+            return Verdict(ErrorCode.EACCES, f"the private key is not for {self._described(credentials)}")
         return Verdict(None, "the private key matches the credentials of the client")
+
+    def _described(self, credentials: Credentials) -> str:
+        """Return *credentials* as the beginning of private keys, or in words if they are not those of a process."""
+        if credentials.uid == NO_ID:
+            return "every user"
+        if credentials.pid == NO_ID:
+            return f"a new process of user {credentials.uid}"
+        return credentials.key(self.keyspace.prefix).decode()
 
 
 def _addressed(pattern: bytes, connection: int) -> Verdict:
@@ -158,4 +169,4 @@ def _ruled(decision: Decision, otherwise: str) -> Verdict:
         return Verdict(None, otherwise)
     if decision.is_allowed:
         return Verdict(None, f"allowed by {decision.rule.name}", decision.rule)
-    return Verdict(ErrorCode.EPERM, f"refused by {decision.rule.name}", decision.rule)
+    return Verdict(ErrorCode.EPERM, refusal_reason(decision.rule), decision.rule)

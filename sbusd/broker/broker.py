@@ -12,14 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from errno import ESRCH
 
 from sbusd.broker import connection_settings, log_messages
 from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.control_messages import ControlMessages
+from sbusd.broker.direct_messages import DirectMessages
 from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import PresenceEvents, TapEvents
 from sbusd.broker.fast_path import FastPath
+from sbusd.broker.groups import Groups
 from sbusd.broker.log import BusLog
 from sbusd.broker.policy import Policy, SwitchRightsCache
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
@@ -28,19 +31,22 @@ from sbusd.broker.refusals import SWITCH_ERRORS, Refusals
 from sbusd.broker.revocation import Revocation
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import Taps
+from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import MakeSwitch, Refusal, Switch
 from sbusd.protocol import controls
+from sbusd.protocol.connection_names import parse_name
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
+from sbusd.systemd.cgroups import Placement
 from sbusd.systemd.service_manager import Traffic
 
 MAX_SETTLE_SECONDS = 0.001
 """Maximum duration of :meth:`Broker.settle`, which delays messages, if ``turn_time`` is longer."""
 
-_KEPT = connection_settings.LASTING | {controls.TAP_ON, controls.TAP_OFF}
+_KEPT = connection_settings.LASTING | {controls.TAP_ON, controls.TAP_OFF, controls.NAME, controls.GROUP_JOIN, controls.GROUP_LEAVE}
 """Control messages that change the kept state."""
 
 
@@ -61,6 +67,10 @@ class BrokerComponents:
     """Returns whether a user is admitted to the bus."""
     may_tap: Callable[[Client], bool]
     """Returns whether a client has the right to tap all traffic."""
+    locate: Callable[[Client], None]
+    """Looks up the unit of a new client."""
+    await_unit: Callable[[Client], None]
+    """Waits for the unit of a client if a rule depends on it: for all clients together about a second."""
     place: Callable[[Client], None]
     """Sets the user and the rules of a client in the switch."""
     end: Callable[[Client, ErrorCode, str], None]
@@ -88,6 +98,8 @@ class Broker(FastPath):
             reported_losses=0,
             descriptor_senders=0,
             internal_errors=0,
+            late_units=0,
+            unknown_units=0,
             configuration_faults=0,
         )
         errors = tuple(error_packet(*SWITCH_ERRORS[refusal]) for refusal in Refusal)
@@ -100,10 +112,18 @@ class Broker(FastPath):
         self._bindings = ProcessBindings(self._roster, self._quotas, self._refusals, self._log, journal)
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
+        self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable))
+        self._are_units_unreadable = False
+        self._is_restoring = False
+        self._wait_until = 0.0
         self._taps = Taps(self.switch, self._roster, self._quotas, self._access, refusals=self._refusals, log=self._log)
         self._vouching = Vouching(self.switch, self._access, log=self._log, counts=self._counts)
+        self._direct_messages = DirectMessages(self._access, self._vouching, log=self._log)
         own = Credentials(os.getpid(), os.geteuid(), os.getegid())
         self._presence = PresenceEvents(self.switch, keyspace, self._tap_events, own)
+        self._groups = Groups(
+            self.switch, self._quotas, self._access, presence=self._presence, refusals=self._refusals, unsubscribe=self._unsubscribe
+        )
         self._rights = SwitchRightsCache(self._access.policy, owners)
         self._controls = ControlMessages(self.switch, self._roster, self._quotas, self._access, journal=journal, counts=self._counts)
         self._revocation = Revocation(self.switch, self._roster, self._refusals, self._log, self._unsubscribe)
@@ -127,6 +147,7 @@ class Broker(FastPath):
         """Close the switch and all connections, unless another process *keeps* them. Do not use the broker afterwards."""
         self.switch.close(keeps_connections=keeps_connections)
         self._bindings.close()
+        self._units.close()
 
     def components(self) -> BrokerComponents:
         """Return the components of the broker whose state is saved and restored."""
@@ -134,8 +155,9 @@ class Broker(FastPath):
         return BrokerComponents(
             self.switch, self._roster, self._quotas, self._access, self._process_watch, self._controls, self._presence, self._journal,
             self._counts,
-            admits=self._ownership.admits, may_tap=self._taps.may_tap, place=self._apply_rights, end=self._refusals.disconnect,
-            refuse=self._refusals.refuse, process_ended=self._bindings.process_ended,
+            admits=self._ownership.admits, may_tap=self._taps.may_tap, locate=self._locate, await_unit=self._await_unit,
+            place=self._apply_rights, end=self._refusals.disconnect, refuse=self._refusals.refuse,
+            process_ended=self._bindings.process_ended,
         )  # fmt: skip
 
     def set_change_log(self, change_log: ChangeLog) -> None:
@@ -143,6 +165,7 @@ class Broker(FastPath):
         self._change_log = change_log
         self.has_change_log = True
         self._taps.set_change_log(change_log)
+        self._groups.set_change_log(change_log)
         self._controls.set_change_log(change_log)
 
     def reconfigure(self, settings: DaemonSettings, ownership: BusOwnership) -> None:
@@ -157,6 +180,8 @@ class Broker(FastPath):
         self._log.set_ownership(ownership)
         self._taps.set_access(self._access)
         self._vouching.set_access(self._access)
+        self._direct_messages.set_access(self._access)
+        self._groups.set_access(self._access)
         self._controls.set_access(self._access)
         self._rights = SwitchRightsCache(self._access.policy, ownership.owners)
         self.switch.set_publish_rules(self._access.policy.publish_rules())
@@ -218,6 +243,37 @@ class Broker(FastPath):
         """Record that accept(2) failed."""
         self._journal.record(log_messages.ACCEPT_FAILED, reason=os.strerror(errno))
 
+    # -- units
+
+    def _unit_found(self, connection: int, placement: Placement | None) -> None:
+        """Apply the rules for the unit of a client; None: it is not known."""
+        client = self._roster[connection]
+        self._set_place(client, placement)
+        if placement is None:
+            self._counts["unknown_units"] += 1
+        elif not self._is_restoring:
+            self._presence.placed(client)
+
+    def _unit_late(self, connection: int) -> None:
+        """Go on with a client whose unit is still being read."""
+        self._counts["late_units"] += 1
+        self._handle_unknown(self._roster[connection])
+
+    def _unit_unreadable(self, errno: int) -> None:
+        """Record once that a unit cannot be read, unless the process has ended."""
+        if errno != ESRCH and self._access.policy.depends_on_unit and not self._are_units_unreadable:
+            self._are_units_unreadable = True
+            self._journal.record(log_messages.UNITS_UNREADABLE, reason=os.strerror(errno) if errno else "no thread is left")
+
+    def _await_unit(self, client: Client) -> None:
+        """Wait until the unit of a client is read, if a rule depends on it: for all clients together about a second."""
+        if client.awaits_unit and self._rights.of(client.credentials).needs_unit:
+            self._wait_until = self._wait_until or time.monotonic() + WAIT_SECONDS
+            # No client may be sent anything before the restored state is written.
+            self._is_restoring = True
+            self._units.wait(client.connection, self._wait_until)
+            self._is_restoring = False
+
     # -- packets
 
     def _handle(self, client: Client, data: bytes) -> None:
@@ -244,14 +300,28 @@ class Broker(FastPath):
             self._taps.open(client, packet.payload or b"")
         elif packet.key == controls.TAP_OFF:
             self._taps.close(client)
+        elif packet.key == controls.NAME:
+            client.name = parse_name(packet.payload or b"")
+            self._change_log.named(client)
+        elif packet.key == controls.GROUP_JOIN:
+            self._groups.join(client, packet.payload or b"")
+        elif packet.key == controls.GROUP_LEAVE:
+            self._counts["unknown_unsubscriptions"] += not self._groups.leave(client, packet.payload or b"")
         elif packet.key == controls.LOST_FOR:
             self._vouching.report_loss(client, packet.payload or b"")
-        elif packet.key.startswith(controls.FROM):
-            self._vouching.refuse_message(client, packet)
+        elif packet.key.startswith((controls.FROM, controls.TO)):
+            self._refuse_message(client, packet)
         elif (reply := self._controls.reply(client, packet)) is not None:
             self.switch.send(client.connection, control_packet(packet.key, reply))
-        elif packet.key.startswith(controls.RESERVED_HEAD):
+        else:
             raise ProtocolError(ErrorCode.ENOSYS, f"unknown control message {packet.key[:64].decode('utf-8', 'backslashreplace')}")
+
+    def _refuse_message(self, client: Client, packet: Control) -> None:
+        """Raise ProtocolError with the reason why the switch did not route the message in *packet*."""
+        if packet.key.startswith(controls.TO):
+            self._direct_messages.refuse(client, packet)
+        else:
+            self._vouching.refuse_message(client, packet)
 
     def _fail(self, client: Client, error: Exception) -> None:
         """Record an internal error, and disconnect only the client whose packet has caused it."""

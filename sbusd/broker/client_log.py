@@ -14,7 +14,7 @@ from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.systemd.log_records import Fact, LogMessage
 
-_MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS)
+_MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS, End.FRAME)
 """Ends of connections that the client's behaviour or mode has caused."""
 
 _PEERS_OWN = (End.HANGUP, End.BROKEN)
@@ -37,7 +37,7 @@ class ClientLog:
     ) -> None:
         """Write a record about a client."""
         who = client.credentials
-        self._journal.record(message, uid=who.uid, pid=who.pid, connection=client.connection, key=key, error=error, **facts)
+        self._journal.record(message, uid=who.uid, pid=who.pid, connection=client.connection, unit=who.unit, key=key, error=error, **facts)
 
     def ended(self, client: Client, end: End, counters: ConnectionCounters) -> None:
         """Write the records of a disconnect."""

@@ -14,7 +14,12 @@ from sbusd.protocol.packets import Control
 MAX_TOKEN_BYTES = 128
 """Longest token of a receipt: two UUIDs in text and as much again. The bus keeps one for each connection."""
 
-_RECEIPTS = {controls.RECEIPT_ALWAYS: True, controls.RECEIPT_UNDELIVERABLE: False}
+_RECEIPTS: dict[bytes, dict[str, bool]] = {
+    controls.RECEIPT_ALWAYS: {"always": True},
+    controls.RECEIPT_RECIPIENTS: {"always": True, "lists": True},
+    controls.RECEIPT_UNDELIVERABLE: {"always": False},
+}
+"""By control message: what ``arm_receipt`` is asked for."""
 
 _MODE_FIELDS: dict[type, str] = {SoftMode: "soft", HardMode: "hard", Order: "order"}
 
@@ -45,7 +50,7 @@ def apply(switch: Switch, connection: int, packet: Control) -> bool:
         name, value = _CHANGES[packet.key]
         switch.configure(connection, replace(switch.settings(connection), **{name: value}))
     elif packet.key in _RECEIPTS:
-        switch.arm_receipt(connection, _token(packet.payload or b""), always=_RECEIPTS[packet.key])
+        switch.arm_receipt(connection, _token(packet.payload or b""), **_RECEIPTS[packet.key])
     else:
         return False
     return True

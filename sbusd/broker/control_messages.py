@@ -5,6 +5,7 @@ While a reply is made no message is routed, so each reply is limited in size and
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,14 +21,17 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.recipients import Recipients, blocking_of, parse_start, waits_now
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import subscription_page
+from sbusd.broker.totals import UserTotals
 from sbusd.broker.usage import UserUsage
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.settings import Quotas
 from sbusd.dataplane.contract import Switch
+from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import connection_address
 from sbusd.protocol.packets import BATCH_HEAD, Control, parse_batch
+from sbusd.systemd.cgroups import Placement
 
 # A reply takes at most four times ``turn_time``, as measured with 300,000 patterns of 10,000 connections.
 
@@ -41,29 +45,41 @@ FEATURES = (
     "batch",
     "conn",
     "connections",
+    "deliver",
     "echo",
     "errors",
     "explain",
+    "group",
     "lost",
     "members",
     "modes",
+    "name",
     "pace",
     "ping",
     "presence",
     "receipt",
+    "recipients",
     "secret",
     "sender",
     "stats",
     "subscriptions",
     "tap",
+    "totals",
     "trace",
+    "units",
     "users",
     "vouch",
     "whoami",
 )
 
+PAGE_TOTALS = 40
+"""Users in one reply about totals."""
+
 _RESERVED_FEATURES = frozenset({"conn", "presence", "secret"})
 """Features that a bus without reserved keys does not have."""
+
+UNKNOWN_PLACE: dict[str, object] = dict.fromkeys(Placement().members())
+"""The members of a client whose unit is not known."""
 
 _LIMITS = tuple(each.name for each in fields(Quotas))
 
@@ -85,6 +101,8 @@ class ControlMessages:
         self.recipients = Recipients(switch, roster, access, PAGE_CLIENTS)
         self.started = time.monotonic()
         """Start time of the bus, in seconds of the monotonic clock. A restart that keeps the connections does not change it."""
+        self.counted_since = round(time.time(), 3)
+        """When the counters began, in seconds since 1970. A restart that restores them does not change it."""
         self._by_key: dict[bytes, Callable[[Client, bytes], bytes]] = {
             controls.WHOAMI: self._whoami,
             controls.MEMBERS: self._members,
@@ -93,6 +111,7 @@ class ControlMessages:
             controls.STATS: self._stats,
             controls.CONNECTIONS: self._connections,
             controls.USERS: self._users,
+            controls.TOTALS: self._totals,
             controls.SUBSCRIPTIONS: self._subscriptions,
             controls.TRACE: self._trace,
             controls.EXPLAIN: self._explain,
@@ -143,8 +162,8 @@ class ControlMessages:
         raise AssertionError("a well-formed batch has come to the control plane")
 
     def _stats(self, client: Client, _payload: bytes) -> bytes:
-        """Return the counters of the bus to an owner, and to other clients their own."""
-        if not self._roster.is_owner(client):
+        """Return the counters of the bus to an owner or a user with the right ``stats``, and to other clients their own."""
+        if not self._reads_statistics(client):
             return encode_json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client, client)})
         return encode_json(
             {
@@ -152,12 +171,17 @@ class ControlMessages:
                 "version": sbusd.__version__,
                 "switch": self._switch.kind,
                 "uptime_seconds": round(time.monotonic() - self.started, 3),
+                "counted_since": self.counted_since,
                 "counters": self._switch.counters()._asdict(),
                 "control": {**self._counts, "users_forgotten_early": self._quotas.absent.forgotten_early, **self._change_log.counts()},
                 "log": self._journal.counters._asdict(),
                 "waits": waits_now(self._switch, self._roster, client),
             }
         )
+
+    def _reads_statistics(self, client: Client) -> bool:
+        """Return whether a client may read the counters of the bus and of all users."""
+        return self._roster.is_owner(client) or self._access.policy.may_read_statistics(client.credentials)
 
     def _connections(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the clients that this client may see."""
@@ -178,9 +202,11 @@ class ControlMessages:
         who = client.credentials
         return {
             "id": client.connection,
+            "name": client.name,
             "pid": who.pid,
             "uid": who.uid,
             "gid": who.gid,
+            **(UNKNOWN_PLACE if client.placement is None else client.placement.members()),
             "since": round(client.since, 3),
             "inode": client.inode,
             "subscriptions": client.subscriptions,
@@ -195,13 +221,39 @@ class ControlMessages:
         }
 
     def _users(self, client: Client, payload: bytes) -> bytes:
-        """Return a page of the users that this client may see: all for an owner, otherwise its own."""
-        only = None if self._roster.is_owner(client) else client.credentials.uid
+        """Return a page of the users that this client may see: all if it may read the statistics, otherwise its own."""
+        only = None if self._reads_statistics(client) else client.credentials.uid
         # The first page starts with user 0.
         after = parse_start(payload, "user") if payload else -1
         users, following = self._quotas.page(only, after, PAGE_USERS)
         hidden = 0 if only is None else len(self._quotas) - 1
         return encode_json({"users": [self._describe_user(each) for each in users], "next": following, "hidden": hidden})
+
+    def _totals(self, client: Client, payload: bytes) -> bytes:
+        """Return a page of the totals of the users that this client may see, and in the first page those of forgotten users."""
+        sees_all = self._reads_statistics(client)
+        after = parse_start(payload, "user") if payload else -1
+        table = self._quotas.totals
+        other = None
+        if sees_all:
+            found = heapq.nsmallest(PAGE_TOTALS + 1, (uid for uid in table.by_uid if uid > after))
+            page = found[:PAGE_TOTALS]
+            live, unlisted = self._switch.traffic(page if payload else list(table.by_uid))
+            if not payload:
+                other = _describe_totals(table.other, unlisted)
+        else:
+            # Only the client's own connections are visited: many requests must not take time in proportion to those of all users.
+            own = client.credentials.uid
+            found = page = [own] if own > after and own in table.by_uid else []
+            live = {own: self._switch.traffic_of(self._quotas.present[own].connections)}
+        return encode_json(
+            {
+                "users": [{"uid": uid, **_describe_totals(table.by_uid[uid], live[uid])} for uid in page],
+                "other": other,
+                "next": page[-1] if len(found) > PAGE_TOTALS else None,
+                "counted_since": self.counted_since,
+            }
+        )
 
     def _describe_user(self, user: UserUsage) -> dict[str, object]:
         """Return the usage and the limits of a user."""
@@ -239,4 +291,11 @@ class ControlMessages:
 
     def _explain(self, client: Client, payload: bytes) -> bytes:
         """Return whether a user may publish or subscribe, and why."""
-        return encode_json(explain(self._access, client.credentials, payload, is_owner=self._roster.is_owner(client)))
+        is_owner = self._roster.is_owner(client)
+        return encode_json(explain(self._access, client.credentials, payload, is_owner=is_owner, owns=self._quotas.is_owner))
+
+
+def _describe_totals(totals: UserTotals, live: UserTraffic) -> dict[str, object]:
+    """Return what a user has done: its connections that have ended, and *live* ones."""
+    sums = {name: ended + lasting for name, ended, lasting in zip(UserTraffic._fields, totals.traffic, live, strict=True)}
+    return {**sums, "quota_refusals": dict(totals.refused)}

@@ -5,15 +5,18 @@ Spec: sbusd(8), RESTARTS.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.roster import Client
+from sbusd.broker.totals import UserTotals
 from sbusd.broker.usage import TokenBucket
 from sbusd.dataplane.contract import Switch
+from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol.credentials import Credentials
-from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State
+from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State, TotalsState
 
 if TYPE_CHECKING:
     from sbusd.broker.broker import BrokerComponents
@@ -51,6 +54,9 @@ class ChangeLog:
     def tapped(self, client: Client, pattern: bytes | None) -> None:
         """Log the tap of a client, or its end for None."""
 
+    def named(self, client: Client) -> None:
+        """Log the name of a client."""
+
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has work."""
@@ -69,7 +75,8 @@ def durable_state(components: BrokerComponents) -> State:
     state = State(bus_state(components))
     for client in components.roster:
         connection = connection_state(components.switch, client)
-        state.connections[client.connection] = replace(connection, patterns=components.switch.patterns(client.connection), tap=client.tap)
+        patterns = components.switch.patterns(client.connection)
+        state.connections[client.connection] = replace(connection, patterns=patterns, tap=client.tap, name=client.name)
     return state
 
 
@@ -82,6 +89,8 @@ def full_state(components: BrokerComponents) -> State:
     bus.counts = dict(components.counts)
     bus.records = components.journal.counters._asdict()
     bus.forgotten_early = components.quotas.absent.forgotten_early
+    bus.counted_since = components.control_messages.counted_since
+    bus.totals = user_totals(components.quotas)
     state.accounts = user_usages(components.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
@@ -96,7 +105,7 @@ def bus_state(components: BrokerComponents) -> BusState:
 
 
 def connection_state(switch: Switch, client: Client) -> ConnectionState:
-    """Return the state of one connection that must survive a crash, without its patterns and its tap."""
+    """Return the state of one connection that must survive a crash, without its patterns, its tap and its name."""
     who = client.credentials
     ids = (who.pid, who.uid, who.gid)
     return ConnectionState(client.connection, client.inode, client.since, switch.settings(client.connection), who=ids)
@@ -123,6 +132,25 @@ def user_usages(quotas: UserQuotas) -> list[AccountState]:
     ]
 
 
+def user_totals(quotas: UserQuotas) -> list[TotalsState]:
+    """Return the totals of all users, and those of forgotten ones."""
+    kept: list[tuple[int | None, UserTotals]] = [(None, quotas.totals.other), *quotas.totals.by_uid.items()]
+    return [TotalsState(uid, totals.traffic._asdict(), dict(totals.refused)) for uid, totals in kept]
+
+
+def restore_totals(quotas: UserQuotas, states: list[TotalsState]) -> None:
+    """Restore the totals of users, before their connections are readmitted."""
+    for state in states:
+        quotas.totals.restore(state.uid, _traffic_in(state.traffic), state.refused)
+
+
+def count_gone(quotas: UserQuotas, connection: ConnectionState) -> None:
+    """Add to the totals of its user what a connection had done before a restart that it did not survive."""
+    if (ids := connection.who) is not None:
+        _, uid, _ = ids
+        quotas.totals.restore(uid, _traffic_in(asdict(connection.progress)), {})
+
+
 def readmit(quotas: UserQuotas, connection: int, credentials: Credentials, state: HoldingState) -> None:
     """Charge a restored connection to its user, whatever the quotas are now: it was admitted before the restart."""
     usage = quotas.force_admit(connection, credentials)
@@ -145,6 +173,11 @@ def restore_users(quotas: UserQuotas, states: list[AccountState], forgotten_earl
             _restore_bucket(bucket, kept)
         user.refused.update(state.refused)
         user.unrecorded = state.untold
+
+
+def _traffic_in(counts: Mapping[str, int]) -> UserTraffic:
+    """Return the traffic of which *counts* has numbers, by name."""
+    return UserTraffic(**{name: counts.get(name, 0) for name in UserTraffic._fields})
 
 
 def _bucket_state(bucket: TokenBucket) -> BucketState:

@@ -20,6 +20,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD, KeySpace
+from sbusd.protocol.memberships import split_stored
 from sbusd.protocol.packets import publish_packet
 
 MAX_DENIED_KEY_BYTES = 1_024
@@ -88,6 +89,12 @@ class PresenceEvents:
         """Publish that a client has connected."""
         self._publish("connect", client, Sight.OWN)
 
+    def placed(self, client: Client) -> None:
+        """Report to taps the unit of a client that was not known when it connected. Clients get it with its next event."""
+        if self._switch.is_tapped():
+            key = b"%bunit/%d" % (EVENT_HEAD, client.connection)
+            self._tap_events.event("unit", key, client.credentials.uid, self._facts(client))
+
     def disconnected(self, client: Client, abandoned: int = 0) -> None:
         """Publish that a client has disconnected; the switch has forgotten it. Only taps learn that *abandoned* packets were pending."""
         self.listeners.remove(client.connection)
@@ -97,7 +104,7 @@ class PresenceEvents:
         """Publish that an instance of *pattern* was stored, if it is the first."""
         if self._is_for_events(pattern):
             self.listeners.add(client.connection, 1)
-        if self._switch.instances(client.connection, pattern) == 1:
+        if self._instances(client.connection, pattern) == 1:
             self._publish("subscribe", client, _required_sight(pattern), pattern)
 
     def resume(self, connection: int, pattern: bytes, count: int) -> None:
@@ -109,22 +116,47 @@ class PresenceEvents:
         """Publish that an instance of *pattern* was removed, if it was the last."""
         if self._is_for_events(pattern):
             self.listeners.add(client.connection, -1)
-        if not self._switch.instances(client.connection, pattern):
+        if not self._instances(client.connection, pattern):
             self._publish("unsubscribe", client, _required_sight(pattern), pattern)
 
     def not_restored(self, client: Client, pattern: bytes) -> None:
-        """Publish that no instance of *pattern* was restored after a restart."""
-        self._publish("unsubscribe", client, _required_sight(pattern), pattern)
+        """Publish that no instance of *pattern* was restored after a restart, unless it has others in groups, or without one."""
+        if not self._instances(client.connection, pattern):
+            self._publish("unsubscribe", client, _required_sight(pattern), pattern)
+
+    def _instances(self, connection: int, stored: bytes) -> int:
+        """Return the number of instances of a pattern, with those of memberships, or 2 if there are more. Events do not tell them apart."""
+        pattern, _ = split_stored(stored)
+        found = self._switch.instances(connection, pattern)
+        last = pattern
+        while found < 2:
+            # Those of memberships are the next ones in the order of bytes.
+            following = self._switch.patterns_after(connection, last, 1)
+            if not following or split_stored(following[0])[0] != pattern:
+                break
+            last = following[0]
+            found += self._switch.instances(connection, last)
+        return min(found, 2)
 
     def _is_for_events(self, pattern: bytes) -> bool:
         """Return whether a pattern matches events."""
         return self._has_reserved_keys and pattern.startswith(EVENT_HEAD)
 
+    def _facts(self, client: Client) -> dict[str, object]:
+        """Return the members of an event about a client: its name and its unit only if they are known."""
+        facts = connection_members(client.connection, client.credentials, self._prefix, self._clock())
+        if client.name:
+            facts["name"] = client.name
+        if client.placement is not None:
+            facts |= {name: value for name, value in client.placement.members().items() if value is not None}
+        return facts
+
     def _publish(self, kind: str, client: Client, sight: Sight, pattern: bytes | None = None, **for_taps: int) -> None:
         """Publish an event to clients with at least *sight*, and to taps."""
         key = b"%b%b/%d" % (EVENT_HEAD, kind.encode(), client.connection)
-        facts = connection_members(client.connection, client.credentials, self._prefix, self._clock())
+        facts = self._facts(client)
         if pattern is not None:
+            pattern, _ = split_stored(pattern)
             key += b"/" + pattern
             facts |= key_members("pattern", pattern)
         if self.listeners:
@@ -158,6 +190,12 @@ def key_members(name: str, data: bytes) -> dict[str, object]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {name: key_text(data), f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def stored_members(stored: bytes) -> dict[str, object]:
+    """Return a stored pattern as members of a JSON object: ``group`` is only there for a pattern of a member."""
+    pattern, group = split_stored(stored)
+    return key_members("pattern", pattern) | ({"group": group.decode()} if group else {})
 
 
 def connection_members(connection: int, credentials: Credentials, prefix: bytes, now: int) -> dict[str, object]:

@@ -4,51 +4,61 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Callable
 
-from sbusd.broker.access import AccessRules
+from sbusd.broker.access import NO_ID, AccessRules
+from sbusd.broker.events import key_members
+from sbusd.config.rules import is_unit
 from sbusd.config.users import LAST_ID
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD
 
-NO_ID = -2
-"""A pid or gid that no process has. A request about a user in general matches no rule or key for a particular process."""
+UNNAMED_USER = Credentials(NO_ID, NO_ID, NO_ID, unit="")
+"""A user that no rule names, in no unit: an empty uid in the request. The reply is true for all users, so every client may ask."""
 
-UNNAMED_USER = Credentials(NO_ID, NO_ID, NO_ID)
-"""A user that no rule names: an empty uid in the request. The reply is true for all users, so every client may ask."""
+_FORM = (
+    "the payload must be <uid> NUL publish or subscribe NUL <key>, and after another NUL there can be a unit; "
+    "an empty uid means a user that no rule names"
+)
 
-_FORM = "the payload must be <uid> NUL publish or subscribe NUL <key>; an empty uid means a user that no rule names"
 
-
-def explain(access: AccessRules, asker: Credentials, payload: bytes, *, is_owner: bool) -> dict[str, object]:
-    """Return what *access* decides about the request *payload* of a client with the credentials *asker*.
+def explain(
+    access: AccessRules, asker: Credentials, payload: bytes, *, is_owner: bool, owns: Callable[[int], bool] = lambda _uid: False
+) -> dict[str, object]:
+    """Return what *access* decides about the request *payload* of a client with the credentials *asker*. *owns* knows the owners.
 
     Raises:
-        ProtocolError: EINVAL, the payload is not ``<uid> NUL publish|subscribe NUL <key>``; EPERM, a client that is not an owner
-            asks about another user.
+        ProtocolError: EINVAL, the payload is not ``<uid> NUL publish|subscribe NUL <key>``, with or without ``NUL <unit>``; EPERM, a
+            client that is neither an owner nor has the right ``deliver`` asks about another user.
     """
     digits, _, rest = payload.partition(b"\0")
-    action, nul, key = rest.partition(b"\0")
+    action, nul, rest = rest.partition(b"\0")
+    key, has_unit, unit = rest.partition(b"\0")
     uid = _uid(digits)
-    if action not in (b"publish", b"subscribe") or not nul or b"\0" in key:
+    if action not in (b"publish", b"subscribe") or not nul or (unit and not is_unit(unit.decode("ascii", "replace"))):
         raise ProtocolError(ErrorCode.EINVAL, _FORM)
     if uid is None:
         who = UNNAMED_USER
     elif uid == asker.uid:
         who = asker
-    elif is_owner:
+    elif is_owner or access.policy.may_deliver(asker):
         who = credentials_of_user(uid)
     else:
-        raise ProtocolError(ErrorCode.EPERM, "only owners can ask about other users")
+        raise ProtocolError(ErrorCode.EPERM, "only owners and users with the deliver right can ask about other users")
+    if has_unit:
+        who = who._replace(unit=unit.decode())
     verdict = access.publication(key, who) if action == b"publish" else access.subscription(key, who)
     return {
         "uid": uid,
         "action": action.decode(),
         "key": key.decode("utf-8", "backslashreplace"),
+        "unit": who.unit,
         "allowed": verdict.is_allowed,
         "error": None if verdict.code is None else verdict.code.name,
         "rule": None if verdict.rule is None else verdict.rule.name,
         "reason": verdict.reason,
+        "owner": uid is not None and owns(uid),
         **_effects(access, who, action, key),
     }
 
@@ -56,13 +66,16 @@ def explain(access: AccessRules, asker: Credentials, payload: bytes, *, is_owner
 def _effects(access: AccessRules, who: Credentials, action: bytes, key: bytes) -> dict[str, object]:
     """Return what else the policy decides about the action.
 
-    For a publisher: whether messages can wait for recipients of other users, and whether it may vouch. For a subscriber: whether it
-    can block publishers of other users.
+    For a publisher: whether messages can wait for recipients of other users, whether it may vouch and send direct messages, and the
+    keys for which the same is decided. For a subscriber: whether it can block publishers of other users.
     """
     if action == b"publish":
         # Waiting would reveal to a publisher that a private key has a subscriber.
         waits = not (key.startswith(SECRET_HEAD) and access.keyspace.namespace(key) is not None)
-        return {"waits_for_others": waits, "may_vouch": access.policy.may_vouch(who)}
+        policy = access.policy
+        found: dict[str, object] = {"waits_for_others": waits, "may_vouch": policy.may_vouch(who), "may_deliver": policy.may_deliver(who)}
+        prefix = policy.publication_prefix(key, who) if access.keyspace.namespace(key) is None else None
+        return found if prefix is None else found | key_members("prefix", prefix)
     return {"blocks_others": access.policy.may_block_others(who)}
 
 
@@ -77,7 +90,7 @@ def _uid(digits: bytes) -> int | None:
 
 
 def credentials_of_user(uid: int) -> Credentials:
-    """Return the credentials of a new process of the user *uid* after a login, without its pid.
+    """Return the credentials of a new process of the user *uid* after a login, without its pid. Its unit is unknown.
 
     The groups are those of the system's user database. An unknown user has no groups.
     """

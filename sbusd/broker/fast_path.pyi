@@ -10,8 +10,10 @@ from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.units import Units
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.sink import ClientSink
+from sbusd.systemd.cgroups import Placement
 
 class FastPath(ClientSink):
     switch: Switch
@@ -25,6 +27,7 @@ class FastPath(ClientSink):
     _presence: PresenceEvents
     _bindings: ProcessBindings
     _process_watch: ProcessWatch
+    _units: Units
     _refusals: Refusals
     _log: ClientLog
     _change_log: ChangeLog
@@ -32,5 +35,8 @@ class FastPath(ClientSink):
     def _attach(self, switch_used: Switch) -> None: ...
     def _count_answered(self) -> None: ...
     def connected(self, connection: int, fd: int) -> None: ...
+    def _locate(self, client: Client) -> None: ...
+    def _set_place(self, client: Client, placement: Placement | None) -> None: ...
+    def _handle_unknown(self, client: Client) -> None: ...
     def _apply_rights(self, client: Client) -> None: ...
     def _unsubscribe(self, client: Client, pattern: bytes) -> bool: ...

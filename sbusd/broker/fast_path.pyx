@@ -15,8 +15,8 @@ from libcpp.string cimport string
 from sbusd.broker.roster cimport AllowedPatterns, Client, ClientState, EventListeners, Roster
 from sbusd.broker.usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
 from sbusd.dataplane.avl cimport link_of
-from sbusd.dataplane.commands cimport add_pattern, send_packet, set_cred, set_rights, set_user
-from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection
+from sbusd.dataplane.commands cimport add_pattern, hold_reading, resume_reading, send_packet, set_cred, set_rights, set_user
+from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection, add_traffic
 from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime, timespec
 from sbusd.dataplane.plane cimport Plane, find
 from sbusd.dataplane.sink cimport ClientSink, end_of, last_counters
@@ -25,6 +25,7 @@ from sbusd.dataplane.switch cimport Switch
 from sbusd.broker import log_messages
 from sbusd.dataplane.peer import credentials_of
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -35,6 +36,7 @@ cdef bytes _SUB_HEAD = b"SUB "
 cdef bytes _EVENT_HEAD = EVENT_HEAD
 cdef bytes _SECRET_HEAD = SECRET_HEAD
 cdef bytes _RESERVED_HEAD = b"!/"       # patterns whose verdict depends on more than user and groups
+cdef object _new = tuple.__new__        # without the Python function around it
 cdef object _CONNECTED = log_messages.CLIENT_CONNECTED
 cdef int _CONNECTED_PRIORITY = log_messages.CLIENT_CONNECTED.priority
 cdef int _DISCONNECTED_PRIORITY = log_messages.CLIENT_DISCONNECTED.priority
@@ -76,10 +78,15 @@ cdef class Decision:
     cdef uint64_t rules
     cdef int sight
     cdef bint may_vouch
+    cdef bint may_deliver
+    cdef bint needs_unit
+    cdef bint depends_on_unit   # of any user
+    cdef object unit
 
-    cdef bint is_about(self, cache, uint32_t uid, uint32_t gid, groups):
-        """Return whether this is the decision of *cache* about such a user."""
-        return self.cache is cache and self.uid == uid and self.gid == gid and (self.groups is groups or self.groups == groups)
+    cdef bint is_about(self, cache, uint32_t uid, uint32_t gid, groups, unit):
+        """Return whether this is the decision of *cache* about such a user in such a unit."""
+        return (self.cache is cache and self.uid == uid and self.gid == gid and (self.groups is groups or self.groups == groups)
+                and (not self.depends_on_unit or self.unit == unit))
 
 
 cdef class FastPath(ClientSink):
@@ -100,6 +107,8 @@ cdef class FastPath(ClientSink):
     cdef public object _bindings
     cdef object process_watch
     cdef dict watched                           # the watched processes, by connection
+    cdef object units
+    cdef dict awaited                           # the connections whose unit is being read
     cdef public object _refusals
     cdef public object _log
     cdef public object _change_log
@@ -130,6 +139,16 @@ cdef class FastPath(ClientSink):
     def _process_watch(self, watch):
         self.process_watch = watch
         self.watched = watch.by_connection
+
+    @property
+    def _units(self):
+        """The units of clients."""
+        return self.units
+
+    @_units.setter
+    def _units(self, units):
+        self.units = units
+        self.awaited = units.awaited
 
     @property
     def _presence(self):
@@ -180,6 +199,7 @@ cdef class FastPath(ClientSink):
             self._refusals.reject_for_quota(number, credentials, refusal)
             return 0
         client = self._roster.add(number, credentials, time_now(), fd)
+        self.locate(client)
         self.place(connection, client)
         if self.has_change_log:
             self._change_log.opened(client)
@@ -188,6 +208,42 @@ cdef class FastPath(ClientSink):
         if _CONNECTED_PRIORITY <= self._journal.level:
             self._log.record(_CONNECTED, client)
         return 0
+
+    def _locate(self, Client client):
+        """Look up the unit of a client, whose socket is open. If `awaits_unit` is set then, `_set_place` follows."""
+        self.locate(client)
+
+    cdef int locate(self, Client client) except -1:
+        """Look up the unit of a client."""
+        is_urgent = self._rights.depends_on_unit or self.plane.taps.count != 0
+        placement = self.units.find(client.connection, client.fd, client.credentials, is_urgent=is_urgent)
+        if placement is None:
+            client.awaits_unit = client.connection in self.awaited
+            if not client.awaits_unit:
+                self._counts["unknown_units"] += 1
+        else:
+            self.set_placement(client, placement)
+        return 0
+
+    cdef int set_placement(self, Client client, placement) except -1:
+        """Set the unit of a client."""
+        cdef tuple who = <tuple>client.credentials
+        client.placement = placement
+        client.credentials = _new(Credentials, (who[0], who[1], who[2], who[3], (<tuple>placement)[0]))
+        return 0
+
+    def _set_place(self, Client client, placement):
+        """Set the place of a client whose unit was being read; None: it remains unknown. Then its packets are handled by the new rights."""
+        cdef Connection* connection = find(self.plane, client.connection)
+        client.awaits_unit = False
+        if placement is not None:
+            self.set_placement(client, placement)
+            self.place(connection, client)
+        resume_reading(self.plane, connection)
+
+    def _handle_unknown(self, Client client):
+        """Handle the packets of a client whose unit is still being read, as if it remained unknown."""
+        resume_reading(self.plane, find(self.plane, client.connection))
 
     def _apply_rights(self, Client client):
         """Set the user, the rights and the limits of a client in the switch, which enforces them."""
@@ -206,8 +262,11 @@ cdef class FastPath(ClientSink):
         client.state.charge = &(<ConnectionUsage>user.connections[client.connection]).charge
         connection.client = &client.state
         set_user(self.plane, connection, decision.uid)
-        set_rights(connection, decision.blocks_others, decision.rules, decision.sight, decision.may_vouch)
+        set_rights(
+            connection, decision.blocks_others, decision.rules, decision.sight, decision.may_vouch, decision.may_deliver)
         set_cred(connection, cred.data(), cred.size())
+        if client.awaits_unit and decision.needs_unit:
+            hold_reading(self.plane, connection)
         connection.out.account.room.packets_limit = user.charge.max_queued_packets
         connection.out.account.room.bytes_limit = user.charge.max_queued_bytes
         return 0
@@ -216,10 +275,13 @@ cdef class FastPath(ClientSink):
         """Return what the rules decide about a client."""
         cdef uint32_t uid = (<tuple>credentials)[1], gid = (<tuple>credentials)[2]
         cdef Decision decision = self.latest
-        if decision is None or not decision.is_about(self._rights, uid, gid, (<tuple>credentials)[3]):
+        if decision is None or not decision.is_about(self._rights, uid, gid, (<tuple>credentials)[3], (<tuple>credentials)[4]):
             decision = self.latest = Decision.__new__(Decision)
             decision.cache, decision.uid, decision.gid, decision.groups = self._rights, uid, gid, (<tuple>credentials)[3]
-            (decision.blocks_others, decision.rules, decision.sight, decision.may_vouch), decision.allowed = self._rights.find(credentials)
+            decision.unit, decision.depends_on_unit = (<tuple>credentials)[4], self._rights.depends_on_unit
+            rights, decision.allowed = self._rights.find(credentials)
+            (decision.blocks_others, decision.rules, decision.sight, decision.may_vouch, decision.may_deliver,
+             decision.needs_unit) = rights
         return decision
 
     # -- packets
@@ -342,6 +404,9 @@ cdef class FastPath(ClientSink):
         client = self._roster.remove(number)
         if client is None:
             return 0
+        add_traffic(&self._quotas.user_of(number).totals.ended, connection, 0)     # nothing waits for it any more
+        if (<Client>client).awaits_unit:
+            self.units.forget(number)
         if self.has_change_log:
             self._change_log.closed(client)
         if self.has_listeners():

@@ -112,11 +112,12 @@ class BusLog:
         uid: int | None = None,
         pid: int | None = None,
         connection: int | None = None,
+        unit: str | None = None,
         key: bytes | None = None,
         error: BaseException | None = None,
         **facts: Fact,
     ) -> None:
-        """Log *message* about the process *pid* of the user *uid* on *connection*, and about *key*.
+        """Log *message* about the process *pid* of the user *uid* in *unit* on *connection*, and about *key*.
 
         *facts* fill the template of the message. *error* is an internal error of the bus; its traceback goes to the journal only.
         Returns at once and never raises: a record that cannot be written is counted.
@@ -126,7 +127,7 @@ class BusLog:
         with self._changed:
             if self._allows(message, uid):
                 key = None if key is None else key[:MAX_FACT_BYTES]
-                self._put(Record(message, uid, pid, connection, key, bounded(facts), _trace(error)))
+                self._put(Record(message, uid, pid, connection, key, bounded(facts), _trace(error), unit=unit))
                 self._start_writer()
                 self._changed.notify()
 

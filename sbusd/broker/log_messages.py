@@ -66,6 +66,12 @@ VOUCH_REFUSED = LogMessage(
     "vouch-refused",
     "rejected a message in the name of others: the user does not have the vouch right",
 )
+DELIVER_REFUSED = LogMessage(
+    "b39d077416d14888bdf1aaf7f7b3a673",
+    Priority.NOTICE,
+    "deliver-refused",
+    "rejected a message for one connection alone: the user does not have the deliver right",
+)
 PROTECTED_USER_ENDED = LogMessage(
     "65a487dd126544d2a3962ed5af32c009",
     Priority.CRIT,
@@ -102,6 +108,12 @@ PROCESSES_UNWATCHED = LogMessage(
     Priority.WARNING,
     "processes-unwatched",
     "kernel does not report the end of client processes (Linux 6.5 does): subscriptions to private keys can outlive the process",
+)
+UNITS_UNREADABLE = LogMessage(
+    "f7e1abc2ae284caeab93c526dda203f9",
+    Priority.WARNING,
+    "units-unreadable",
+    "cannot read the units of clients, so rules that name units treat them as unknown: {reason}",
 )
 HANDED_OVER = LogMessage(
     "316b26751dbb4087b31b5df849b354dd",

@@ -5,6 +5,9 @@ and all of them must be allowed. So a rule that denies decides if the pattern co
 of these. A rule that allows decides only if the pattern matches no other keys than those of the rule.
 
 Rules on publishing apply twice to a key at an address: to the whole key, and to the key after the address. Both must be allowed.
+
+A rule that names units needs the unit of the client. If that is unknown, the rule denies what it would deny, and does not allow what it
+would allow. So a unit that becomes known never takes anything from its client.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from sbusd.broker.roster import AllowedPatterns
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.dataplane.contract import PublishRule, Sight
 from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace, Reach
+from sbusd.protocol.packets import error_packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +50,22 @@ class Policy:
         """The rules on publishing. The n-th rule is bit n of :meth:`publish_mask`."""
         return tuple(rule for rule in self.rules if rule.publish is not None)
 
+    @property
+    def depends_on_unit(self) -> bool:
+        """Whether any rule names units."""
+        return any(rule.units for rule in self.rules)
+
+    def needs_unit(self, who: Credentials) -> bool:
+        """Return whether a decision about *who* depends on its unit."""
+        return any(rule.units and _is_about(rule, who) for rule in self.rules)
+
     def publish_rules(self) -> tuple[PublishRule, ...]:
         """Return :attr:`publishing` for the switch."""
-        return tuple(PublishRule(rule.prefix, rule.publish == "allow") for rule in self.publishing)
+        return tuple(PublishRule(rule.prefix, rule.publish == "allow", _error(rule)) for rule in self.publishing)
 
     def publish_mask(self, who: Credentials) -> int:
         """Return the rules on publishing that apply to *who*, as bits, with which the switch decides itself."""
-        return sum(1 << number for number, rule in enumerate(self.publishing) if _applies_to(rule, who))
+        return sum(1 << number for number, rule in enumerate(self.publishing) if _applies_to(rule, who, rule.publish))
 
     def publication(self, keyspace: KeySpace, key: bytes, who: Credentials) -> Decision:
         """Return whether *who* may publish to *key*, with the rule. The switch decides the same itself.
@@ -67,15 +81,30 @@ class Policy:
     def _publication(self, key: bytes, who: Credentials) -> Decision:
         """Return the decision of the first rule that matches the bytes of *key* and applies to *who*."""
         for rule in self.rules:
-            if rule.publish is not None and key.startswith(rule.prefix) and _applies_to(rule, who):
+            if rule.publish is not None and key.startswith(rule.prefix) and _applies_to(rule, who, rule.publish):
                 return Decision(rule.publish == "allow", rule)
         return _UNDECIDED
+
+    def publication_prefix(self, key: bytes, who: Credentials) -> bytes | None:
+        """Return the shortest prefix of *key* whose keys have the same decision for *who*, reserved ones aside; None if there is none."""
+        length = 0
+        for rule in self.rules:
+            if rule.publish is None or not _applies_to(rule, who, rule.publish):
+                continue
+            prefix = rule.prefix
+            if key.startswith(prefix):
+                length = max(length, len(prefix))
+            elif prefix.startswith(key):
+                return None
+            else:
+                length = max(length, next(place for place, pair in enumerate(zip(prefix, key, strict=False), 1) if pair[0] != pair[1]))
+        return key[:length]
 
     def loss_report(self, reach: Reach, who: Credentials) -> Decision:
         """Return whether *who* may publish to any key that the pattern of *reach* matches."""
         denied: tuple[bytes, ...] = ()
         for rule in self.rules:
-            if rule.publish is None or not _applies_to(rule, who):
+            if rule.publish is None or not _applies_to(rule, who, rule.publish):
                 continue
             prefix = rule.prefix
             if rule.publish == "allow":
@@ -91,7 +120,7 @@ class Policy:
         """Return whether *who* may subscribe to the pattern of *reach*."""
         allowed: tuple[bytes, ...] = ()
         for rule in self.rules:
-            if rule.subscribe is None or not _applies_to(rule, who):
+            if rule.subscribe is None or not _applies_to(rule, who, rule.subscribe):
                 continue
             prefix = rule.prefix
             if rule.subscribe == "allow":
@@ -114,13 +143,36 @@ class Policy:
         """Return whether *who* may publish messages in the name of others, and report losses."""
         return _has(who, self.rights.vouch)
 
+    def may_deliver(self, who: Credentials) -> bool:
+        """Return whether *who* may publish messages to one connection alone."""
+        return _has(who, self.rights.deliver)
+
+    def may_read_statistics(self, who: Credentials) -> bool:
+        """Return whether *who* may read the counters of the bus and of all users."""
+        return _has(who, self.rights.stats)
+
     def may_block_others(self, who: Credentials) -> bool:
         """Return whether a full queue of *who* may block publishers of other users."""
         return _has(who, self.rights.block_others)
 
 
-def _applies_to(rule: PolicyRule, who: Credentials) -> bool:
-    """Return whether a rule applies to *who*. A rule without users and groups applies to all."""
+def _error(rule: PolicyRule) -> bytes:
+    """Return the error for a message that *rule* denies. Its comment is shown to those whom the rule denies something, and to no others."""
+    return b"" if rule.publish == "allow" else error_packet(ErrorCode.EPERM, refusal_reason(rule))
+
+
+def refusal_reason(rule: PolicyRule) -> str:
+    """Return the words of the error for what *rule* denies."""
+    return f"refused by {rule.name}"
+
+
+def _applies_to(rule: PolicyRule, who: Credentials, decision: str | None) -> bool:
+    """Return whether a rule applies to *who* with its *decision*. If the unit of *who* is unknown, a rule about units only denies."""
+    return _is_about(rule, who) and (not rule.units or (decision == "deny" if who.unit is None else rule.names_unit(who.unit)))
+
+
+def _is_about(rule: PolicyRule, who: Credentials) -> bool:
+    """Return whether a rule is about the user or a group of *who*. A rule without users and groups is about all."""
     return not (rule.users or rule.groups) or _names(who, rule.users, rule.groups)
 
 
@@ -144,6 +196,9 @@ class SwitchRights(NamedTuple):
     rules: int
     sight: Sight
     may_vouch: bool = False
+    may_deliver: bool = False
+    needs_unit: bool = False
+    """Whether they depend on the client's unit. The switch does not get this one."""
 
 
 class SwitchRightsCache:
@@ -155,8 +210,11 @@ class SwitchRightsCache:
     def __init__(self, policy: Policy, owners: frozenset[int]) -> None:
         self._policy = policy
         self._owners = owners
-        self.known: dict[tuple[int, int, frozenset[int]], tuple[SwitchRights, AllowedPatterns]] = {}
-        """By uid, gid and groups: the rights, and ordinary patterns that such a client may subscribe to."""
+        self.depends_on_unit = policy.depends_on_unit
+        """Whether rights can depend on the unit of a client."""
+        self.known: dict[tuple[int, int, frozenset[int], str | None], tuple[SwitchRights, AllowedPatterns]] = {}
+        """By uid, gid, groups, and the unit if anything depends on it: the rights, and ordinary patterns that such a client may subscribe
+        to."""
 
     def of(self, who: Credentials) -> SwitchRights:
         """Return the rights of a client with the credentials *who*. Its pid does not matter."""
@@ -164,7 +222,7 @@ class SwitchRightsCache:
 
     def find(self, who: Credentials) -> tuple[SwitchRights, AllowedPatterns]:
         """Return the rights of *who*, and the cached patterns that such a client may subscribe to. The caller adds patterns."""
-        key = who.uid, who.gid, who.groups
+        key = who.uid, who.gid, who.groups, who.unit if self.depends_on_unit else None
         found = self.known.get(key)
         if found is None:
             if len(self.known) >= MAX_CREDENTIALS:
@@ -176,4 +234,7 @@ class SwitchRightsCache:
         """Return the rights of *who* by the policy."""
         policy = self._policy
         sight = Sight.ALL if who.uid in self._owners else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
-        return SwitchRights(policy.may_block_others(who), policy.publish_mask(who), sight, policy.may_vouch(who))
+        rules = policy.publish_mask(who)
+        return SwitchRights(
+            policy.may_block_others(who), rules, sight, policy.may_vouch(who), policy.may_deliver(who), policy.needs_unit(who)
+        )

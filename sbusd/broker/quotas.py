@@ -144,6 +144,10 @@ class UserQuotas(UsageTable):
         """Return the user of a connection. Raises KeyError if there is no such connection."""
         return self.by_connection[connection]
 
+    def is_owner(self, uid: int) -> bool:
+        """Return whether a user owns the bus."""
+        return uid in self._owners
+
     def __len__(self) -> int:
         """Return the number of users that have a connection."""
         return len(self.present)
@@ -153,7 +157,8 @@ class UserQuotas(UsageTable):
 
         Only the user *uid* is returned, unless it is None.
         """
-        found = heapq.nsmallest(size + 1, (each for each in self.present if each > after and uid in (None, each)))
+        candidates = self.present if uid is None else self.present.keys() & {uid}
+        found = heapq.nsmallest(size + 1, (each for each in candidates if each > after))
         return [self.present[each] for each in found[:size]], found[size - 1] if len(found) > size else None
 
     # -- limits of one user
@@ -196,6 +201,7 @@ class UserQuotas(UsageTable):
         user = self.present.get(credentials.uid)
         if user is None:
             user = self.present[credentials.uid] = self.new_user(credentials, self.now())
+            user.totals = self.totals.of(credentials.uid, self.present)
         self.by_connection[connection] = user
         usage = user.add_connection(connection, credentials.pid)
         self.force_descriptor(connection)
@@ -271,6 +277,7 @@ def refuse(
 ) -> QuotaRefusal:
     """Count a refusal and return it: the user has *used* so much of *limit*. *unit* and *hint* are inserted into the text as they are."""
     user.refused[quota.value] += 1
+    user.totals.add_refusals(quota.value, 1)
     user.unrecorded += 1
     reason = f"{quota.value}: {used} of {limit}{unit} used by user {user.uid}{hint}"
     if not user.records.take(now):

@@ -16,6 +16,7 @@ from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import Wait
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD
+from sbusd.protocol.memberships import split_stored
 
 PAGE_MEMBERS = 100
 """Members in one reply: with their credentials about 6 kB of JSON."""
@@ -137,13 +138,14 @@ class Recipients:
             last = patterns[-1]
             for pattern in patterns:
                 allowance -= PATTERN_COST + (len(pattern) >> 6)
-                is_alike = key.startswith(pattern.partition(b"*")[0])
+                plain, group = split_stored(pattern)
+                is_alike = key.startswith(plain.partition(b"*")[0])
                 if is_alike:
                     allowance -= COMPARISON_COST + len(pattern) + len(key)
                 if allowance < 0:
                     return [], -1
-                if is_alike and self._keyspace.matches(pattern, key):
-                    found.append(key_text(pattern))
+                if is_alike and self._keyspace.matches(plain, key):
+                    found.append(key_text(plain) + (f" in the group {group.decode()}" if group else ""))
         return found, allowance
 
     def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:

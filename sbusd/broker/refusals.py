@@ -8,6 +8,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.events import TapEvents
+from sbusd.broker.policy import refusal_reason
 from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.config.rules import PolicyRule
@@ -24,6 +25,7 @@ SWITCH_ERRORS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for another connection"),
     Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet did not fit into the queue or the socket of this connection, whose mode is error"),
     Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "the packet carries file descriptors, which this bus does not accept"),
+    Refusal.FRAME: (ErrorCode.EPROTO, "the stream has a frame whose length is not 1 to 409600 bytes, or ends within a frame"),
 }
 """The errors that the switch sends itself."""
 
@@ -65,7 +67,10 @@ class Refusals:
     def note_publications(self, client: Client, refusal: Refusal, key: bytes, count: int, rule: PolicyRule | None) -> None:
         """Note *count* messages that the switch has refused; it has sent the errors. *rule* is the one that denies *key*, if any does."""
         self._counts["errors_told"] += count
-        self._tap_events.denial(client.connection, client.credentials, b"MSG " + key, *SWITCH_ERRORS[refusal], count=count)
+        code, reason = SWITCH_ERRORS[refusal]
+        if rule is not None:
+            reason = refusal_reason(rule)
+        self._tap_events.denial(client.connection, client.credentials, b"MSG " + key, code, reason, count=count)
         self._log.publications_refused(client, refusal, key, count, rule)
 
     def disconnect(self, client: Client, code: ErrorCode, reason: str) -> None:

@@ -11,7 +11,7 @@ from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.printable import printable
+from sbusd.protocol.memberships import split_stored, subscription_words
 
 PATTERNS_AT_ONCE = 16
 """Number of patterns of a client that are read from the switch together."""
@@ -56,7 +56,7 @@ class Revocation:
             yield
             if number not in self._roster:
                 break
-            verdict = access.subscription(pattern, client.credentials, number)
+            verdict = access.subscription(split_stored(pattern)[0], client.credentials, number)
             if verdict.rule is None or verdict.is_allowed:
                 continue
             before = count
@@ -65,7 +65,7 @@ class Revocation:
                 count += 1
                 yield
             if count > before and number in self._roster:
-                reason = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
+                reason = f"{subscription_words(pattern)} has ended: {verdict.reason}"
                 self._refusals.refuse(client, ErrorCode.EPERM, reason, b"SUB " + pattern)
                 rule = rule or verdict.rule
         if rule is not None:

@@ -31,7 +31,10 @@ cdef class Client:
     cdef public bint wants_senders
     cdef public bint wants_batches
     cdef public bytes tap
+    cdef public str name
     cdef public str end_reason
+    cdef public object placement
+    cdef public bint awaits_unit
 
 
 cdef class EventListeners:

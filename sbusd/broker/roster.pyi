@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sbusd.protocol.credentials import Credentials
+from sbusd.systemd.cgroups import Placement
 
 MAX_ALLOWED: int
 MAX_ALLOWED_BYTES: int
@@ -37,7 +38,10 @@ class Client:
     wants_senders: bool
     wants_batches: bool
     tap: bytes | None
+    name: str
     end_reason: str
+    placement: Placement | None
+    awaits_unit: bool
     def __init__(self, connection: int, credentials: Credentials, since: float, fd: int = -1, known_inode: int = 0) -> None: ...
 
 class Page(NamedTuple):

@@ -13,7 +13,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.durable_state import ChangeLog
-from sbusd.broker.events import key_members
+from sbusd.broker.events import stored_members
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
@@ -146,7 +146,7 @@ def subscription_page(switch: Switch, roster: Roster, prefix: bytes, after: byte
         for pattern in _patterns_after(switch, client.connection, cursor.pattern if cursor and is_begun else None, hides_secrets=hides):
             if len(found) == PAGE_PATTERNS or size >= PAGE_PATTERN_BYTES:
                 return {"after": after.decode(), "subscriptions": found, "next": str(cursor)}
-            found.append({"id": client.connection, "cred": cred, **key_members("pattern", pattern)})
+            found.append({"id": client.connection, "cred": cred, **stored_members(pattern)})
             size += len(pattern)
             cursor = Cursor(client.connection, pattern)
     return {"after": after.decode(), "subscriptions": found, "next": None}

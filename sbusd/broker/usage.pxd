@@ -3,6 +3,8 @@
 
 from libc.stdint cimport uint64_t
 
+from sbusd.broker.totals cimport TotalsTable, UserTotals
+
 
 cdef struct Bucket:             # see TokenBucket
     double rate
@@ -55,6 +57,7 @@ cdef class UserUsage:
     cdef readonly TokenBucket records
     cdef readonly dict connections
     cdef readonly object refused
+    cdef public UserTotals totals
     cdef public long long unrecorded
 
     cpdef bint is_settled(self, double now)
@@ -74,6 +77,7 @@ cdef class AbsentUsers:
 cdef class UsageTable:
     cdef public dict present
     cdef public AbsentUsers absent
+    cdef readonly TotalsTable totals
     cdef public dict by_connection
     cdef UserUsage unchanged        # the latest user that was forgotten and is as a new one would be
     cdef public long long descriptors

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing import Self
 
 from sbusd.broker.quotas import QuotaRefusal
+from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.settings import Quotas
 from sbusd.protocol.credentials import Credentials
 
@@ -38,6 +39,7 @@ class ConnectionUsage:
     def pattern_bytes(self) -> int: ...
 
 class UserUsage:
+    totals: UserTotals
     credentials: Credentials
     limits: Quotas
     is_owner: bool
@@ -76,6 +78,8 @@ class AbsentUsers:
 class UsageTable:
     present: dict[int, UserUsage]
     absent: AbsentUsers
+    @property
+    def totals(self) -> TotalsTable: ...
     by_connection: dict[int, UserUsage]
     descriptors: int
     capacity: int

@@ -7,6 +7,7 @@ Compiled, because each connect, control packet, subscription and disconnect is c
 
 from libc.string cimport memchr
 
+from sbusd.broker.totals cimport TotalsTable, UserTotals
 from sbusd.dataplane.libc cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import time
@@ -32,6 +33,9 @@ STATE_COPIES = 2
 PATTERN_BYTES = 120 + STATE_COPIES * STORED_BYTES
 """Additional memory of a pattern: at most 120 bytes in the switch, measured, and the headers of its records in the kept state."""
 
+MEMBER_BYTES = 640
+"""Additional memory of the pattern of a member of a group: its slot, its name twice, and a group that it may be the only member of."""
+
 cdef enum:
     PID = 0                 # the places of Credentials
     UID = 1
@@ -40,6 +44,7 @@ cdef enum:
 
 cdef long long _SEGMENT_BYTES = SEGMENT_BYTES
 cdef long long _PATTERN_BYTES = PATTERN_BYTES
+cdef long long _MEMBER_BYTES = MEMBER_BYTES
 cdef long long _PATTERN_COPIES = 2 + STATE_COPIES
 
 
@@ -174,7 +179,8 @@ cdef class UserUsage:
     """The usage of one user, summed over its connections, and its limits.
 
     ``credentials`` are those of the latest connection; they determine ``limits``. ``control``, ``attempts`` and ``records`` are the buckets of
-    control packets, connection attempts and log records of refusals. ``refused`` counts refusals by quota.
+    control packets, connection attempts and log records of refusals. ``refused`` counts refusals by quota. ``totals`` also count what the
+    user did before it left and came again.
     """
 
     def __init__(self, credentials, limits, is_owner, TokenBucket control, attempts, records):
@@ -187,6 +193,7 @@ cdef class UserUsage:
         self.charge.control = &control.bucket
         self.connections = {}
         self.refused = Counter()
+        self.totals = UserTotals()
 
     @property
     def uid(self):
@@ -294,6 +301,7 @@ cdef class UsageTable:
     def __init__(self, capacity, bytes separator, clock):
         self.present = {}
         self.absent = AbsentUsers()
+        self.totals = TotalsTable()
         self.by_connection = {}
         self.capacity = capacity
         self.separator = separator
@@ -336,6 +344,8 @@ cdef class UsageTable:
         if found is None:
             found = self.known_user(credentials, now)
         user = <UserUsage>found
+        if not is_present:
+            user.totals = self.totals.find(uid, self.present)
         before = user.credentials
         if have_same_groups(<tuple>credentials, <tuple>before):
             user.credentials = credentials
@@ -445,7 +455,8 @@ cdef class UsageTable:
             segments += 1
             rest = <const char*>memchr(rest, self.separator_byte, length - (rest - pattern))
             rest = NULL if rest is NULL else rest + 1
-        return _PATTERN_COPIES * <long long>length + _SEGMENT_BYTES * segments + _PATTERN_BYTES
+        cdef long long size = _MEMBER_BYTES if memchr(pattern, 0, length) is not NULL else 0
+        return size + _PATTERN_COPIES * <long long>length + _SEGMENT_BYTES * segments + _PATTERN_BYTES
 
     cdef bint take_control(self, Charge* charge, double now) noexcept nogil:
         """Charge a control packet and return True, or return False: then `charge_control` decides. *now*: of the monotonic clock."""

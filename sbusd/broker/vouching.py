@@ -37,7 +37,7 @@ class Vouching:
     def refuse_message(self, client: Client, packet: Control) -> None:
         """Raise ProtocolError with the reason why the switch did not route *packet*, whose key begins with ``!/from/``: EPERM, the client
         does not have the right; EMSGSIZE or EINVAL, the packet is malformed."""
-        self._check_right(client, packet.key)
+        self.check_right(client, packet.key)
         check_vouched(packet.key.removeprefix(controls.FROM), packet.payload)
         raise AssertionError("a well-formed message for which a client may vouch has come to the control plane")
 
@@ -48,7 +48,7 @@ class Vouching:
             ProtocolError: EPERM, the client does not have the right, or may publish to no key that a pattern matches; EINVAL, the payload
                 is malformed; EMSGSIZE, a pattern is too long. Then no connection gets a notice.
         """
-        self._check_right(client, controls.LOST_FOR)
+        self.check_right(client, controls.LOST_FOR)
         count, patterns = parse_loss(payload)
         for pattern in patterns:
             verdict = self._access.loss_report(pattern, client.credentials)
@@ -56,7 +56,7 @@ class Vouching:
                 raise ProtocolError(verdict.code, verdict.reason)
         self._counts["reported_losses"] += self._switch.report_loss(patterns, count, uid=client.credentials.uid)
 
-    def _check_right(self, client: Client, key: bytes) -> None:
+    def check_right(self, client: Client, key: bytes) -> None:
         """Raise ProtocolError (EPERM) if a client does not have the right ``vouch``."""
         if not self._access.policy.may_vouch(client.credentials):
             self._log.record(log_messages.VOUCH_REFUSED, client, key=key[:_LOGGED_BYTES])

@@ -1,7 +1,8 @@
 """Reads configuration files: tomllib parses them, and pydantic checks them against the dataclasses of ``settings``.
 
 Tables of later files are merged into those of earlier ones key by key. An array of tables is appended to the earlier one, and each of its
-tables gets its origin. Any other value replaces the earlier one.
+tables gets its origin. A list in a file of a package is joined to one of another package: each package can grant a right to its service.
+Any other value replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sbusd.config.files import MAX_FILE_BYTES, PATH_MAX, ConfigError, NotRegularError, read_content
+from sbusd.config.files import MAX_FILE_BYTES, PACKAGE_FOLDER, PATH_MAX, ConfigError, NotRegularError, read_content
 from sbusd.config.quantities import show
 from sbusd.config.rules import Origin
 from sbusd.protocol.printable import printable
@@ -112,13 +113,15 @@ def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[K
         if value == [] and _is_array_of_tables(into.get(key)):
             # An empty array adds no tables to those of earlier files.
             continue
-        origins[here] = file
+        earlier_file, origins[here] = origins.get(here), file
         if isinstance(value, dict):
             earlier = into.get(key)
             into[key] = dict(earlier) if isinstance(earlier, dict) else {}
             _merge(into[key], value, here, file, origins)
         elif _is_array_of_tables(value):
             into[key] = _added(into.get(key), value, here, file, origins)
+        elif isinstance(value, list) and isinstance(into.get(key), list) and _are_of_packages(earlier_file, file):
+            into[key] = [*into[key], *(each for each in value if each not in into[key])]
         else:
             into[key] = value
 
@@ -126,6 +129,11 @@ def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[K
 def _is_array_of_tables(value: object) -> bool:
     """Return whether *value* is an array of tables, ``[[…]]``."""
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _are_of_packages(*files: Path | None) -> bool:
+    """Return whether packages have installed all these files."""
+    return all(file is not None and file.is_relative_to(PACKAGE_FOLDER) for file in files)
 
 
 def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> list[Table]:

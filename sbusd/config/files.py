@@ -23,7 +23,10 @@ PATH_MAX = 4096
 
 SYSTEM_FOLDER = Path("/etc/sbus")
 
-OTHER_FOLDERS = (Path("/run/sbus"), Path("/usr/lib/sbus"))
+PACKAGE_FOLDER = Path("/usr/lib/sbus")
+"""The files of packages."""
+
+OTHER_FOLDERS = (Path("/run/sbus"), PACKAGE_FOLDER)
 """More directories with drop-ins of the system: those of this boot, and those of packages. Source: systemd.unit(5)."""
 
 MAX_FILE_BYTES = 256 << 10

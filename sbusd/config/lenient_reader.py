@@ -6,6 +6,9 @@ removed with them. So a drop-in that cannot be used is left out, and a rule in i
 Users and groups may be unknown: a removed package may have removed its user, and a directory service may be down at boot. Neither prevents
 a bus from starting, and neither opens what the configuration closes. A rule that allows something allows it to the known ones of its users.
 A rule that denies something denies it to everyone, because the intended user cannot be found.
+
+On a kernel that does not report the processes of peers, all units are unknown. The rules about them stay: the bus itself applies a rule
+about units to clients of unknown units if it denies, and not if it allows.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from sbusd.config.configuration import Configuration, Fault
 from sbusd.config.documents import Table, read_table, settings_of
 from sbusd.config.drop_in_recovery import RecoveredDropIn, outermost, recover
 from sbusd.config.files import PATH_MAX, ConfigError, overridden
+from sbusd.config.kernel import reports_processes
 from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, QuotaOverride
 from sbusd.config.users import NO_ID, UnknownId, unknown_ids_allowed
 from sbusd.protocol.printable import printable
 
 _EVERYTHING = ("",)
+
+_NO_UNITS = "this kernel does not report the processes of clients (Linux 6.5 does), so the units of all clients are unknown"
 
 FileTable = tuple[Path, Table]
 
@@ -250,8 +256,11 @@ def _in_rights(rights: RightsSettings) -> Iterator[_UnknownName]:
 
 
 def _in_rules(rules: tuple[PolicyRule, ...]) -> Iterator[_UnknownName]:
+    has_units = not any(rule.units for rule in rules) or reports_processes()
     for rule in rules:
         denied = () if _part(rule, "deny") is None else (rule.keys,)
+        if rule.units and not has_units:
+            yield _UnknownName(f"policy.{rule.origin.number}.units", rule.origin.file, _NO_UNITS, denied)
         for key in ("users", "groups"):
             for reason in _unknown(getattr(rule, key)):
                 yield _UnknownName(f"policy.{rule.origin.number}.{key}", rule.origin.file, reason, denied)

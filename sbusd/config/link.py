@@ -98,6 +98,8 @@ class ExportSettings:
     """Maximum number of messages per second. Further ones are lost for other hosts, which is reported there."""
     max_payload: Annotated[int, Size(0, MAX_PACKET_BYTES, "no payload is longer than a packet")] = MAX_PACKET_BYTES
     """Maximum size of a payload. Messages with longer ones are lost for other hosts, which is reported there."""
+    max_blob: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 0
+    """Maximum size of a blob to which one of them refers, and which those hosts may pull; 0: no blob."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 
@@ -113,6 +115,8 @@ class ImportSettings:
     """The hosts that they may come from."""
     shared: bool = False
     """Whether they keep their keys. Otherwise they get ``host/<origin>/<key>``."""
+    max_blob: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 0
+    """Maximum size of a blob to which one of them refers, and which users here may get; 0: no blob."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -20,6 +21,11 @@ MAX_PREFIX_BYTES = 64 << 10
 MAX_COMMENT_CHARACTERS = 200
 """Maximum length of a comment: it is part of an error text of one line."""
 
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\-]+(?:@[A-Za-z0-9:_.\\@-]+)?\.(?:service|scope|socket|mount|swap)")
+
+_UNIT_CHARACTERS = 255
+"""Maximum length of the name of a unit, systemd.unit(5)."""
+
 _FORBID_UNKNOWN = {"extra": "forbid"}
 
 
@@ -35,6 +41,17 @@ class KeyPrefix(Spelling):
             raise ValueError(f'must be a prefix of keys without a wildcard, such as "lab/", not {show(value)}')
         if len(value.encode("utf-8", "surrogatepass")) > MAX_PREFIX_BYTES:
             raise ValueError(f"prefix {show(value)} is longer than the longest key, {MAX_PREFIX_BYTES} bytes")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class UnitName(Spelling):
+    """The name of a unit, or all instances of a template: ``app@*.service``."""
+
+    def parse(self, value: object) -> str:
+        """Return the name. Raises ValueError if no process can be in such a unit."""
+        if not isinstance(value, str) or not is_unit(value.replace("@*.", "@x.")):
+            raise ValueError(f'must be a unit, such as "nginx.service", or the instances of a template, "app@*.service", not {show(value)}')
         return value
 
 
@@ -90,13 +107,17 @@ class RightsSettings:
     """May block publishers of other users by a full queue."""
     vouch: Subjects = field(default_factory=Subjects)
     """May publish messages in the name of others, and report losses."""
+    deliver: Subjects = field(default_factory=Subjects)
+    """May publish messages to one connection alone, and ask what other users may do."""
+    stats: Subjects = field(default_factory=Subjects)
+    """May read the counters of the bus and of all users."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
     """One ``[[policy]]``: allows or denies publishing, subscribing or both to keys that start with ``keys``.
 
-    Without ``users`` and ``groups`` it applies to everyone.
+    Without ``users`` and ``groups`` it applies to everyone. With ``units`` it applies only to those of them in one of these units.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
@@ -106,8 +127,10 @@ class PolicyRule:
     subscribe: Literal["allow", "deny"] | None = None
     users: tuple[Annotated[int, UserId()], ...] = ()
     groups: tuple[Annotated[int, GroupId()], ...] = ()
+    units: tuple[Annotated[str, UnitName()], ...] = ()
+    """Units of the system's service manager."""
     comment: Annotated[str, Comment()] = ""
-    """Part of the log record, and of the error for a rejected subscription. The error for a rejected message does not contain it."""
+    """Part of the log record, and of the error for what the rule rejects."""
     origin: Annotated[Origin, Origin()] = Origin()
 
     def __post_init__(self) -> None:
@@ -119,10 +142,20 @@ class PolicyRule:
         """The prefix as bytes."""
         return self.keys.encode()
 
+    def names_unit(self, unit: str) -> bool:
+        """Return whether *unit* is one of the units, or an instance of one of the templates."""
+        template, at, _ = unit.partition("@")
+        return unit in self.units or (bool(at) and f"{template}@*.{unit.rpartition('.')[2]}" in self.units)
+
     @property
     def name(self) -> str:
         """The rule for people: its origin and its comment."""
         return f"{self.origin}: {self.comment}" if self.comment else str(self.origin)
+
+
+def is_unit(name: str) -> bool:
+    """Return whether *name* can be that of a unit in which processes run, systemd.unit(5)."""
+    return len(name) <= _UNIT_CHARACTERS and _UNIT.fullmatch(name) is not None
 
 
 def check_policy(rules: tuple[PolicyRule, ...]) -> None:

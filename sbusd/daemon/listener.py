@@ -1,4 +1,6 @@
-"""The listening socket: passed by systemd, inherited, or bound here. Spec: sbusd(8), sd_listen_fds(3), unix(7).
+"""The listening sockets: passed by systemd, inherited, or bound here. Spec: sbusd(8), sd_listen_fds(3), unix(7).
+
+The bus has one of type SEQPACKET. It may have a second one of type STREAM, for languages that do not have SEQPACKET.
 
 Opening and listening are two steps. Clients see the process that calls listen(2) as the server. So the bus opens its socket while errors
 still go to the terminal, and listens when it has gone to the background.
@@ -17,7 +19,7 @@ from collections.abc import Mapping
 from systemd import daemon
 
 from sbusd.daemon.options import Options
-from sbusd.protocol.addresses import SUN_PATH_BYTES, InheritedDescriptor, RandomAbstract, UnixName
+from sbusd.protocol.addresses import SUN_PATH_BYTES, Address, InheritedDescriptor, RandomAbstract, UnixName
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -27,7 +29,10 @@ _FIRST_FREE_FD = 3
 _NOT_REMOVED = "neither a socket nor an empty file"
 """Files that ``-r`` does not remove."""
 
-_TYPES = {socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_RAW: "RAW"}
+_LISTEN_SETTINGS = {socket.SOCK_SEQPACKET: "ListenSequentialPacket=", socket.SOCK_STREAM: "ListenStream="}
+"""The setting of a .socket unit for each type."""
+
+_TYPES = {socket.SOCK_SEQPACKET: "SEQPACKET", socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_RAW: "RAW"}
 
 
 class ListenError(SbusError, OSError):
@@ -35,7 +40,7 @@ class ListenError(SbusError, OSError):
 
 
 class Listener:
-    """A Unix SEQPACKET socket for clients: non-blocking, and closed on exec.
+    """A Unix socket for clients, of type SEQPACKET or STREAM: non-blocking, and closed on exec.
 
     Call :meth:`listen` in the final process, and :meth:`close` at the end.
     """
@@ -86,13 +91,13 @@ class Listener:
                 os.unlink(self._path)
 
 
-def resume_listener(fd: int, made: tuple[int, int] | None) -> Listener:
-    """Return the listener of this process after a restart in place; *made* is its :attr:`Listener.identity`.
+def resume_listener(fd: int, made: tuple[int, int] | None, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> Listener:
+    """Return a listener of this process after a restart in place; *made* is its :attr:`Listener.identity`, *kind* its type.
 
     Raises:
         ListenError: *fd* is not such a socket.
     """
-    inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the previous process", "start the bus again", must_listen=True)
+    inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the previous process", "start the bus again", kind, must_listen=True)
     path = os.fsencode(inherited.getsockname())
     found = None
     if made is not None:
@@ -113,20 +118,40 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
     """
     address = options.address
     if address is None:
-        activated = _activated_socket(passed_descriptors() if passed is None else passed)
+        activated = _activated_socket(passed_descriptors() if passed is None else passed, socket.SOCK_SEQPACKET)
         if activated is not None:
             return Listener(activated)
         address = options.default_address()
+    return _open(address, options, socket.SOCK_SEQPACKET)
+
+
+def open_stream_listener(options: Options, passed: Mapping[int, str] | None = None) -> Listener | None:
+    """Return the listener at the address of ``--stream-address``, or else the STREAM socket that systemd passed, or None.
+
+    *passed* are the sockets that systemd passed, with their names. Without ``--stream-address`` they are ignored if ``-a`` is given.
+
+    Raises:
+        ListenError: the socket does not exist, or has another type.
+    """
+    if options.stream_address is not None:
+        return _open(options.stream_address, options, socket.SOCK_STREAM)
+    activated = None if options.address is not None else _activated_socket(passed or {}, socket.SOCK_STREAM)
+    return None if activated is None else Listener(activated)
+
+
+def _open(address: Address, options: Options, kind: socket.SocketKind) -> Listener:
+    """Return a listener of type *kind* at *address*."""
     match address:
         case InheritedDescriptor(fd):
             # As in the original, a bound socket need not listen yet.
-            return Listener(_checked_socket(fd, f"/dev/fd/{fd}", "pass a bound Unix socket of type SEQPACKET", must_listen=False))
+            remedy = f"pass a bound Unix socket of type {_TYPES[kind]}"
+            return Listener(_checked_socket(fd, f"/dev/fd/{fd}", remedy, kind, must_listen=False))
         case RandomAbstract():
             # Random bytes of the operating system; the name has the maximum length.
             name = UnixName(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
-            return _bind(name, options, announce=True)
+            return _bind(name, options, kind, announce=True)
         case UnixName():
-            return _bind(address, options, announce=False)
+            return _bind(address, options, kind, announce=False)
 
 
 def passed_descriptors() -> dict[int, str]:
@@ -146,18 +171,34 @@ def passed_descriptors() -> dict[int, str]:
             os.environ.pop(variable, None)
 
 
-def _activated_socket(passed: Mapping[int, str]) -> socket.socket | None:
-    """Return the socket that systemd passed, or None if it passed none."""
-    if not passed:
+def _activated_socket(passed: Mapping[int, str], kind: socket.SocketKind) -> socket.socket | None:
+    """Return the socket of type *kind* that systemd passed, or None if it passed none. The bus itself needs one of type SEQPACKET."""
+    streams = {fd: name for fd, name in passed.items() if _is_stream(fd)}
+    # Without a SEQPACKET socket, the streams are refused below.
+    others = {fd: name for fd, name in passed.items() if fd not in streams} or streams
+    of_kind = streams if kind == socket.SOCK_STREAM else others
+    setting = _LISTEN_SETTINGS[kind]
+    if len(of_kind) > 1:
+        raise ListenError(f"systemd passed {len(of_kind)} sockets, the bus needs one; use one {setting} in the .socket unit")
+    if not of_kind:
         return None
-    if len(passed) > 1:
-        raise ListenError(f"systemd passed {len(passed)} sockets, the bus needs one; use one ListenSequentialPacket= in the .socket unit")
-    fd, name = next(iter(passed.items()))
-    remedy = "use ListenSequentialPacket= and Accept=no in the .socket unit"
-    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, passed by systemd", remedy, must_listen=True)
+    fd, name = next(iter(of_kind.items()))
+    remedy = f"use {setting} and Accept=no in the .socket unit"
+    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, passed by systemd", remedy, kind, must_listen=True)
 
 
-def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> socket.socket:
+def _is_stream(fd: int) -> bool:
+    """Return whether a descriptor is a Unix socket of type STREAM."""
+    try:
+        inherited = socket.socket(fileno=fd)
+    except (OSError, OverflowError):
+        return False
+    is_stream = inherited.family == socket.AF_UNIX and inherited.type == socket.SOCK_STREAM
+    inherited.detach()
+    return is_stream
+
+
+def _checked_socket(fd: int, what: str, remedy: str, kind: socket.SocketKind, *, must_listen: bool) -> socket.socket:
     """Return the inherited descriptor *fd* as a socket, if clients can be accepted from it."""
     try:
         inherited = socket.socket(fileno=fd)
@@ -166,7 +207,7 @@ def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> so
     except OSError as error:
         problem = "not open" if error.errno == errno.EBADF else "not a socket"
         raise ListenError(f"cannot use {what}: {problem}; {remedy}") from None
-    problem = _problem(inherited, must_listen=must_listen)
+    problem = _problem(inherited, kind, must_listen=must_listen)
     if problem:
         # The descriptor belongs to the process that passed it; do not close it.
         inherited.detach()
@@ -179,23 +220,23 @@ def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> so
     return moved
 
 
-def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
+def _problem(inherited: socket.socket, kind: socket.SocketKind, *, must_listen: bool) -> str:
     """Return why a bus cannot use a socket, or an empty text."""
     if inherited.family != socket.AF_UNIX:
         family = getattr(inherited.family, "name", f"family {inherited.family}")
         return f"not a Unix socket but {family}"
-    if inherited.type != socket.SOCK_SEQPACKET:
-        return f"a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not SEQPACKET"
+    if inherited.type != kind:
+        return f"a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not {_TYPES[kind]}"
     if must_listen and not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return "the socket does not listen"
     return ""
 
 
-def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
+def _bind(name: UnixName, options: Options, kind: socket.SocketKind, *, announce: bool) -> Listener:
     """Return a listener bound to *name*. Its path has the mode of *options* from the start, so that no other user can connect before."""
     if options.reuse_address and not name.is_abstract:
         _remove_obstacle(name)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    bound = socket.socket(socket.AF_UNIX, kind)
     try:
         os.fchmod(bound.fileno(), options.socket_mode)
         umask = os.umask(0)
@@ -206,23 +247,24 @@ def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
         return Listener(bound, made=None if name.is_abstract else os.lstat(name.name), announce=announce)
     except OSError as error:
         bound.close()
-        raise ListenError(_bind_failure(name, error)) from None
+        raise ListenError(_bind_failure(name, kind, error)) from None
 
 
-def _bind_failure(name: UnixName, error: OSError) -> str:
+def _bind_failure(name: UnixName, kind: socket.SocketKind, error: OSError) -> str:
     """Return in one line why *name* could not be bound."""
     shown = printable(str(name))
+    option = "-a" if kind == socket.SOCK_SEQPACKET else "--stream-address"
     if error.errno != errno.EADDRINUSE:
-        return f"cannot listen on {shown}: {error.strerror}; choose another address with -a, or run the bus as a user with access"
+        return f"cannot listen on {shown}: {error.strerror}; choose another address with {option}, or run the bus as a user with access"
     if name.is_abstract:
-        return f"cannot listen on {shown}: in use by another process; choose another address with -a"
+        return f"cannot listen on {shown}: in use by another process; choose another address with {option}"
     obstacle = _stat(name)
     if obstacle is not None and not _may_remove(obstacle):
-        return f"cannot listen on {shown}: the path exists and is {_NOT_REMOVED}; choose another address with -a"
+        return f"cannot listen on {shown}: the path exists and is {_NOT_REMOVED}; choose another address with {option}"
     if obstacle is not None and stat.S_ISREG(obstacle.st_mode):
-        return f"cannot listen on {shown}: the path is an empty file; choose another address with -a, or replace the file with -r"
+        return f"cannot listen on {shown}: the path is an empty file; choose another address with {option}, or replace the file with -r"
     if _is_listened_to(name):
-        return f"cannot listen on {shown}: in use by another process; choose another address with -a, or replace the socket with -r"
+        return f"cannot listen on {shown}: in use by another process; choose another address with {option}, or replace the socket with -r"
     return f"cannot listen on {shown}: the path is a socket that no process uses; replace it with -r"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,18 +17,22 @@ from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
-from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
+from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
 from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
 from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
 from sbusd.restart.program_check import FAULTY
 from sbusd.systemd import fdstore
 from sbusd.systemd.service_manager import ServiceManager
 
 EXIT_FAILED = 1
+
+CANNOT_START = "cannot start: "
+"""The status of a bus that cannot start begins with this, in ``sbusd/client/bus_unit.py`` too."""
 
 TABLE_DESCRIPTORS = 65_536
 """Number of descriptors for which the kernel makes a table at the start, half a megabyte, if the limit is not lower."""
@@ -60,8 +65,20 @@ def run(arguments: Sequence[str]) -> int:
     is_required = options.config_file is not None
     if options.check_config:
         return check(options)
-    serve(options, load_configuration(options.main_file, required=is_required))
+    try:
+        serve(options, load_configuration(options.main_file, required=is_required))
+    except SbusError as error:
+        report_failure(error)
+        raise
     return 0
+
+
+def report_failure(error: SbusError) -> None:
+    """Report *error* as the status of the service. Clients show it, because not every user may read the journal."""
+    with contextlib.suppress(SbusError):
+        manager = ServiceManager.of_environment()
+        manager.notify(f"STATUS={CANNOT_START}{printable(str(error))}")
+        manager.close()
 
 
 def check(options: Options) -> int:
@@ -83,7 +100,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         ends.callback(manager.close)
         folder = _current_folder()
         inherited = take_inherited_state(options)
-        listener, daemonizer = _listener_and_daemonizer(options, inherited, ends)
+        listeners, daemonizer = _listeners_and_daemonizer(options, inherited, ends)
         raise_descriptor_limit()  # before the first thread starts and after the last fork
         journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)
@@ -91,24 +108,31 @@ def serve(options: Options, configuration: Configuration) -> None:
         broker = Broker(settings, ownership, journal, Switch)
         meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
         reloader = Reloader(options, configuration, broker, journal)
-        loop = MainLoop(broker, journal, ProcessContext(listener, daemonizer, manager), reloader, folder, meter=meter)
+        loop = MainLoop(broker, journal, ProcessContext(listeners, daemonizer, manager), reloader, folder, meter=meter)
         ends.callback(loop.close)
         loop.serve(inherited)
 
 
-def _listener_and_daemonizer(options: Options, inherited: InheritedState, ends: ExitStack) -> tuple[Listener, Daemonizer]:
+def _listeners_and_daemonizer(options: Options, inherited: InheritedState, ends: ExitStack) -> tuple[tuple[Listener, ...], Daemonizer]:
     """Return new ones, or after a restart in place those of this process; *ends* removes them."""
     before = inherited.reexec
     if before is None:
         listener = open_listener(options, inherited.sockets)
         ends.callback(listener.close)
+        stream_listener = open_stream_listener(options, inherited.sockets)
+        if stream_listener is not None:
+            ends.callback(stream_listener.close)
         daemonizer = Daemonizer.enter(options)
     else:
         listener = resume_listener(before.listener, before.listener_made)
         ends.callback(listener.close)
+        stream_listener = None
+        if before.stream_listener >= 0:
+            stream_listener = resume_listener(before.stream_listener, before.stream_listener_made, socket.SOCK_STREAM)
+            ends.callback(stream_listener.close)
         daemonizer = Daemonizer.resume(options, background=before.background, pid_file=before.pid_file)
     ends.callback(daemonizer.leave)
-    return listener, daemonizer
+    return (listener,) if stream_listener is None else (listener, stream_listener), daemonizer
 
 
 def take_inherited_state(options: Options) -> InheritedState:

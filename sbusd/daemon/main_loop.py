@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -38,7 +38,8 @@ REST_FACTOR = 4
 class ProcessContext:
     """The resources that the bus process has outside itself."""
 
-    listener: Listener
+    listeners: tuple[Listener, ...]
+    """The SEQPACKET socket, and the stream socket if there is one."""
     daemonizer: Daemonizer
     manager: ServiceManager
 
@@ -52,7 +53,7 @@ class MainLoop:
         """*folder* is the working directory at the start; *meter* measures the work between turns."""
         self._broker = broker
         self._journal = journal
-        self._listener = context.listener
+        self._listeners = context.listeners
         self._daemonizer = context.daemonizer
         self._manager = context.manager
         self._reloader = reloader
@@ -70,12 +71,14 @@ class MainLoop:
         with Signals(self._broker.stop) as signals:
             switch.watch(signals.fileno(), signals.drain)
             handover = Handover.begin(self._broker, self._journal, inherited, progress=self._manager.extend_timeout)
-            switch.listen(self._listener.fileno())
-            self._listener.listen()
+            for listener in self._listeners:
+                switch.listen(listener.fileno())
+                listener.listen()
+            addresses = " and ".join(listener.address for listener in self._listeners)
             warning = self._warning()
-            self._manager.ready(f"serving {self._listener.address}{f'; {warning}' if warning else ''}")
+            self._manager.ready(f"serving {addresses}{f'; {warning}' if warning else ''}")
             self._daemonizer.ready()
-            self._journal.record(log_messages.STARTED, address=self._listener.address, version=sbusd.__version__)
+            self._journal.record(log_messages.STARTED, address=addresses, version=sbusd.__version__)
             self._reloader.report_faults()
             heartbeat = Heartbeat(self._manager, self._broker.traffic, self._record_lost_notification, warning=self._warning)
             # Without this, each full garbage collection would scan all imported modules, which takes eight milliseconds.
@@ -146,17 +149,17 @@ class MainLoop:
             return
         self._remove_ended()
         try:
-            handover.restart_in_place(
-                ReexecState(
-                    self._listener.fileno(),
-                    self._listener.identity,
-                    self._daemonizer.is_background,
-                    self._daemonizer.pid_file,
-                    self._folder,
-                )
-            )
+            handover.restart_in_place(self._reexec_state())
         except HandoverError as error:
             self._cancel_restart(str(error))
+
+    def _reexec_state(self) -> ReexecState:
+        """Return what a restart in place keeps of this process."""
+        listener, *others = self._listeners
+        state = ReexecState(listener.fileno(), listener.identity, self._daemonizer.is_background, self._daemonizer.pid_file, self._folder)
+        for stream_listener in others:
+            state = replace(state, stream_listener=stream_listener.fileno(), stream_listener_made=stream_listener.identity)
+        return state
 
     def _cancel_restart(self, reason: str) -> None:
         """Continue without a restart, and record the *reason*."""

@@ -38,6 +38,8 @@ class Options:
 
     address: Address | None = None
     """``-a``; None means the socket of systemd, or :meth:`default_address`."""
+    stream_address: Address | None = None
+    """``--stream-address``; None means the stream socket of systemd, or none."""
     foreground: bool = False
     pid_file: Path | None = DEFAULT_PID_FILE
     """None means no pid file. Absolute, because the bus changes its working directory."""
@@ -85,6 +87,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         raise UsageError(f"-u: {error}") from None
     return Options(
         address=None if values.address is None else _address(values.address),
+        stream_address=None if values.stream_address is None else _address(values.stream_address, "--stream-address"),
         foreground=values.foreground,
         pid_file=None if values.pid_file == NO_PID_FILE else _absolute(values.pid_file),
         allowed_users=users,
@@ -98,12 +101,12 @@ def parse_options(arguments: Sequence[str]) -> Options:
     )
 
 
-def _address(text: str) -> Address:
-    """Return the address *text*. Raises UsageError."""
+def _address(text: str, option: str = "-a") -> Address:
+    """Return the address *text* of *option*. Raises UsageError."""
     try:
         return parse_address(text)
     except BadAddressError as error:
-        raise UsageError(f'-a: "{printable(text)}" {error.reason}') from None
+        raise UsageError(f'{option}: "{printable(text)}" {error.reason}') from None
 
 
 def _absolute(path: Path) -> Path:
@@ -123,6 +126,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="sbusd", description="A message bus for one machine.", allow_abbrev=False, epilog="See sbusd(8).")
     add = parser.add_argument
     add("-a", "--address", metavar="ADDRESS", help="listen on ADDRESS: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")
+    add("--stream-address", metavar="ADDRESS", help="listen on ADDRESS too, for clients that use a stream socket")
     add("-f", "--foreground", action="store_true", help="stay in the foreground; close standard output when the bus is ready")
     add("-p", "--pid-file", metavar="FILE", type=Path, default=DEFAULT_PID_FILE, help="in the background, write the process id to FILE")
     add("-u", "--allow-user", metavar="USER", dest="users", action="append", default=[], help="allow only USER, a name or id; repeatable")

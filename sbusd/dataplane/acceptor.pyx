@@ -23,8 +23,8 @@ cdef enum:
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; net.core.wmem_max limits it, socket(7)
 
 
-cdef Connection* add_connection(Plane plane, int fd, uint64_t connection, Passing passing) except NULL:
-    """Take over a connected socket. *passing*: whether descriptors can be among its unread packets."""
+cdef Connection* add_connection(Plane plane, int fd, uint64_t connection, Passing passing, bint is_stream) except NULL:
+    """Take over a connected socket. *passing*: whether descriptors can be among its unread packets. *is_stream*: it has frames."""
     cdef Connection* fresh
     cdef uint32_t slot
     cdef int size = SEND_BUFFER
@@ -38,7 +38,7 @@ cdef Connection* add_connection(Plane plane, int fd, uint64_t connection, Passin
     fresh.id = connection
     fresh.slot = slot
     fresh.interest = EPOLLIN | EPOLLRDHUP
-    open_outbox(&fresh.out, connection, fd, &plane.totals, plane.bounds.queue_packets, plane.bounds.queue_bytes)
+    open_outbox(&fresh.out, connection, fd, is_stream, &plane.totals, plane.bounds.queue_packets, plane.bounds.queue_bytes)
     fresh.echo = fresh.reading.is_open = True
     fresh.reading.passing = passing
     fresh.reading.reads = BATCH_PACKETS
@@ -71,6 +71,7 @@ cdef int accept_connections(Plane plane, int listener) except -1:
     cdef int fd, i
     cdef Connection* fresh
     cdef int64_t end = plane.schedule.now + plane.schedule.turn_time
+    cdef bint is_stream = listener in plane.stream_listeners
     if is_closer_crowded(plane):
         # No quota counts the descriptors of refused connections, and peers can send sockets that block in close(2) faster than they close.
         return pause_accepting(plane, EBUSY)
@@ -84,14 +85,14 @@ cdef int accept_connections(Plane plane, int listener) except -1:
         fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
         if fd >= 0:
             try:
-                fresh = add_connection(plane, fd, plane.next_id, passing_of(plane, listener, fd))
+                fresh = add_connection(plane, fd, plane.next_id, passing_of(plane, listener, fd), is_stream)
             except OSError as error:
-                reject(plane, fd, error.errno)
+                reject(plane, fd, error.errno, is_stream)
                 continue
             plane.accepting.accepted += 1
             plane.clients.begin(fresh)
         elif errno == EMFILE or errno == ENFILE:
-            accept_with_spare(plane, listener, errno)
+            accept_with_spare(plane, listener, errno, is_stream)
         elif errno == ENOBUFS or errno == ENOMEM:
             pause_accepting(plane, errno)
         elif errno == EAGAIN:
@@ -102,7 +103,7 @@ cdef int accept_connections(Plane plane, int listener) except -1:
     return 0
 
 
-cdef int accept_with_spare(Plane plane, int listener, int failure) except -1:
+cdef int accept_with_spare(Plane plane, int listener, int failure, bint is_stream) except -1:
     """Close the spare descriptor to accept a connection and refuse it; otherwise its peer would wait forever."""
     cdef int fd
     if plane.accepting.spare < 0:
@@ -110,18 +111,20 @@ cdef int accept_with_spare(Plane plane, int listener, int failure) except -1:
     close(plane.accepting.spare)
     fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)
     if fd >= 0:
-        reject(plane, fd, failure)
+        reject(plane, fd, failure, is_stream)
     plane.accepting.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
     if plane.accepting.spare < 0:
         pause_accepting(plane, errno)
     return 0
 
 
-cdef int reject(Plane plane, int fd, int failure) except -1:
+cdef int reject(Plane plane, int fd, int failure, bint is_stream) except -1:
     """Send a peer the refusal, and close its socket."""
     cdef bytes refusal = plane.refusals[<int>REFUSED_NO_DESCRIPTOR]
+    if is_stream:
+        refusal = len(refusal).to_bytes(4, "little") + refusal
     send(fd, <const char*>refusal, len(refusal), MSG_DONTWAIT | MSG_NOSIGNAL)
-    close_socket(plane, fd, refuse_passing(fd, True), 0)
+    close_socket(plane, fd, refuse_passing(fd, True), is_stream, 0)
     plane.accepting.failures += 1
     plane.sink.accept_failed(failure)
     return 0
@@ -159,9 +162,9 @@ cdef bint watch_listeners(Plane plane, uint32_t interest) except -1:
     return is_done
 
 
-cdef bint close_socket(Plane plane, int fd, Passing passing, uint64_t connection) except -1:
+cdef bint close_socket(Plane plane, int fd, Passing passing, bint is_stream, uint64_t connection) except -1:
     """Close a socket and return True. If that may block, a thread does it and later reports *connection*, if not 0; return False."""
-    if hang_up(fd, passing):
+    if hang_up(fd, passing, is_stream):
         return True
     plane.closer.add(fd, connection or None)
     plane.accepting.may_be_crowded = True

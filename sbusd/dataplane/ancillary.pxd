@@ -10,8 +10,10 @@ cdef enum Passing:          # whether descriptors can be in a peer's unread pack
     POSSIBLE                # yes: this kernel cannot refuse them
 
 
+cdef bint is_stream_socket(int fd) noexcept nogil
 cdef bint is_refusing(int fd) noexcept nogil
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil
 cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec* span, Passing* passing, bint* has_descriptors) noexcept nogil
 cdef long waiting_descriptors(int fd) noexcept nogil
-cdef bint hang_up(int fd, Passing passing) noexcept nogil
+cdef ssize_t receive_checked_bytes(int fd, char* room, size_t size, Passing* passing, bint* has_descriptors) noexcept nogil
+cdef bint hang_up(int fd, Passing passing, bint is_stream) noexcept nogil

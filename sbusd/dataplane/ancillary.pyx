@@ -18,16 +18,18 @@ from libc.stdlib cimport strtoul
 from libc.string cimport strstr
 
 from sbusd.dataplane.libc cimport (
-    MSG_CTRUNC, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, O_CLOEXEC, O_RDONLY, SHUT_RDWR, SO_PASSRIGHTS, SO_PEEK_OFF, SOL_SOCKET, close,
-    getsockopt, open, read, recv, recvmmsg, setsockopt, shutdown, socklen_t,
+    MSG_CTRUNC, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, O_CLOEXEC, O_RDONLY, SHUT_RDWR, SO_PASSRIGHTS, SO_PEEK_OFF, SO_TYPE,
+    SOCK_STREAM, SOL_SOCKET, close, getsockopt, iovec, msghdr, open, read, recv, recvmmsg, recvmsg, set_errno, setsockopt, shutdown, socklen_t,
 )
 
 cdef enum:
     MOST_PACKETS = 64           # read with MSG_PEEK in one call; as many as a batch has
     DRAIN_PACKETS = 4096        # unread packets that are dropped before a socket is closed; more than a socket buffer holds
+    DRAIN_BYTES = 65536         # read from a stream at once meanwhile
     FDINFO_BYTES = 512
     TRIES = 4                   # of a receive that a signal or a pending error interrupts
 
+cdef char drained[DRAIN_BYTES]          # unread bytes of a stream
 cdef mmsghdr emptied[MOST_PACKETS]      # without room: they remove packets that were read with MSG_PEEK
 
 
@@ -36,6 +38,13 @@ cdef bint is_refusing(int fd) noexcept nogil:
     cdef int passes = 1
     cdef socklen_t length = sizeof(passes)
     return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &length) == 0 and passes == 0
+
+
+cdef bint is_stream_socket(int fd) noexcept nogil:
+    """Return whether a socket is of type SOCK_STREAM."""
+    cdef int kind = 0
+    cdef socklen_t length = sizeof(kind)
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &length) == 0 and kind == SOCK_STREAM
 
 
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil:
@@ -122,7 +131,48 @@ cdef bint take_out(int fd, mmsghdr* inbound, int count) noexcept nogil:
     return True
 
 
-cdef bint hang_up(int fd, Passing passing) noexcept nogil:
+cdef ssize_t receive_checked_bytes(int fd, char* room, size_t size, Passing* passing, bint* has_descriptors) noexcept nogil:
+    """Receive from a stream like recv(2), but nothing that was sent with descriptors; *has_descriptors*: what follows was."""
+    cdef ssize_t clean = peek_bytes(fd, room, size, has_descriptors), low = 0, middle
+    cdef bint is_reached
+    if clean < 0 and errno == EAGAIN and passing[0] == LEFT_OVER:
+        passing[0] = REFUSED
+    if clean <= 0:
+        return clean
+    if has_descriptors[0]:
+        # A read sees them if it reaches the first byte that was sent with them. None of the reads removes anything.
+        while clean - low > 1:
+            middle = low + (clean - low) // 2
+            if peek_bytes(fd, room, middle, &is_reached) == middle and not is_reached:
+                low = middle
+            else:
+                clean = middle
+        clean = low
+        if clean == 0:
+            set_errno(EAGAIN)
+            return -1
+    # Only the peer's end can change the queue, and only behind this.
+    return recv(fd, room, clean, MSG_DONTWAIT)
+
+
+cdef ssize_t peek_bytes(int fd, char* room, size_t size, bint* has_descriptors) noexcept nogil:
+    """Read the next bytes of a stream without removing them; *has_descriptors*: some of them were sent with descriptors."""
+    cdef iovec part
+    cdef msghdr message
+    cdef ssize_t count
+    part.iov_base = room
+    part.iov_len = size
+    message.msg_name = message.msg_control = NULL
+    message.msg_namelen = message.msg_controllen = 0
+    message.msg_iov = &part
+    message.msg_iovlen = 1
+    message.msg_flags = 0
+    count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK)
+    has_descriptors[0] = count > 0 and message.msg_flags & MSG_CTRUNC
+    return count
+
+
+cdef bint hang_up(int fd, Passing passing, bint is_stream) noexcept nogil:
     """Close a connected socket so that the peer can still read what it was sent; return False if a thread that may block must do it."""
     cdef int i
     # shutdown(2) reaches the peer even while another process holds a duplicate. If packets of the peer were unread, close(2) would
@@ -132,7 +182,10 @@ cdef bint hang_up(int fd, Passing passing) noexcept nogil:
     if passing != REFUSED and waiting_descriptors(fd) != 0:
         return False
     for i in range(DRAIN_PACKETS):
-        if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
+        if is_stream:
+            if recv(fd, drained, DRAIN_BYTES, MSG_DONTWAIT) <= 0:
+                break
+        elif recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
             break
     close(fd)
     return True

@@ -9,11 +9,11 @@ waits has drained, has ended, or has blocked for too long. Of another user's rec
 from libc.stdint cimport int64_t
 
 from sbusd.dataplane.clock cimport now_ms, now_ns
-from sbusd.dataplane.connection cimport END_BROKEN, END_HANGUP, END_QUEUE_FULL, SIGHT_ALL, uid_of
+from sbusd.dataplane.connection cimport END_BROKEN, END_FRAME, END_HANGUP, END_QUEUE_FULL, SIGHT_ALL, uid_of
 from sbusd.dataplane.libc cimport EPOLLOUT
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, send_last_words, waiting_count
 from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
-from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_QUEUE_FULL
+from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_FRAME, REFUSED_QUEUE_FULL
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
 from sbusd.dataplane.shared_limits cimport NO_USER
 
@@ -212,12 +212,16 @@ cdef void after_send(Plane plane, Connection* connection) noexcept nogil:
     if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0) and not update_interest(plane, connection):
         finish(plane, connection, END_BROKEN)
     if connection.out.is_broken and not connection.reading.is_open:
-        finish(plane, connection, END_HANGUP)
+        # Its packets that are read and not handled yet must not be lost.
+        connection.reading.is_at_end = True
+        if connection.reading.backlog is NULL and not connection.reading.is_served:
+            finish(plane, connection, END_HANGUP)
 
 
 cdef void disconnect_misbehaving(Plane plane, Connection* connection, int end) noexcept nogil:
-    """End a connection, and send it the reason if possible. *end* is END_QUEUE_FULL or END_DESCRIPTORS."""
-    cdef int text = <int>BATCH_PACKETS + (REFUSED_QUEUE_FULL if end == END_QUEUE_FULL else REFUSED_DESCRIPTORS)
+    """End a connection, and send it the reason if possible. *end* is END_QUEUE_FULL, END_DESCRIPTORS or END_FRAME."""
+    cdef int text = <int>BATCH_PACKETS
+    text += REFUSED_QUEUE_FULL if end == END_QUEUE_FULL else REFUSED_FRAME if end == END_FRAME else REFUSED_DESCRIPTORS
     if connection.is_ending:
         return
     finish(plane, connection, end)

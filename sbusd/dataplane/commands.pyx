@@ -10,9 +10,10 @@ from libcpp.unordered_map cimport unordered_map
 
 from sbusd.dataplane.avl cimport remove_stored, store_instance
 from sbusd.dataplane.backpressure cimport after_send
-from sbusd.dataplane.connection cimport END_DISCONNECTED, uid_of
+from sbusd.dataplane.connection cimport END_BROKEN, END_DISCONNECTED, uid_of
+from sbusd.dataplane.groups cimport route_to, stop_routing_to
 from sbusd.dataplane.outbox cimport assign, post, send_last_words, waiting_count
-from sbusd.dataplane.readiness cimport finish
+from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
 from sbusd.dataplane.receipts cimport Disclosure
 
 
@@ -43,12 +44,14 @@ cdef int set_user(Plane plane, Connection* connection, uint32_t uid) except -1:
     return 0
 
 
-cdef void set_rights(Connection* connection, bint blocks_others, uint64_t rules, int sight, bint may_vouch) noexcept nogil:
-    """Set whether a connection may block other users, which publish rules apply to it, what it may know, and whether it may vouch."""
+cdef void set_rights(Connection* connection, bint blocks_others, uint64_t rules, int sight, bint may_vouch, bint may_deliver) noexcept nogil:
+    """Set whether a connection may block other users, which publish rules apply to it, what it may know, and whether it may vouch and
+    send direct messages."""
     connection.blocking.of_others = blocks_others
     connection.party.rules = rules
     connection.party.sight = sight
     connection.party.may_vouch = may_vouch
+    connection.party.may_deliver = may_deliver
     # A message that was to be routed after this decision may be refused now. The decision does not apply to the next one.
     connection.receipt.disclosure = Disclosure.UNDECIDED
 
@@ -60,11 +63,11 @@ cdef void set_cred(Connection* connection, const char* cred, size_t length) noex
 
 
 cdef void add_pattern(Plane plane, Connection* connection, const char* pattern, size_t length) noexcept nogil:
-    """Store one more instance of a pattern."""
+    """Store one more instance of a pattern; after a NUL it may have the name of a group."""
     store_instance(&connection.patterns, pattern, length)
     connection.instances += 1
     plane.counted.subscriptions += 1
-    plane.router.insert(connection.slot, pattern, length)
+    route_to(plane, connection, pattern, length)
 
 
 cdef bint remove_pattern(Plane plane, Connection* connection, const char* pattern, size_t length) noexcept nogil:
@@ -73,7 +76,7 @@ cdef bint remove_pattern(Plane plane, Connection* connection, const char* patter
         return False
     connection.instances -= 1
     plane.counted.subscriptions -= 1
-    plane.router.erase(connection.slot, pattern, length)
+    stop_routing_to(plane, connection, pattern, length)
     return True
 
 
@@ -82,6 +85,27 @@ cdef void send_packet(Plane plane, Connection* connection, const char* packet, s
     if not connection.is_ending:
         post(&connection.out, packet, length)
         after_send(plane, connection)
+
+
+cdef void hold_reading(Plane plane, Connection* connection) noexcept nogil:
+    """Handle no packet of a connection, also none that it has sent already, until `resume_reading`."""
+    if connection.reading.is_held or connection.is_ending:
+        return
+    connection.reading.is_held = True
+    connection.reading.blockers += 1
+    if not update_interest(plane, connection):
+        finish(plane, connection, END_BROKEN)
+    update_pending(plane, connection)
+
+
+cdef void resume_reading(Plane plane, Connection* connection) noexcept nogil:
+    """Handle the packets of a connection again."""
+    if not connection.reading.is_held:
+        return
+    connection.reading.is_held = False
+    if connection.reading.is_unwatched and not connection.is_ending and not update_interest(plane, connection):
+        finish(plane, connection, END_BROKEN)
+    remove_blocker(plane, connection)
 
 
 cdef void disconnect(Plane plane, Connection* connection, const char* last_words, size_t length) noexcept nogil:

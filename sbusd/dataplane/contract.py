@@ -48,16 +48,30 @@ The rules of delivery, which the tests check:
 12. From a connection that may vouch, ``CMSG !/from/<origin> NUL <the MSG packet>`` is handled as the MSG packet in it. Recipients that
     want senders get it with ``!/from/<id>/<cred>/<origin>``, and taps get the origin as ``vouched``. ``sbusd.protocol.vouching`` says which
     packets are well-formed. The sink gets all others, and those of connections that may not vouch.
+13. A stored pattern with a NUL is that of a member of a group: the pattern, NUL, and the group's name. A group belongs to one user. Of its
+    members with a matching pattern one gets a MSG, as ``CMSG !/group/<name> NUL <the packet>``, besides the recipients by other patterns:
+    the one whose queue would take it and that has the least to read, in its queue and in its socket; among equals the one that got none
+    for longest. Messages in the queue of a member that ends go to other members, to the end of their queues, and count as redelivered.
+14. On a socket of type SOCK_STREAM each packet is a frame: its length (32 bits, little endian), and the packet. All rules apply to the
+    packets in the frames. Nothing after a frame of length 0 or above the longest packet is handled, and the sender is disconnected after
+    the packets before it. A packet whose frame the socket has taken in part counts as queued, and its rest is sent before anything else.
+    A turn sends a limited number of bytes of long frames and of queues; the rest follows in later turns, see sbus-protocol(7) §1.
+    Rule 9 does not apply: frames that are sent together need one system call anyway. The memory for frames that are received in part is
+    at most ``UNREAD_BYTES`` for all connections of a user, and 4 KiB for each of them in addition.
+15. From a connection that may deliver, ``CMSG !/to/<id> NUL <the MSG packet>`` is handled as the MSG packet in it, but only the connection
+    with that number can be a recipient: if one of its patterns matches, or else a membership, then as a member of the first such group
+    by name. In place of the MSG packet there can be one of rule 12. Taps get the number as ``to``. ``sbusd.protocol.direct_messages``
+    says which packets are well-formed. The sink gets all others, and those of connections that may not deliver.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters, UserWaits, Waits
+from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters, UserTraffic, UserWaits, Waits
 from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
 
@@ -67,8 +81,8 @@ if TYPE_CHECKING:
 
 
 class Refusal(enum.IntEnum):
-    """What the switch reports to clients itself, with packets that the sink has prepared. Up to POLICY: why a MSG was not routed; the
-    sender stays connected."""
+    """What the switch reports to clients itself, with packets that the sink has prepared. Up to POLICY: why a MSG was not routed; NUL and
+    the first :data:`REFUSED_KEY_BYTES` of its key follow, and the sender stays connected."""
 
     RESERVED = 0
     """EPERM: a reserved key that clients may not publish to."""
@@ -84,6 +98,8 @@ class Refusal(enum.IntEnum):
     """ENOBUFS: the client asked to be disconnected rather than lose packets. The sink gets it as the end."""
     DESCRIPTORS = 6
     """EPROTO: the client has sent descriptors, and this kernel cannot refuse them. The sink gets it as the end."""
+    FRAME = 7
+    """EPROTO: the stream of the client has a frame of a length that no packet has, or ends within a frame. The sink gets it as the end."""
 
 
 class End(enum.IntEnum):
@@ -99,6 +115,8 @@ class End(enum.IntEnum):
     """It could not take a packet, and its mode is ``error``."""
     DESCRIPTORS = 4
     """It has sent descriptors."""
+    FRAME = 5
+    """Its stream has a frame of a length that no packet has, or ends within a frame."""
 
 
 class SoftMode(enum.IntEnum):
@@ -160,7 +178,12 @@ class PublishRule(NamedTuple):
 
     prefix: bytes
     is_allowed: bool
+    refusal: bytes = b""
+    """The error for a message that the rule denies, to which its key is added; empty: that of ``Refusal.POLICY``."""
 
+
+REFUSED_KEY_BYTES = 1_024
+"""Maximum length of the key in an error: a sender should recognize it, and no error should be much longer than the message."""
 
 MAX_PUBLISH_RULES = 63
 """So that a sender's rules fit into one machine word, and a decision takes one instruction."""
@@ -172,6 +195,16 @@ batches.
 
 No queue counts this memory. A connection can hold as much unhandled as its own send buffer let it send before it was read."""
 
+
+MAX_GROUPS = 16
+"""Groups of one connection. A publisher looks at each member that a message matches, whichever user it belongs to."""
+
+MAX_USER_GROUPS = 256
+"""Groups of one user: as many as it has connections by default, so that a message gets no more recipients by groups than without."""
+
+
+MAX_LISTED_RECIPIENTS = 64
+"""Recipients that a receipt lists. A caller that wants to know more of them asks for the members."""
 
 MISSED = 64
 """Connections in a tap's report that missed a message. If there are more, none is named: otherwise the reports of messages to many slow
@@ -246,7 +279,7 @@ class Switch(Protocol):
         """The name of the switch in ``!/bus/stats``: ``compiled``."""
 
     def listen(self, fd: int) -> None:
-        """Accept connections from the listening SEQPACKET socket *fd*, which stays the caller's."""
+        """Accept connections from the listening socket *fd*, SEQPACKET or STREAM, which stays the caller's."""
 
     def measure(self, stalls: Stalls) -> None:
         """Let *stalls* measure the time between two waits for readiness from now on."""
@@ -286,7 +319,14 @@ class Switch(Protocol):
         """
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
-        """Store one more instance of *pattern*, any bytes without NUL. The sink decides whether that is allowed."""
+        """Store one more instance of *pattern*, any bytes without NUL, or the stored pattern of a member: rule 13. The user must be set.
+
+        The sink decides whether that is allowed.
+        """
+
+    def may_join(self, connection: int, group: bytes) -> bool:
+        """Return whether the connection may be a member of *group*: it is one, or there are fewer than :data:`MAX_GROUPS` and
+        :data:`MAX_USER_GROUPS`."""
 
     def unsubscribe(self, connection: int, pattern: bytes) -> bool:
         """Remove one instance of *pattern* and return True, or return False if there is none."""
@@ -330,13 +370,15 @@ class Switch(Protocol):
     def configure(self, connection: int, settings: ConnectionSettings) -> None:
         """Set what the connection has asked for itself, from the next packet on. Messages in its queue stay as they are."""
 
-    def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
+    def arm_receipt(self, connection: int, token: bytes, *, always: bool, lists: bool = False) -> None:
         """Send the connection a receipt for its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
 
         ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that got it or have it in their queues, 0 if it was refused.
         For a sender with less than ``Sight.ALL`` connections of other users that lost it count too, because a full queue is its owner's
         secret. Without *always* no receipt is sent if there are recipients. If the connection may not know them,
         :meth:`Sink.may_know_recipients`, ``<recipients>`` is ``-``, with or without *always*, and whether there are any or not.
+        With *lists*, ``NUL <connection>,<connection>…`` follows the number: the connections that the message was routed to, in ascending
+        order, unless there are none or more than :data:`MAX_LISTED_RECIPIENTS`.
         A receipt that was armed before is dropped.
         """
 
@@ -350,11 +392,12 @@ class Switch(Protocol):
         sight: Sight = Sight.OWN,
         cred: bytes = b"",
         may_vouch: bool = False,
+        may_deliver: bool = False,
     ) -> None:
         """Set the user of a connection, *uid*, who is charged for its queue. *blocks_others*: it may block publishers of other users. Bit i
         of *rules*: publish rule i applies to it. *sight*: what it may know about others. *cred*, of letters, digits, ``!`` and ``/``,
-        names it as a sender. *may_vouch*: rule 12. Until then it has no user and no name: no user is charged, and it blocks no
-        publisher."""
+        names it as a sender. *may_vouch*: rule 12. *may_deliver*: rule 15. Until then it has no user and no name: no user is charged, and
+        it blocks no publisher."""
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
         """Limit the queues of all connections of *uid* together, in packets and bytes of memory; the user must have a connection."""
@@ -367,6 +410,12 @@ class Switch(Protocol):
 
     def user_waits(self, uid: int) -> UserWaits:
         """Return for how long a user's publishers were blocked and its recipients blocked publishers, zeros if it has no connection."""
+
+    def traffic_of(self, connections: Iterable[int]) -> UserTraffic:
+        """Return what *connections* have done together until now; those that do not exist have done nothing."""
+
+    def traffic(self, uids: Sequence[int]) -> tuple[dict[int, UserTraffic], UserTraffic]:
+        """Return what the connections of each of *uids* have done until now, and those of all other users together."""
 
     def blockers(self, most: int) -> list[int]:
         """Return up to *most* connections for which publishers wait now."""
@@ -387,7 +436,8 @@ class Switch(Protocol):
         """Return up to *most* of the connection's patterns after *after* in the order of their bytes; None: the first."""
 
     def recipients(self, key: bytes) -> list[int]:
-        """Return the connections that a MSG with *key* from another one would reach now, in order of their numbers.
+        """Return the connections that a MSG with *key* from another one would reach now, in order of their numbers, each member of a group
+        included that it could reach.
 
         Connections that have ended in this turn are included until the sink knows, so that both agree.
         """

@@ -53,6 +53,22 @@ class UserCounters(NamedTuple):
     queued_packets: int
     queued_bytes: int
     lost_packets: int
+    half_read_bytes: int = 0
+    """Memory for frames above 4 KiB whose ends its streams have not sent yet."""
+
+
+class UserTraffic(NamedTuple):
+    """What several connections of a user have done in total; the names are those of :class:`ConnectionCounters` and :class:`UserWaits`."""
+
+    received_packets: int = 0
+    received_bytes: int = 0
+    delivered_packets: int = 0
+    delivered_bytes: int = 0
+    lost_packets: int = 0
+    refused_packets: int = 0
+    replaced_packets: int = 0
+    blocked_ms: int = 0
+    blocked_others_ms: int = 0
 
 
 class ConnectionCounters(NamedTuple):
@@ -114,3 +130,9 @@ class SwitchCounters(NamedTuple):
     """Times that a recipient's mode fell back to ``discard``, because it had blocked publishers for too long."""
     replaced_packets: int
     """MSG in queues that a newer one of the same key has replaced: ``Order.LATEST``."""
+    redelivered_packets: int
+    """MSG in the queue of a member of a group that has ended, which another member got: deliveries, after they were abandoned."""
+    held_bytes: int
+    """Memory of all queued packets, each counted once although several queues share it: what ``queued_memory`` limits."""
+    half_read_bytes: int
+    """Memory for frames above 4 KiB whose ends have not come."""

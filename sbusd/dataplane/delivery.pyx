@@ -6,33 +6,48 @@ Routing a packet only adds its number to the share of each recipient. When the b
 sendmmsg(2), straight from the buffer in which the packets were received.
 """
 
+from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, strlen
-from libcpp.algorithm cimport sort
+from libcpp.algorithm cimport sort, unique
+from libcpp.map cimport map as cpp_map
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
 from sbusd.dataplane.backpressure cimport after_send, block, may_pace
-from sbusd.dataplane.connection cimport SIGHT_ALL, uid_of
+from sbusd.dataplane.connection cimport SIGHT_ALL, Member, uid_of
+from sbusd.dataplane.direct_messages cimport is_direct, unwrap_direct, wrap_direct_again
 from sbusd.dataplane.fairness cimport is_too_long
+from sbusd.dataplane.groups cimport choose_member, choose_only, consider, miss_members, offer_share
+from sbusd.dataplane.intake cimport BATCH_LENGTH_BYTES
+from sbusd.dataplane.libc cimport iovec
 from sbusd.dataplane.outbox cimport (
-    BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, end_batch, miss, offer, release_head,
-    waiting_count,
+    BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, miss, release_head, waiting_count,
 )
 from sbusd.dataplane.pacing cimport PACED_BYTES
-from sbusd.dataplane.packet_memory cimport cost_of
-from sbusd.dataplane.plane cimport REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
+from sbusd.dataplane.packet_memory cimport cost_of, end_batch
+from sbusd.dataplane.plane cimport REFUSALS, REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
 from sbusd.dataplane.receipts cimport Disclosure, answer
 from sbusd.dataplane.router cimport Route
 from sbusd.dataplane.shared_limits cimport NO_USER
 from sbusd.dataplane.vouching cimport heads_of, is_vouched, release_heads, unwrap, wrap_again
 
+from sbusd.dataplane.contract import MAX_GROUPS, MAX_LISTED_RECIPIENTS, REFUSED_KEY_BYTES
 from sbusd.protocol.keys import SECRET_HEAD
+
+cdef extern from * nogil:
+    int first_bit "__builtin_ctzll" (unsigned long long bits)
 
 cdef enum:
     SHARE_NS = 500              # to hand one packet to one recipient, without its bytes
     FORGO_NS = 5                # to look at one recipient, and perhaps discard the packet for it
 
+cdef size_t LISTED_RECIPIENTS = MAX_LISTED_RECIPIENTS
+cdef size_t GROUPS = MAX_GROUPS
+cdef size_t REFUSED_KEY_SIZE = REFUSED_KEY_BYTES
 cdef bytes _SECRET_HEAD = SECRET_HEAD
 cdef const char* SECRET_HEAD_TEXT = _SECRET_HEAD
 cdef size_t SECRET_HEAD_BYTES = len(_SECRET_HEAD)
@@ -59,7 +74,7 @@ cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexc
             i += 1
             continue
         if length < 5 or memcmp(packet, b"MSG ", 4) != 0:
-            if not (sender.party.may_vouch and unwrap(&plane.vouching, &plane.batch, i)):
+            if not unwrap_message(plane, sender, i):
                 break
             packet = <const char*>plane.batch.parts[i].iov_base
             length = plane.batch.parts[i].iov_len
@@ -70,6 +85,7 @@ cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexc
             refuse(plane, sender, REFUSED_KEY_TOO_LONG, i)
         elif not route_message(plane, sender, packet + 4, end - packet - 4, i):
             wrap_again(&plane.vouching, &plane.batch, i)
+            wrap_direct_again(&plane.direct, &plane.batch, i)
             break
         if sender.receipt.is_armed:
             send_receipt(plane, sender, i)
@@ -92,7 +108,19 @@ cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexc
 
 cdef bint is_message(Connection* sender, const char* packet, size_t length) noexcept nogil:
     """Return whether a truncated packet was a message."""
-    return memcmp(packet, b"MSG ", 4) == 0 or (sender.party.may_vouch and is_vouched(packet, length))
+    return (memcmp(packet, b"MSG ", 4) == 0 or (sender.party.may_vouch and is_vouched(packet, length))
+            or (sender.party.may_deliver and is_direct(packet, length)))
+
+
+cdef bint unwrap_message(Plane plane, Connection* sender, size_t i) noexcept nogil:
+    """Replace a direct message, or one for which the sender vouches, by the MSG in it. Return False if it may not send the packet."""
+    cdef bint is_unwrapped = sender.party.may_deliver and unwrap_direct(&plane.direct, &plane.batch, i)
+    if is_unwrapped and memcmp(plane.batch.parts[i].iov_base, b"MSG ", 4) == 0:
+        return True
+    if sender.party.may_vouch and unwrap(&plane.vouching, &plane.batch, i):
+        return True
+    wrap_direct_again(&plane.direct, &plane.batch, i)
+    return False
 
 
 cdef inline bint route_message(Plane plane, Connection* sender, const char* key, size_t length, size_t i) noexcept nogil:
@@ -105,7 +133,7 @@ cdef inline bint route_message(Plane plane, Connection* sender, const char* key,
         refuse(plane, sender, found.refusal, i)
         return True
     if is_denied(plane, sender, found.rules) or is_denied(plane, sender, found.inner_rules):
-        refuse(plane, sender, REFUSED_POLICY, i)
+        refuse_by_rule(plane, sender, found, i)
         return True
     if (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED and is_secret_key(plane, key, length)):
         sender.receipt.disclosure = Disclosure.ASKED
@@ -113,7 +141,10 @@ cdef inline bint route_message(Plane plane, Connection* sender, const char* key,
     if sender.publishing.is_paced and is_secret_key(plane, key, length):
         deliver(plane, sender)
         plane.routing.is_secret = True      # it is delivered separately: see may_pace
-    shares = add_to_shares(plane, sender, found, i)
+    if plane.direct.is_used and plane.direct.recipients[i]:
+        shares = add_to_recipient(plane, sender, found, i)
+    else:
+        shares = add_to_shares(plane, sender, found, i)
     plane.routing.time += found.count * <int64_t>FORGO_NS
     plane.routing.time += shares * <int64_t>(SHARE_NS + plane.batch.parts[i].iov_len // BYTES_PER_NS)
     if plane.taps.count:
@@ -124,6 +155,9 @@ cdef inline bint route_message(Plane plane, Connection* sender, const char* key,
 cdef void send_receipt(Plane plane, Connection* sender, size_t index) noexcept nogil:
     """Deliver the batch up to a packet for which the sender wants a receipt, and send that."""
     cdef Tally* tally = &plane.batch.tally[index]
+    cdef vector[uint64_t] listed
+    if sender.receipt.lists:
+        list_recipients(plane, listed)
     plane.batch.is_tallied = True
     deliver(plane, sender)
     if sender.is_ending:
@@ -131,8 +165,22 @@ cdef void send_receipt(Plane plane, Connection* sender, size_t index) noexcept n
         return
     # Whether another user's queue is full is secret. Otherwise a sender that fills it by a secret key could learn of its subscriber.
     answer(&sender.receipt, &sender.out,
-           tally.handed + tally.queued + (0 if sender.party.sight >= SIGHT_ALL else tally.foreign_losses))
+           tally.handed + tally.queued + (0 if sender.party.sight >= SIGHT_ALL else tally.foreign_losses), listed)
     after_send(plane, sender)
+
+
+cdef void list_recipients(Plane plane, vector[uint64_t]& listed) noexcept nogil:
+    """List the connections that the last packet was routed to, by ascending number, if they are at most `LISTED_RECIPIENTS`."""
+    cdef size_t i
+    # A connection can get it as a member of each of its groups, and besides.
+    if plane.routing.repeated.recipients.size() > LISTED_RECIPIENTS * (GROUPS + 1):
+        return
+    for i in range(plane.routing.repeated.recipients.size()):
+        listed.push_back(plane.slots[plane.routing.repeated.recipients[i]].id)
+    sort(listed.begin(), listed.end())
+    listed.erase(unique(listed.begin(), listed.end()), listed.end())
+    if listed.size() > LISTED_RECIPIENTS:
+        listed.clear()
 
 
 cdef bint is_secret_key(Plane plane, const char* key, size_t length) noexcept nogil:
@@ -146,15 +194,51 @@ cdef bint is_denied(Plane plane, Connection* sender, uint64_t rules) noexcept no
     return both != 0 and (both & (~both + 1) & plane.allowing_rules) == 0
 
 
+cdef void refuse_by_rule(Plane plane, Connection* sender, Route found, size_t index) noexcept nogil:
+    """Refuse a message that a publish rule denies, with the error of that rule."""
+    cdef uint64_t rules = found.rules if is_denied(plane, sender, found.rules) else found.inner_rules
+    cdef string* text = &plane.rule_refusals[first_bit(sender.party.rules & rules)]
+    cdef iovec error = plane.batch.parts[<int>BATCH_PACKETS + <int>REFUSED_POLICY]
+    if not text.empty():
+        error.iov_base, error.iov_len = <void*>text.data(), text.size()
+    refuse_with(plane, sender, REFUSED_POLICY, index, error)
+
+
 cdef void refuse(Plane plane, Connection* sender, int refusal, size_t index) noexcept nogil:
-    """Count a packet that is not routed, and put the refusal into the sender's share, in the packet's place."""
+    """Refuse a packet that is not routed."""
+    refuse_with(plane, sender, refusal, index, plane.batch.parts[<int>BATCH_PACKETS + refusal])
+
+
+cdef void refuse_with(Plane plane, Connection* sender, int refusal, size_t index, iovec error) noexcept nogil:
+    """Count a packet that is not routed, and put *error*, with its key, into the sender's share, in the packet's place."""
     end_repeated(plane)     # what the sender lost so far comes before the refusal
     if plane.routing.refused[refusal] == 0:
         plane.routing.refused_first[refusal] = index
     plane.routing.refused[refusal] += 1
     sender.reading.refused += 1
     plane.counted.refused_packets += 1
-    add_to_share(plane, sender, <uint32_t>BATCH_PACKETS + refusal)
+    plane.routing.time += SHARE_NS
+    add_to_share(plane, sender, add_key(plane, error, index))
+
+
+cdef uint32_t add_key(Plane plane, iovec error, size_t index) noexcept nogil:
+    """Write *error* and the key of the packet that it is about, if that is a message, and return the place of this in the batch."""
+    cdef iovec* packet = &plane.batch.parts[index]
+    cdef const char* key = <const char*>packet.iov_base + 4
+    cdef uint32_t place = <uint32_t>BATCH_PACKETS + REFUSALS + index
+    cdef string* text = &plane.keyed_refusals[index]
+    cdef const char* end
+    cdef size_t length
+    text.assign(BATCH_LENGTH_BYTES, 0)
+    text.append(<const char*>error.iov_base, error.iov_len)
+    if packet.iov_len >= 4 and memcmp(packet.iov_base, b"MSG ", 4) == 0:
+        length = min(packet.iov_len - 4, REFUSED_KEY_SIZE)
+        end = <const char*>memchr(key, 0, length)
+        text.push_back(0)
+        text.append(key, length if end is NULL else end - key)
+    plane.batch.parts[place].iov_base = <char*>text.data() + BATCH_LENGTH_BYTES
+    plane.batch.parts[place].iov_len = text.size() - BATCH_LENGTH_BYTES
+    return place
 
 
 # -- shares
@@ -162,7 +246,7 @@ cdef void refuse(Plane plane, Connection* sender, int refusal, size_t index) noe
 cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
     """Add a packet to the share of each of its recipients, and return their number."""
     cdef uint32_t n, uid = uid_of(sender)
-    cdef bint reached = False
+    cdef bint reached = False, has_members = False
     cdef Connection* recipient
     cdef Repeated* repeated = &plane.routing.repeated
     # A receipt or a tap needs the result for each packet, and a paced publisher needs a look at each queue.
@@ -178,6 +262,10 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
     end_repeated(plane)
     for n in range(found.count):
         recipient = plane.slots[found.slots[n]]
+        if recipient is NULL:
+            has_members = True
+            consider(plane, sender, plane.members[found.slots[n]], uid, cost)
+            continue
         if recipient.is_ending or (recipient is sender and not sender.echo):
             if plane.taps.count:
                 miss(&plane.batch.tally[index], recipient.id)
@@ -192,10 +280,88 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
             continue
         add_to_share(plane, recipient, index)
         repeated.recipients.push_back(recipient.slot)
+    if plane.routing.groups.size():
+        reached = True
+        may_forgo = False   # the next packet of this key is for other members
+        add_to_members(plane, sender, index)
+    if has_members and plane.taps.count:
+        miss_members(plane, found, index)
     plane.counted.undeliverable += not reached
     repeated.first = <int>index if may_forgo else -1
     repeated.cost = cost
     return <uint32_t>repeated.recipients.size()
+
+
+cdef void add_to_members(Plane plane, Connection* sender, uint32_t index) noexcept nogil:
+    """Add a packet to the share of one member of each group that it matched."""
+    cdef size_t i
+    cdef Connection* recipient
+    cdef Repeated* repeated = &plane.routing.repeated
+    for i in range(plane.routing.groups.size()):
+        recipient = choose_member(plane, plane.routing.groups[i], plane.batch.parts[index].iov_len)
+        if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
+            plane.routing.meets_queue = True
+        add_to_share(plane, recipient, index)
+        repeated.recipients.push_back(recipient.slot)
+    plane.routing.groups.clear()
+
+
+cdef uint32_t add_to_recipient(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
+    """Add a direct message to the share of its recipient, if that has a pattern that matches. Return the number of recipients.
+
+    A connection that it matches only as a member of groups gets it as a member of the first of these by name.
+    """
+    cdef Member* member = NULL
+    cdef Connection* recipient = recipient_in(plane, found, plane.direct.recipients[index], &member)
+    end_repeated(plane)     # messages before and after it have other recipients
+    plane.counted.messages += 1
+    if recipient is not NULL and (recipient.is_ending or (recipient is sender and not sender.echo)):
+        if plane.taps.count:
+            miss(&plane.batch.tally[index], recipient.id)
+        recipient = NULL
+    if recipient is NULL:
+        plane.counted.undeliverable += 1
+        return 0
+    if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
+        plane.routing.meets_queue = True
+    if member is not NULL:
+        choose_only(plane, member, plane.batch.parts[index].iov_len)
+    add_to_share(plane, recipient, index)
+    plane.routing.repeated.recipients.push_back(recipient.slot)
+    return 1
+
+
+cdef Connection* recipient_in(Plane plane, Route found, uint64_t number, Member** member) noexcept nogil:
+    """Return the connection with this number if it is among those that a message matches, or NULL.
+
+    Set *member* if it matches as a member only. Slots are compared, because a message can match thousands of connections.
+    """
+    cdef unordered_map[uint64_t, Connection*].iterator named = plane.by_id.find(number)
+    cdef cpp_map[string, Member*].iterator each
+    cdef Connection* connection
+    if named == plane.by_id.end():
+        return NULL
+    connection = dereference(named).second
+    if has_slot(found, connection.slot):
+        return connection
+    if connection.members is NULL:
+        return NULL
+    each = connection.members.begin()
+    while each != connection.members.end():
+        if has_slot(found, dereference(each).second.slot):
+            member[0] = dereference(each).second
+            return connection
+        preincrement(each)
+    return NULL
+
+
+cdef bint has_slot(Route found, uint32_t slot) noexcept nogil:
+    """Return whether a slot is among those that a message matches."""
+    cdef uint32_t n
+    for n in range(found.count):
+        if found.slots[n] == slot:
+            return True
+    return False
 
 
 cdef inline void add_to_share(Plane plane, Connection* recipient, uint32_t index) noexcept nogil:
@@ -266,9 +432,8 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
         recipient = plane.slots[plane.routing.touched[i].second]
         may_block = uid != NO_USER and not recipient.blocking.has_fallen_back and (
             recipient.blocking.of_others or uid == uid_of(recipient))
-        offer(&recipient.out, &plane.batch, recipient.share.packets.data(), recipient.share.packets.size(), may_block,
-              sender.publishing.is_paced and may_pace(plane, sender, recipient),
-              heads_for(plane, sender) if recipient.wants_senders else <Head*>NULL, plane.vouching.is_used)
+        offer_share(plane, recipient, may_block, sender.publishing.is_paced and may_pace(plane, sender, recipient),
+                    heads_for(plane, sender) if recipient.wants_senders else <Head*>NULL, plane.vouching.is_used)
         recipient.share.packets.clear()
         if recipient.out.has_blocked != NOT_WAITING:
             block(plane, recipient, sender, recipient.out.has_blocked == PACED)
@@ -280,7 +445,7 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
         release_heads(&plane.vouching, plane.intake.count)
     plane.batch.is_tallied = False
     if plane.taps.noted.size():
-        plane.taps.deliver(&plane.batch, sender.id, sender.party.cred, &plane.vouching)
+        plane.taps.deliver(&plane.batch, sender.id, sender.party.cred, &plane.vouching, &plane.direct)
         after_tap_send(plane)
     end_batch(&plane.batch)
     plane.routing.touched.clear()

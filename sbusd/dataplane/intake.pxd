@@ -26,6 +26,11 @@ cdef struct Backlog:                # received and not handled yet; the records 
     size_t offset                   # how far the batch in it is split; 0: not at all
 
 
+cdef struct HalfFrame:              # the beginning of a frame, from its length on; the bytes follow in the same allocation
+    size_t size                     # of the memory for bytes
+    size_t filled                   # received
+
+
 cdef struct Record:                 # before each packet of a backlog
     uint32_t length
     uint32_t is_cut

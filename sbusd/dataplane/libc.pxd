@@ -24,6 +24,8 @@ cdef extern from "<sys/socket.h>" nogil:
         pass
     int recvmmsg(int fd, mmsghdr* messages, unsigned int count, int flags, timespec* timeout)
     int sendmmsg(int fd, mmsghdr* messages, unsigned int count, int flags)
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    ssize_t recvmsg(int fd, msghdr* message, int flags)
     ssize_t send(int fd, const void* data, size_t length, int flags)
     ssize_t recv(int fd, void* data, size_t length, int flags)
     int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
@@ -31,8 +33,8 @@ cdef extern from "<sys/socket.h>" nogil:
     int getsockopt(int fd, int level, int option, void* value, socklen_t* length)
     int shutdown(int fd, int how)
     int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC, MSG_CTRUNC, MSG_PEEK
-    int SOCK_CLOEXEC, SOCK_NONBLOCK
-    int SOL_SOCKET, SO_SNDBUF, SO_PEEK_OFF, SHUT_RDWR
+    int SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM
+    int SOL_SOCKET, SO_SNDBUF, SO_PEEK_OFF, SO_TYPE, SHUT_RDWR
 
 cdef extern from *:
     """
@@ -113,6 +115,9 @@ cdef extern from "<malloc.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
     ssize_t read(int fd, void* data, size_t length)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    int SIOCOUTQ
 
 cdef extern from "<sys/ioctl.h>" nogil:
     int FIONREAD

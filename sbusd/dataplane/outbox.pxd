@@ -11,7 +11,7 @@ from sbusd.dataplane.shared_limits cimport NO_USER, Pool
 
 cdef enum:
     BATCH_PACKETS = 64      # packets in one recvmmsg(2) or sendmmsg(2)
-    BATCH_PARTS = 72        # these, and the refusals after them
+    BATCH_PARTS = 136       # these, the refusals after them, and one of each packet with its key
     MISSED = 64             # contract.MISSED
     IN_BATCH = 1 << 30      # in `Packet.references`: the batch at hand holds the packet
 
@@ -94,6 +94,7 @@ cdef struct Blocked:        # a publisher that waits for a recipient
 cdef cppclass Account:      # one user
     uint32_t uid
     uint64_t connections
+    uint32_t groups         # queue groups of its connections
     uint64_t lost_packets
     uint32_t blocked        # its publishers that wait for recipients now
     int64_t blocked_ns      # how long they have waited, less the time of the monotonic clock for each that waits now
@@ -103,7 +104,17 @@ cdef cppclass Account:      # one user
     uint64_t leaving_bytes  # of abandoned queues, whose memory is not freed yet
     UserTime time
     size_t unread           # bytes of its connections' backlogs
-    vector[Blocked] held_up # its connections that are not read until the backlogs are shorter
+    uint64_t frame_turn     # the last turn that sent frames to its streams,
+    uint64_t frame_bytes    # and the bytes of them
+    size_t half_read        # memory for frames of its connections whose ends have not come
+    vector[Blocked] held_up # its connections that are not read until one of these is less
+
+
+cdef struct FrameTurn:          # frames that are sent to streams in one turn
+    uint64_t number             # of the turn
+    uint64_t bytes              # sent so far
+    uint64_t user_limit         # for all streams of a user
+    bint is_cut_short           # some frames wait for the next turn
 
 
 cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchCounters
@@ -119,6 +130,8 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t replaced_packets
     uint64_t held_bytes         # memory of all packets in queues, each counted once, and of their entries
     uint64_t held_limit
+    uint64_t half_read_bytes    # memory for frames above 4 KiB whose ends have not come
+    FrameTurn frames
     Remains* remains            # abandoned queues
 
 
@@ -150,6 +163,15 @@ cdef inline void miss(Tally* tally, uint64_t connection) noexcept nogil:
     tally.missed_count += 1
 
 
+cdef inline bint is_missed(Tally* tally, uint64_t connection) noexcept nogil:
+    """Return whether a connection is among those noted by `miss`, as far as their numbers are kept."""
+    cdef uint32_t i
+    for i in range(min(tally.missed_count, <uint32_t>MISSED)):
+        if tally.missed[i] == connection:
+            return True
+    return False
+
+
 cdef struct Batch:
     uint32_t payer              # the uid of the sender
     bint is_tallied             # a tap or a receipt needs the tallies
@@ -166,6 +188,11 @@ cdef cppclass Outbox:
     int hard                    # Mode
     int order                   # Sequence
     uint32_t batch_bytes        # the longest batch that it gets; 0: it gets none
+    bint is_stream              # its socket is of type SOCK_STREAM, and packets are frames there
+    Entry rest                  # of a stream: the packet whose frame the socket has taken in part; `packet` is NULL: none
+    uint32_t rest_length        # its length, with its head
+    uint32_t rest_left          # the last bytes of the frame, which the socket has not taken
+    bint is_deferred            # of a stream: it has a queue because the bytes of a turn are limited; its socket has refused none
     bint is_broken              # the peer is gone; packets for it are abandoned
     bint is_failed              # it could not take a packet, and asked to be disconnected then
     int has_blocked             # Waiting: whether the current publisher must wait
@@ -188,7 +215,7 @@ cdef cppclass Outbox:
     Totals* totals
 
 
-cdef void open_outbox(Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
+cdef void open_outbox(Outbox* box, uint64_t connection, int fd, bint is_stream, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
 cdef void assign(Outbox* box, Account* account) noexcept nogil
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
@@ -198,8 +225,12 @@ cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void send_last_words(Outbox* box, const char* words, size_t length) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
-cdef void end_batch(Batch* batch) noexcept nogil
 cdef void release_head(Head* head) noexcept nogil
+
+
+cdef inline bint is_unused(Account* account) noexcept nogil:
+    """Return whether nothing is left of a user: connections, queues whose memory is not freed yet, groups whose patterns are not erased."""
+    return account.connections == 0 and account.leaving_bytes == 0 and account.groups == 0
 
 
 cdef inline size_t waiting_count(Outbox* box) noexcept nogil:

@@ -18,11 +18,12 @@ from libcpp.deque cimport deque
 
 from sbusd.dataplane.libc cimport iovec, mmsghdr
 from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
-from sbusd.dataplane.packet_memory cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, leave_batch, new_packet, refer
-from sbusd.dataplane.packet_memory cimport release_entry
-from sbusd.dataplane.queue_limits cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
+from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, cost_of, data_of, leave, leave_batch, make_copy, new_packet
+from sbusd.dataplane.queue_limits cimport charge_entry, charge_key, discharge_entry, drop_entry, has_room, may_wait, new_entry, owner_of
+from sbusd.dataplane.sending cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SENT_IN_PART, SOCKET_FULL, Outcome
 from sbusd.dataplane.shared_limits cimport has_space, may_share, vacate
-from sbusd.dataplane.writer cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
+from sbusd.dataplane.stream_writer cimport abandon_rest, allowance, has_begun, keep_copy, keep_rest, keep_shared, send_rest
+from sbusd.dataplane.writer cimport transmit
 
 cdef enum:
     NOTICE_BYTES = 48       # the longest notice
@@ -34,10 +35,14 @@ cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of the message
 
 
 cdef void open_outbox(
-        Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil:
+        Outbox* box, uint64_t connection, int fd, bint is_stream, Totals* totals, uint64_t packets_limit,
+        uint64_t bytes_limit) noexcept nogil:
     """Prepare an outbox for the client *connection*, whose connected socket is *fd*."""
     box.connection = connection
     box.fd = fd
+    box.is_stream = is_stream
+    box.rest.packet = box.rest.head = NULL
+    box.is_deferred = False
     box.soft = MODE_QUEUE
     box.hard = MODE_DISCARD
     box.order = ORDER_QUEUE
@@ -84,20 +89,6 @@ cdef void set_queued_header(size_t place, Packet* packet, Packet* head) noexcept
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
 
 
-cdef Entry new_entry(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
-    """Return an entry with references to its packets, and charge for it."""
-    cdef Entry entry
-    entry.packet = packet
-    entry.head = head
-    entry.payer = payer
-    refer(packet)
-    if head is not NULL:
-        refer(head)
-    box.totals.held_bytes += ENTRY_BYTES
-    charge_entry(box, entry)
-    return entry
-
-
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
     """Put a packet into the queue, after *head* if that is not NULL."""
     cdef Entry entry = new_entry(box, packet, head, payer)
@@ -109,12 +100,6 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
         if box.waiting is NULL:
             box.waiting = new deque[Entry]()
         box.waiting.push_back(entry)
-
-
-cdef void drop_entry(Outbox* box, Entry entry) noexcept nogil:
-    """Release an entry that has left the queue."""
-    discharge_entry(box, entry)
-    release_entry(entry, box.totals)
 
 
 cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
@@ -165,11 +150,16 @@ cdef Outcome send_replaced_notice(Outbox* box) noexcept nogil:
     """Send the number of messages replaced since the last such notice; return whether the socket takes more."""
     cdef char text[NOTICE_BYTES]
     cdef Outcome outcome = ALL_TAKEN
+    cdef size_t sent
     if box.untold_replaced:
         parts[0].iov_base = text
         parts[0].iov_len = snprintf(text, sizeof(text), "CMSG !/bus/replaced%c%llu", 0, <unsigned long long>box.untold_replaced)
         set_header(0, &parts[0], NULL)
-        if transmit(box, headers, 1, &outcome):
+        sent = transmit(box, headers, 1, owner_of(box), &outcome)
+        if outcome == SENT_IN_PART:
+            outcome = keep_copy(box, text, parts[0].iov_len, owner_of(box))
+            sent = outcome == SOCKET_FULL
+        if sent:
             box.untold_replaced = 0
             box.totals.deliveries += 1
     return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
@@ -186,15 +176,6 @@ cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
         return True
     cost = cost_of(NOTICE_BYTES, 0)
     return box.untold != 0 and (not has_space(&box.room, cost) or not has_room(box, owner_of(box), cost))
-
-
-cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
-    """Make the shared copy of a part of a batch, if there is none yet. Return False if memory is short."""
-    if kept[0] is NULL:
-        kept[0] = new_packet(<const char*>part.iov_base, part.iov_len, totals)
-        if kept[0] is not NULL:
-            kept[0].references = IN_BATCH
-    return kept[0] is not NULL
 
 
 cdef bint may_keep(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
@@ -287,15 +268,17 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         else:
             for i in range(count):
                 set_header(i, &batch.parts[indexes[i]], head_for(heads, stride, indexes[i]))
-        done = transmit(box, headers, count, &outcome)
+        done = transmit(box, headers, count, batch.payer, &outcome)
+        if batch.is_tallied:
+            for i in range(done):
+                batch.tally[indexes[i]].handed += 1
+        if outcome == SENT_IN_PART:
+            outcome = keep_shared(box, batch, indexes[done], head_for(heads, stride, indexes[done]))
+            done += outcome == SOCKET_FULL
         if outcome == PEER_GONE:
             box.is_broken = True
             count_abandoned(box, batch, &indexes[done], count - done)
-    if batch.is_tallied:
-        for i in range(done):
-            batch.tally[indexes[i]].handed += 1
-    if box.is_broken:
-        return
+            return
     if outcome == PACKET_TOO_BIG:
         discard(box, batch, indexes[done])
         done += 1
@@ -325,7 +308,11 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
         parts[0].iov_base = <void*>data
         parts[0].iov_len = length
         set_header(0, &parts[0], NULL)
-        transmit(box, headers, 1, &outcome)
+        transmit(box, headers, 1, payer, &outcome)
+        if outcome == SENT_IN_PART:
+            outcome = keep_copy(box, data, length, payer)
+            if outcome == SOCKET_FULL:
+                return
         if outcome == ALL_TAKEN:
             return
         if outcome == PEER_GONE:
@@ -351,18 +338,6 @@ cdef void release_head(Head* head) noexcept nogil:
     if head.kept is not NULL:
         leave_batch(head.kept)
         head.kept = NULL
-
-
-cdef void end_batch(Batch* batch) noexcept nogil:
-    """Release the copies of packets of a batch."""
-    cdef size_t i
-    if not batch.has_copies:
-        return
-    batch.has_copies = False
-    for i in range(<size_t>BATCH_PARTS):
-        if batch.kept[i] is not NULL:
-            leave_batch(batch.kept[i])
-            batch.kept[i] = NULL
 
 
 cdef void remove_chosen(Outbox* box, size_t count) noexcept nogil:
@@ -396,9 +371,12 @@ cdef Outcome send_notes(Outbox* box) noexcept nogil:
         count = min(box.notes.size(), <size_t>BATCH_PACKETS)
         for i in range(count):
             set_queued_header(i, box.notes[0][i].packet, NULL)
-        sent = transmit(box, headers, count, &outcome)
+        sent = transmit(box, headers, count, owner_of(box), &outcome)
         if outcome == PACKET_TOO_BIG:
             lose(box, 1)
+            sent += 1
+        elif outcome == SENT_IN_PART:
+            outcome = keep_rest(box, box.notes[0][sent])
             sent += 1
         for i in range(sent):
             drop_entry(box, box.notes.front())
@@ -414,11 +392,14 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
     cdef size_t i, sent, count = choose(box, chosen)
     for i in range(count):
         set_queued_header(i, box.waiting[0][chosen[i]].packet, box.waiting[0][chosen[i]].head)
-    sent = transmit(box, headers, count, &outcome)
+    sent = transmit(box, headers, count, owner_of(box), &outcome)
     if outcome == PACKET_TOO_BIG:
         remove_chosen(box, sent + 1)
         lose(box, 1)
         put_loss_notice_first(box)
+    elif outcome == SENT_IN_PART:
+        outcome = keep_rest(box, box.waiting[0][chosen[sent]])
+        remove_chosen(box, sent + 1)
     else:
         remove_chosen(box, sent)
     return outcome
@@ -451,7 +432,9 @@ cdef void flush(Outbox* box) noexcept nogil:
         queue_loss_notice(box)
         if waiting_count(box) == 0:
             break
-        outcome = send_notes(box)
+        outcome = ALL_TAKEN if box.rest.packet is NULL else send_rest(box, allowance(box, True))
+        if outcome == ALL_TAKEN:
+            outcome = send_notes(box)
         if outcome == ALL_TAKEN:
             outcome = send_replaced_notice(box)
         if outcome == ALL_TAKEN:
@@ -477,6 +460,7 @@ cdef void abandon(Outbox* box) noexcept nogil:
     if not box.is_parted:
         box.left_packets += waiting_count(box)
         box.left_bytes += box.room.bytes
+    abandon_rest(box)
     box.totals.queued_packets -= box.room.packets
     box.totals.queued_bytes -= box.room.bytes
     if box.account is not NULL:
@@ -492,7 +476,9 @@ cdef void abandon(Outbox* box) noexcept nogil:
 
 cdef void send_last_words(Outbox* box, const char* words, size_t length) noexcept nogil:
     """Offer *words* to the socket as the last packet. The queue is abandoned so that they need not wait; losses that the peer does not
-    know are only reported to the sink."""
+    know are only reported to the sink. After a part of a frame nothing else can be sent; the limit of a turn applies to its rest."""
+    if has_begun(box):
+        box.is_broken = send_rest(box, allowance(box, True)) != ALL_TAKEN or box.is_broken
     abandon(box)
     box.told += box.untold
     box.untold = box.untold_replaced = 0

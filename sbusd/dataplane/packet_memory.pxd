@@ -2,7 +2,8 @@
 
 from libc.stdint cimport uint64_t
 
-from sbusd.dataplane.outbox cimport Account, Entries, Entry, Keys, Packet, Totals, bytes_in
+from sbusd.dataplane.libc cimport iovec
+from sbusd.dataplane.outbox cimport IN_BATCH, Account, Batch, Entries, Entry, Keys, Packet, Remains, Totals, bytes_in
 
 cdef enum:
     ENTRY_BYTES = 26        # an entry, and its part of a block of entries and of the list of those blocks: contract.waiting_bytes
@@ -25,10 +26,26 @@ cdef inline uint64_t size_of(Entry entry) noexcept nogil:
 
 
 cdef char* data_of(Packet* packet) noexcept nogil
+cdef Packet* empty_packet(size_t length, Totals* totals) noexcept nogil
 cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil
+
+
+cdef inline bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
+    """Make the shared copy of a part of a batch, if there is none yet. Return False if memory is short."""
+    if kept[0] is NULL:
+        kept[0] = new_packet(<const char*>part.iov_base, part.iov_len, totals)
+        if kept[0] is not NULL:
+            kept[0].references = IN_BATCH
+    return kept[0] is not NULL
+
+
 cdef void refer(Packet* packet) noexcept nogil
 cdef void release(Packet* packet) noexcept nogil
 cdef void leave_batch(Packet* packet) noexcept nogil
+cdef void end_batch(Batch* batch) noexcept nogil
 cdef void release_entry(Entry entry, Totals* totals) noexcept nogil
 cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil
+cdef size_t keys_left(Remains* remains) noexcept nogil
+cdef Entry* first_left(Remains* remains) noexcept nogil
+cdef void release_first(Remains* remains, Totals* totals) noexcept nogil
 cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil

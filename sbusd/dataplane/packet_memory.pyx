@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from sbusd.dataplane.libc cimport htole32
-from sbusd.dataplane.outbox cimport IN_BATCH, Remains
+from sbusd.dataplane.outbox cimport BATCH_PARTS, IN_BATCH, is_unused
 
 
 cdef char* data_of(Packet* packet) noexcept nogil:
@@ -19,13 +19,20 @@ cdef char* data_of(Packet* packet) noexcept nogil:
     return <char*>packet + sizeof(Packet)
 
 
-cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
-    """Return a copy of *data* without references, or NULL if memory is short."""
+cdef Packet* empty_packet(size_t length, Totals* totals) noexcept nogil:
+    """Return a packet without references whose *length* bytes are not set, or NULL if memory is short."""
     cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
     if packet is not NULL:
         packet.references = 0
         packet.wire_length = htole32(length)
         packet.totals = totals
+    return packet
+
+
+cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
+    """Return a copy of *data* without references, or NULL if memory is short."""
+    cdef Packet* packet = empty_packet(length, totals)
+    if packet is not NULL:
         memcpy(data_of(packet), data, length)
     return packet
 
@@ -52,6 +59,18 @@ cdef void leave_batch(Packet* packet) noexcept nogil:
     packet.references &= ~<uint32_t>IN_BATCH
     if packet.references == 0:
         free(packet)
+
+
+cdef void end_batch(Batch* batch) noexcept nogil:
+    """Release the copies of packets of a batch."""
+    cdef size_t i
+    if not batch.has_copies:
+        return
+    batch.has_copies = False
+    for i in range(<size_t>BATCH_PARTS):
+        if batch.kept[i] is not NULL:
+            leave_batch(batch.kept[i])
+            batch.kept[i] = NULL
 
 
 cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
@@ -86,9 +105,29 @@ cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) 
         del short.keys
 
 
+cdef size_t keys_left(Remains* remains) noexcept nogil:
+    """Return the number of keys of an abandoned queue. They refer to its packets, and are released before them."""
+    return 0 if remains.keys is NULL else remains.keys.size()
+
+
+cdef Entry* first_left(Remains* remains) noexcept nogil:
+    """Return the first entry of an abandoned queue, or NULL if there is none or keys are left."""
+    if keys_left(remains) or remains.entries is NULL or remains.entries.empty():
+        return NULL
+    return &remains.entries.front()
+
+
+cdef void release_first(Remains* remains, Totals* totals) noexcept nogil:
+    """Release the first entry of an abandoned queue, which has one."""
+    cdef Entry entry = remains.entries.front()
+    remains.entries.pop_front()
+    if remains.account is not NULL:
+        remains.account.leaving_bytes -= size_of(entry)
+    release_entry(entry, totals)
+
+
 cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept nogil:
     """Release up to *most* keys and entries of an abandoned queue; return whether nothing is left."""
-    cdef Entry entry
     # The keys go first, because they refer to the packets.
     while most and remains.keys is not NULL and not remains.keys.empty():
         most -= 1
@@ -98,16 +137,12 @@ cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept n
             remains.account.leaving_bytes -= KNOWN_KEY_BYTES
     while most and remains.entries is not NULL and not remains.entries.empty():
         most -= 1
-        entry = remains.entries.back()
-        remains.entries.pop_back()
-        if remains.account is not NULL:
-            remains.account.leaving_bytes -= size_of(entry)
-        release_entry(entry, totals)
+        release_first(remains, totals)
     return ((remains.keys is NULL or remains.keys.empty()) and (remains.entries is NULL or remains.entries.empty()))
 
 
 cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
-    """Release up to *most* keys and entries of an abandoned queue. Return its user if that has neither connections nor queues any more."""
+    """Release up to *most* keys and entries of an abandoned queue. Return its user if that has nothing left."""
     cdef Remains* remains = totals.remains
     cdef Account* account = remains.account
     if not release_some(remains, totals, most):
@@ -116,6 +151,6 @@ cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
     del remains.entries
     del remains.keys
     free(remains)
-    if account is NULL or account.connections or account.leaving_bytes:
+    if account is NULL or not is_unused(account):
         return NULL
     return account

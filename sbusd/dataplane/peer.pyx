@@ -30,7 +30,7 @@ def credentials_of(int fd):
     cdef socklen_t length = sizeof(peer)
     if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
         raise OSError(errno, f"SO_PEERCRED: {os.strerror(errno)}")
-    return _new(Credentials, (peer.pid, peer.uid, peer.gid, groups_of(fd)))
+    return _new(Credentials, (peer.pid, peer.uid, peer.gid, groups_of(fd), None))
 
 
 def pidfd_of(int fd):

@@ -8,7 +8,8 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from sbusd.dataplane.connection cimport Connection
+from sbusd.dataplane.connection cimport Connection, Group, Member
+from sbusd.dataplane.direct_messages cimport DirectMessages
 from sbusd.dataplane.fairness cimport Schedule
 from sbusd.dataplane.intake cimport Intake
 from sbusd.dataplane.libc cimport epoll_event, iovec, mmsghdr
@@ -23,7 +24,7 @@ cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel reports them in rotation
     PENDING_EVENTS = 64         # connections with a backlog served in one turn
     MESSAGE_REFUSALS = 4        # the first refusals are about messages, and the sink learns them
-    REFUSALS = 7
+    REFUSALS = 8
 
 cdef enum Refused:              # the numbers of contract.Refusal
     REFUSED_RESERVED = 0
@@ -33,6 +34,7 @@ cdef enum Refused:              # the numbers of contract.Refusal
     REFUSED_NO_DESCRIPTOR = 4
     REFUSED_QUEUE_FULL = 5
     REFUSED_DESCRIPTORS = 6
+    REFUSED_FRAME = 7
 
 cdef enum:                      # kinds of epoll data; a smaller number is the slot of a connection
     LISTENER = 0x100000000
@@ -80,6 +82,8 @@ cdef cppclass Routing:          # the batch that is being routed
     bint meets_queue            # a recipient of those has a queue
     bint is_secret              # those have a secret key
     vector[pair[uint64_t, uint32_t]] touched    # ids and slots of connections with a share
+    uint64_t served             # counts packets that members of groups got
+    vector[Group*] groups       # those that the current packet matched
     Repeated repeated
     uint64_t refused[REFUSALS]
     size_t refused_first[REFUSALS]
@@ -94,6 +98,7 @@ cdef struct Counted:            # see contract.SwitchCounters
     uint64_t subscriptions
     uint64_t blocks
     uint64_t fallbacks
+    uint64_t redelivered
 
 
 cdef class Plane:
@@ -102,8 +107,11 @@ cdef class Plane:
     cdef object closer                          # closes sockets that this thread must not close
     cdef dict watched                           # callbacks by descriptor
     cdef list listeners
+    cdef set stream_listeners                   # those of type SOCK_STREAM
     cdef tuple refusals                         # packets by contract.Refusal,
-    cdef string refusal_texts                   # and again with room for a length before each; the last parts of `batch` point here
+    cdef string refusal_texts                   # and again with room for a length before each; parts of `batch` point here
+    cdef vector[string] keyed_refusals          # of packets of the batch, with room for a length; the last parts of `batch` point here
+    cdef vector[string] rule_refusals           # by publish rule; empty: that of REFUSED_POLICY
     cdef Router router
     cdef Taps taps
     cdef Stalls stalls                          # measures the turns; None: nothing does
@@ -124,9 +132,12 @@ cdef class Plane:
     cdef Intake intake                          # packets of the current batch
     cdef Batch batch
     cdef Vouching vouching
+    cdef DirectMessages direct
     cdef epoll_event ready[READY_EVENTS + PENDING_EVENTS]
     cdef vector[Connection*] slots              # NULL where free
     cdef vector[uint32_t] free_slots
+    cdef vector[Member*] members                # by slot; NULL where a connection or nothing is
+    cdef unordered_map[string, Group*] groups   # by name
     cdef unordered_map[uint64_t, Connection*] by_id
     cdef uint64_t next_id
     cdef unordered_map[uint32_t, Account*] accounts

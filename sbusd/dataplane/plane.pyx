@@ -18,6 +18,7 @@ from sbusd.dataplane.libc cimport (
 )
 from sbusd.dataplane.pacing cimport NEVER_NS
 from sbusd.dataplane.sink cimport PythonSink
+from sbusd.dataplane.stream_writer cimport FRAME_BYTES, FRAME_BYTES_PER_US
 
 import os
 
@@ -56,6 +57,7 @@ cdef class Plane:
         self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
         self.watched = {}
         self.listeners = []
+        self.stream_listeners = set()
         self.refusals = refusals
         set_bounds(self, keyspace, limits)
         self.routing.number = 1         # connections begin with 0
@@ -91,6 +93,7 @@ cdef int set_bounds(Plane plane, keyspace, limits) except -1:
     plane.bounds.progress_timeout = round(limits.progress_timeout * 1000)
     plane.bounds.pace_limit = round(limits.pace_limit * 1e9)
     plane.totals.held_limit = limits.queued_memory
+    plane.totals.frames.user_limit = max(<uint64_t>FRAME_BYTES, plane.schedule.turn_time * <uint64_t>FRAME_BYTES_PER_US // 1000)
     return 0
 
 
@@ -121,6 +124,7 @@ cdef int place_refusals(Plane plane) except -1:
         plane.batch.parts[BATCH_PACKETS + i].iov_base = <char*>plane.refusal_texts.data() + place + BATCH_LENGTH_BYTES
         plane.batch.parts[BATCH_PACKETS + i].iov_len = len(plane.refusals[i])
         place += BATCH_LENGTH_BYTES + len(plane.refusals[i])
+    plane.keyed_refusals.resize(BATCH_PACKETS)
     return 0
 
 

@@ -2,11 +2,13 @@
 # distutils: language = c++
 """Whether a client's queue takes one more packet, and charges for the packets in it. Spec: sbus-protocol(7) §7."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from sbusd.dataplane.outbox cimport BLOCKED_BY_MODE, MODE_BLOCK, MODE_DISCARD, MODE_ERROR, PACED, Account, Entry, Outbox
+from sbusd.dataplane.libc cimport SIOCOUTQ, SO_SNDBUF, SOL_SOCKET, getsockopt, ioctl, socklen_t
+from sbusd.dataplane.outbox cimport BLOCKED_BY_MODE, MODE_BLOCK, MODE_DISCARD, MODE_ERROR, MODE_QUEUE, PACED, Account, Entry, Outbox
 from sbusd.dataplane.pacing cimport is_crowded
-from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, size_of
+from sbusd.dataplane.packet_memory cimport ENTRY_BYTES, KNOWN_KEY_BYTES, refer, release_entry, size_of
+from sbusd.dataplane.sending cimport LENGTH_BYTES
 from sbusd.dataplane.shared_limits cimport NO_USER, charge, charge_known, discharge, has_space, may_share
 
 
@@ -27,24 +29,40 @@ cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
     return box.totals.held_bytes + account.room.bytes + cost <= box.totals.held_limit
 
 
+cdef bint would_take(Outbox* box, size_t cost) noexcept nogil:
+    """Return whether a stream socket would take one more packet, had a turn sent it all that is in the queue. If not, that is so until the
+    queue is empty."""
+    cdef uint64_t unread = box.room.bytes + cost
+    cdef int filled = 0, size = 0
+    cdef socklen_t length = sizeof(size)
+    if box.rest.packet is not NULL:
+        unread -= LENGTH_BYTES + box.rest_length - box.rest_left    # these are in the socket
+    box.is_deferred = (ioctl(box.fd, SIOCOUTQ, &filled) == 0 and getsockopt(box.fd, SOL_SOCKET, SO_SNDBUF, &size, &length) == 0
+                       and unread + filled <= <uint64_t>size)
+    return box.is_deferred
+
+
 cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
     """Decide by the modes whether a packet that the socket did not take may be queued. If not, it is lost, or the client has failed."""
     cdef bint fits, has_share
-    if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
-        box.is_failed = box.is_failed or box.soft == MODE_ERROR
+    cdef int soft = box.soft
+    if soft != MODE_QUEUE and box.is_deferred and would_take(box, cost):
+        soft = MODE_QUEUE
+    if soft == MODE_DISCARD or soft == MODE_ERROR:
+        box.is_failed = box.is_failed or soft == MODE_ERROR
         return False
     if not has_room(box, payer, cost):
         # The limit of the user or the bus: no mode of this client can make room there, and the client has not failed.
         return False
     fits = has_space(&box.room, cost)
     has_share = may_share(&box.room, owner_of(box), payer, cost)
-    if box.soft == MODE_BLOCK or not fits or not has_share:
-        if may_block and (box.soft == MODE_BLOCK or box.hard == MODE_BLOCK):
+    if soft == MODE_BLOCK or not fits or not has_share:
+        if may_block and (soft == MODE_BLOCK or box.hard == MODE_BLOCK):
             box.has_blocked = BLOCKED_BY_MODE
         elif is_paced and has_share and (fits or payer == owner_of(box)):
             box.has_blocked = PACED
         else:
-            box.is_failed = box.is_failed or (box.soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
+            box.is_failed = box.is_failed or (soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
             return False
     elif is_paced and is_crowded(box, payer, 1, cost):
         box.has_blocked = PACED
@@ -67,6 +85,26 @@ cdef void discharge_entry(Outbox* box, Entry entry) noexcept nogil:
         discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
     box.totals.queued_packets -= 1
     box.totals.queued_bytes -= size_of(entry)
+
+
+cdef Entry new_entry(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
+    """Return an entry with references to its packets, and charge for it."""
+    cdef Entry entry
+    entry.packet = packet
+    entry.head = head
+    entry.payer = payer
+    refer(packet)
+    if head is not NULL:
+        refer(head)
+    box.totals.held_bytes += ENTRY_BYTES
+    charge_entry(box, entry)
+    return entry
+
+
+cdef void drop_entry(Outbox* box, Entry entry) noexcept nogil:
+    """Release an entry that has left the queue."""
+    discharge_entry(box, entry)
+    release_entry(entry, box.totals)
 
 
 cdef void charge_key(Outbox* box, uint32_t payer, int64_t count) noexcept nogil:

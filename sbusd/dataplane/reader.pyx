@@ -20,6 +20,7 @@ from sbusd.dataplane.libc cimport (
 )
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, Account, Blocked
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
+from sbusd.dataplane.stream_reader cimport awaits_memory, drop_half, is_crowded_with_halves, receive_frames
 
 from sbusd.dataplane.contract import UNREAD_BYTES
 
@@ -45,7 +46,10 @@ cdef size_t receive(Plane plane, Connection* connection, uint32_t events) noexce
                 connection.reading.is_at_end = connection.reading.is_drained = True
                 return 0
             plane.intake.limit = 1      # recvmmsg(2) would return the end of the stream once for each packet that has room
-        read_socket(plane, connection, events)
+        if connection.out.is_stream:
+            read_stream(plane, connection, events)
+        else:
+            read_socket(plane, connection, events)
     for i in range(plane.intake.count):
         length += plane.batch.parts[i].iov_len
     connection.reading.bytes += length
@@ -94,6 +98,24 @@ cdef void read_socket(Plane plane, Connection* connection, uint32_t events) noex
         keep_rest(plane, connection, taken, count)
     else:
         connection.reading.reads = min(connection.reading.reads * 2, <uint32_t>BATCH_PACKETS)
+
+
+cdef void read_stream(Plane plane, Connection* connection, uint32_t events) noexcept nogil:
+    """Read the frames of a stream, and keep what exceeds the limit."""
+    cdef ssize_t count = receive_frames(plane, connection)
+    if count > 0:
+        connection.reading.resets = 0
+        if connection.reading.backlog is not NULL:
+            start_backlog(connection)
+    elif count == 0:
+        # A client that only shuts down its sending side, in the middle of a frame, still reads the error.
+        if handle_end(plane, connection, events) and not connection.reading.is_at_end and connection.reading.half is not NULL:
+            connection.reading.has_fault = True
+    elif count == -1:
+        handle_error(plane, connection)
+    else:
+        finish(plane, connection, END_BROKEN)       # as in keep_rest
+    resume_halves(plane, connection)
 
 
 cdef void handle_error(Plane plane, Connection* connection) noexcept nogil:
@@ -180,6 +202,8 @@ cdef void trim_backlog(Plane plane, Connection* connection) noexcept nogil:
     while connection.reading.backlog is not NULL and (
             connection.reading.backlog.place == connection.reading.backlog.size or connection.is_ending):
         connection.reading.backlog = free_piece(plane, connection, connection.reading.backlog)
+    if connection.is_ending and connection.reading.half is not NULL:
+        free_half(plane, connection)
     update_pending(plane, connection)
 
 
@@ -195,11 +219,24 @@ cdef Backlog* free_piece(Plane plane, Connection* connection, Backlog* piece) no
     return following
 
 
+cdef void free_half(Plane plane, Connection* connection) noexcept nogil:
+    """Free the beginning of a frame of a connection that is ending."""
+    drop_half(connection)
+    resume_halves(plane, connection)
+
+
+cdef void resume_halves(Plane plane, Connection* connection) noexcept nogil:
+    """Read the connections of a user again that have waited for memory for long frames, if there is some."""
+    cdef Account* account = connection.out.account
+    if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES and not is_crowded_with_halves(connection):
+        resume_user(plane, account)
+
+
 cdef bint waits_for_user(Plane plane, Connection* connection, uint32_t events) noexcept nogil:
-    """Return whether a connection is not read now, because its user's backlogs are as long as they may be."""
+    """Return whether a connection is not read now, because its user's backlogs, or half-read frames, have all the memory they may have."""
     cdef Account* account = connection.out.account
     cdef Blocked entry
-    if account is NULL or account.unread < BACKLOG_BYTES:
+    if account is NULL or (account.unread < BACKLOG_BYTES and not (connection.out.is_stream and awaits_memory(connection))):
         return False
     if not connection.reading.waits_for_user:
         entry.slot = connection.slot

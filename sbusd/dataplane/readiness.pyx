@@ -16,7 +16,7 @@ cdef bint update_interest(Plane plane, Connection* connection) noexcept nogil:
     event.data.u64 = connection.slot
     connection.interest = event.events
     if connection.reading.is_unwatched:
-        if connection.reading.waits_for_user:
+        if connection.reading.waits_for_user or connection.reading.is_held:
             return True
         connection.reading.is_unwatched = False
         return epoll_ctl(plane.epoll, EPOLL_CTL_ADD, connection.out.fd, &event) == 0

@@ -24,6 +24,9 @@ from sbusd.dataplane.ancillary import has_waiting
 DRAIN_PACKETS = 4_096
 """Unread packets that are dropped before a socket is closed; more than a socket buffer holds."""
 
+DRAIN_BYTES = 65_536
+"""Bytes that are dropped at once if the socket is a stream."""
+
 THREADS = 8
 """How many sockets are closed at the same time."""
 
@@ -163,9 +166,10 @@ def resume(closing: Iterable[tuple[int, int]]) -> None:
 def _close(fd: int) -> None:
     """Close *fd*. Its queue is emptied first, because a duplicate elsewhere would keep the packets."""
     peer = socket.socket(fileno=fd)
+    size = 1 if peer.type is socket.SOCK_SEQPACKET else DRAIN_BYTES
     for _ in range(DRAIN_PACKETS):
         try:
-            data = peer.recv(1, socket.MSG_DONTWAIT)
+            data = peer.recv(size, socket.MSG_DONTWAIT)
         except OSError:
             # ECONNRESET: the peer has closed without reading all packets. Those that it sent come next.
             data = b""

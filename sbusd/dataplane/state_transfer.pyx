@@ -10,16 +10,19 @@ from libcpp.vector cimport vector
 from sbusd.dataplane.backpressure cimport begin_wait
 from sbusd.dataplane.clock cimport now_ms, now_ns
 from sbusd.dataplane.connection cimport END_BROKEN, MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms
-from sbusd.dataplane.intake cimport Backlog, new_backlog, packets_of, record_bytes, store
+from sbusd.dataplane.intake cimport Backlog, HalfFrame, new_backlog, packets_of, record_bytes, store
 from sbusd.dataplane.order cimport replaceable_from, restore_keys
 from sbusd.dataplane.outbox cimport Account, Blocked, Entries, Entry, Packet, bytes_in, keep
 from sbusd.dataplane.pacing cimport SECOND_NS, SLOTS, Hold, add_hold, spent_until
 from sbusd.dataplane.packet_memory cimport data_of, new_packet, refer, release
 from sbusd.dataplane.plane cimport find
+from sbusd.dataplane.queue_limits cimport owner_of
 from sbusd.dataplane.reader cimport start_backlog
 from sbusd.dataplane.readiness cimport finish, update_interest, update_pending
 from sbusd.dataplane.receipts cimport arm
 from sbusd.dataplane.shared_limits cimport NO_USER
+from sbusd.dataplane.stream_reader cimport restore_half
+from sbusd.dataplane.stream_writer cimport is_rest_whole, restore_rest
 
 from sbusd.dataplane.counters import UserWaits
 from sbusd.dataplane.switch_state import ConnectionProgress, Queue, SwitchTotals
@@ -43,6 +46,7 @@ cdef object progress_of(Plane plane, uint64_t number):
         paces=tuple([each.id for each in asked.blocking.publishers if each.is_paced]),
         held_us={each.uid: spent_until(&each, now_ns()) // 1000 for each in asked.publishing.holds},
         reads=asked.reading.reads, receipt_always=asked.receipt.is_armed and asked.receipt.always,
+        receipt_lists=asked.receipt.is_armed and asked.receipt.lists,
         blocked_ms=blocked_ms(asked, now_ns()), blocked_others_ms=blocked_others_ms(asked, now_ns()),
     )
 
@@ -56,7 +60,9 @@ cdef tuple queues_of(Plane plane):
     for number in sorted([entry.first for entry in plane.by_id]):
         connection = find(plane, number)
         queue = Queue(queue_of(connection.out.waiting, &places, packets), queue_of(connection.out.notes, &places, packets),
-                      unread_of(connection.reading.backlog, packets), replaceable_from(&connection.out))
+                      unread_of(connection.reading.backlog, packets), replaceable_from(&connection.out),
+                      half_read_of(connection, packets), half_written_of(connection, packets),
+                      part_sent_of(connection, &places, packets))
         if not queue.is_empty:
             queues[number] = queue
     return packets, queues
@@ -65,16 +71,19 @@ cdef tuple queues_of(Plane plane):
 cdef tuple queue_of(Entries* entries, unordered_map[uint64_t, size_t]* places, list packets):
     """Return *entries* as places in *packets*, to which new packets are added."""
     cdef size_t i
-    cdef Entry entry
     found = []
     for i in range(0 if entries is NULL else entries.size()):
-        entry = dereference(entries)[i]
-        found.append((
-            place_of(entry.packet, places, packets),
-            None if entry.head is NULL else place_of(entry.head, places, packets),
-            None if entry.payer == <uint32_t>NO_USER else entry.payer,
-        ))
+        found.append(entry_of(dereference(entries)[i], places, packets))
     return tuple(found)
+
+
+cdef tuple entry_of(Entry entry, unordered_map[uint64_t, size_t]* places, list packets):
+    """Return an entry as places in *packets*, to which new packets are added."""
+    return (
+        place_of(entry.packet, places, packets),
+        None if entry.head is NULL else place_of(entry.head, places, packets),
+        None if entry.payer == <uint32_t>NO_USER else entry.payer,
+    )
 
 
 cdef tuple unread_of(Backlog* backlog, list packets):
@@ -85,6 +94,32 @@ cdef tuple unread_of(Backlog* backlog, list packets):
             found.append((len(packets), is_cut))
             packets.append(packet)
     return tuple(found)
+
+
+cdef object half_read_of(Connection* connection, list packets):
+    """Return the place of the beginning of a frame, which is added to *packets*; None: there is none."""
+    cdef HalfFrame* half = connection.reading.half
+    if half is NULL:
+        return None
+    packets.append((<char*>half + sizeof(HalfFrame))[:half.filled])
+    return len(packets) - 1
+
+
+cdef object half_written_of(Connection* connection, list packets):
+    """Return the place of the rest of a frame that came without the whole packet, and the length of the packet; None: there is none."""
+    cdef Packet* rest = connection.out.rest.packet
+    if rest is NULL or is_rest_whole(&connection.out):
+        return None
+    packets.append(data_of(rest)[bytes_in(rest) - connection.out.rest_left:bytes_in(rest)])
+    return len(packets) - 1, connection.out.rest_length
+
+
+cdef object part_sent_of(Connection* connection, unordered_map[uint64_t, size_t]* places, list packets):
+    """Return the entry of a packet whose frame was sent in part, the number of bytes of the frame that are left, and whether the socket has
+    refused none of them; None: there is none."""
+    if connection.out.rest.packet is NULL or not is_rest_whole(&connection.out):
+        return None
+    return entry_of(connection.out.rest, places, packets), connection.out.rest_left, bool(connection.out.is_deferred)
 
 
 cdef size_t place_of(Packet* packet, unordered_map[uint64_t, size_t]* places, list packets) except? 0:
@@ -110,7 +145,7 @@ cdef object waits_of_user(Plane plane, uint32_t uid):
 
 cdef object totals_of(Plane plane, dict counters):
     """Return the totals of the switch, whose counters are *counters*."""
-    for name in ("connections", "queued_packets", "queued_bytes", "subscriptions"):
+    for name in ("connections", "queued_packets", "queued_bytes", "held_bytes", "half_read_bytes", "subscriptions"):
         del counters[name]
     present = [entry.first for entry in plane.accounts if entry.second.connections]
     return SwitchTotals(
@@ -133,7 +168,7 @@ cdef int restore_progress(Plane plane, uint64_t number, progress) except -1:
     restored.out.replaced_packets, restored.out.untold_replaced = progress.replaced_packets, progress.untold_replaced
     if progress.receipt_token is not None:
         token = progress.receipt_token.encode("latin-1")
-        arm(&restored.receipt, <const char*>token, len(token), progress.receipt_always)
+        arm(&restored.receipt, <const char*>token, len(token), progress.receipt_always, progress.receipt_lists)
     for each in progress.blocks:
         publisher.id = each
         publisher.slot = 0          # restore_blocks knows it, once all connections are there
@@ -188,6 +223,7 @@ cdef int restore_totals(Plane plane, totals) except -1:
     plane.counted.refused_packets += totals.refused_packets
     plane.counted.blocks += totals.blocks
     plane.counted.fallbacks += totals.fallbacks
+    plane.counted.redelivered += totals.redelivered_packets
     plane.router.hits += totals.cache_hits
     plane.router.misses += totals.cache_misses
     plane.totals.deliveries += totals.deliveries
@@ -226,10 +262,13 @@ cdef int restore_queues(Plane plane, list packets, dict queues) except -1:
     for number, queue in queues.items():
         if not plane.by_id.count(number):
             # The connection did not come back.
-            plane.totals.abandoned_packets += len(queue.waiting) + len(queue.notes)
+            plane.totals.abandoned_packets += len(queue.waiting) + len(queue.notes) + queue.has_rest
             continue
         connection = find(plane, number)
         restore_backlog(connection, [(packets[place], is_cut) for place, is_cut in queue.unread])
+        if connection.out.is_stream:
+            restore_half_read(connection, queue, packets)
+            restore_half_written(connection, queue, packets, &shared)
         for entries, is_note in ((queue.waiting, False), (queue.notes, True)):
             for place, head, payer in entries:
                 front = NULL
@@ -254,6 +293,36 @@ cdef int restore_backlog(Connection* connection, list unread) except -1:
         for packet, is_cut in unread:
             store(connection.reading.backlog, packet, len(packet), is_cut, 0)
         start_backlog(connection)
+    return 0
+
+
+cdef int restore_half_read(Connection* connection, queue, list packets) except -1:
+    """Give a stream connection the beginning of the frame that it has sent in part."""
+    cdef bytes data
+    if queue.half_read is not None:
+        data = packets[queue.half_read]
+        if not restore_half(connection, data, len(data)):
+            raise MemoryError
+    return 0
+
+
+cdef int restore_half_written(Connection* connection, queue, list packets, vector[Packet*]* shared) except -1:
+    """Give a stream connection the packet of the frame that it got in part."""
+    cdef Entry entry
+    cdef size_t length
+    entry.head = NULL
+    if queue.half_written is not None:
+        place, size = queue.half_written
+        entry.packet, entry.payer = dereference(shared)[<size_t>place], owner_of(&connection.out)
+        restore_rest(&connection.out, entry, size, len(packets[place]), False)
+    elif queue.part_sent is not None:
+        (place, head, payer), left, is_deferred = queue.part_sent
+        entry.packet, entry.payer = dereference(shared)[<size_t>place], <uint32_t>NO_USER if payer is None else <uint32_t>payer
+        length = len(packets[place])
+        if head is not None:
+            entry.head = dereference(shared)[<size_t>head]
+            length += len(packets[head])
+        restore_rest(&connection.out, entry, length, left, is_deferred)
     return 0
 
 

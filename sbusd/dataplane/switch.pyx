@@ -15,21 +15,23 @@ face for the broker. Its state is the `Plane`, on which the modules work, each o
 
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr
+from libc.string cimport memchr, memset
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.acceptor cimport add_connection
-from sbusd.dataplane.ancillary cimport REFUSED, Passing, refuse_passing, waiting_descriptors
+from sbusd.dataplane.ancillary cimport REFUSED, Passing, is_stream_socket, refuse_passing, waiting_descriptors
 from sbusd.dataplane.avl cimport Item, Stored, first, instances_of, item_after, text_of
 from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.clock cimport now_ns
 from sbusd.dataplane.commands cimport account_of, add_pattern, disconnect, remove_pattern, send_packet, set_cred, set_rights, set_user
-from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms, uid_of
+from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, add_traffic, blocked_ms, blocked_others_ms, uid_of
 from sbusd.dataplane.delivery cimport after_tap_send, append_sender
+from sbusd.dataplane.groups cimport has_stored, may_join, owner_of_slot
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
 from sbusd.dataplane.order cimport set_order
 from sbusd.dataplane.outbox cimport Account, discard_unseen, post_for, waiting_count
@@ -39,11 +41,12 @@ from sbusd.dataplane.router cimport Route
 from sbusd.dataplane.stalls cimport Stalls
 from sbusd.dataplane.sink cimport counters_of
 from sbusd.dataplane.state_transfer cimport progress_of, queues_of, restore_all, restore_progress, totals_of, waits_of_user
-from sbusd.dataplane.teardown cimport close_all, destroy_next, report_closed
+from sbusd.dataplane.teardown cimport close_all, destroy_next, release_some, report_closed
+from sbusd.dataplane.traffic cimport TrafficSums
 from sbusd.dataplane.turn cimport take_turn, take_turns
 
 from sbusd.dataplane.contract import MAX_PUBLISH_RULES
-from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, Wait, Waits
+from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, UserTraffic, Wait, Waits
 from sbusd.dataplane.switch_state import ConnectionSettings
 from sbusd.protocol.packets import MAX_BATCH_BYTES
 
@@ -72,6 +75,8 @@ cdef class Switch:
     def listen(self, int fd):
         """Accept connections from the listening socket *fd*."""
         self.plane.listeners.append(fd)
+        if is_stream_socket(fd):
+            self.plane.stream_listeners.add(fd)
         refuse_passing(fd, False)       # connections inherit the option from their listener
         control_epoll(self.plane, EPOLL_CTL_ADD, fd, EPOLLIN, LISTENER | <uint64_t>fd)
 
@@ -116,7 +121,7 @@ cdef class Switch:
     def adopt(self, int fd, uint64_t connection):
         """Take over the connected socket *fd* as number *connection*."""
         cdef Passing passing = refuse_passing(fd, False)
-        cdef Connection* adopted = add_connection(self.plane, fd, connection, passing)
+        cdef Connection* adopted = add_connection(self.plane, fd, connection, passing, is_stream_socket(fd))
         # The process before may have looked at a packet of no bytes, which the next look passes over: nothing is received any more.
         adopted.reading.has_descriptors = passing != REFUSED and waiting_descriptors(fd) > 0
 
@@ -128,6 +133,7 @@ cdef class Switch:
         """Take down all connections that have ended."""
         while self.plane.ending.size():
             destroy_next(self.plane)
+        release_some(self.plane, 0)
 
     def report_closed(self):
         """Report to the sink which sockets the closer has closed."""
@@ -154,12 +160,12 @@ cdef class Switch:
     # -- users and settings
 
     def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b"",
-                  bint may_vouch=False):
-        """Set a connection's user, whom it may block, which publish rules apply, what it may know, its credentials, and its right to
-        vouch."""
+                  bint may_vouch=False, bint may_deliver=False):
+        """Set a connection's user, whom it may block, which publish rules apply, what it may know, its credentials, and its rights to
+        vouch and to send direct messages."""
         cdef Connection* party = find(self.plane, connection)
         set_user(self.plane, party, uid)
-        set_rights(party, blocks_others, rules, sight, may_vouch)
+        set_rights(party, blocks_others, rules, sight, may_vouch, may_deliver)
         set_cred(party, cred, len(cred))
 
     def set_user_limits(self, uint32_t uid, uint64_t packets, uint64_t size):
@@ -175,6 +181,7 @@ cdef class Switch:
         if len(rules) > MAX_PUBLISH_RULES:
             raise ValueError(f"{len(rules)} publish rules; {MAX_PUBLISH_RULES} at most")
         self.plane.allowing_rules = 0
+        self.plane.rule_refusals = [rule.refusal for rule in rules]
         for i, rule in enumerate(rules):
             if rule.is_allowed:
                 self.plane.allowing_rules |= <uint64_t>1 << <int>i
@@ -199,15 +206,19 @@ cdef class Switch:
             echo=asked.echo, soft=asked.out.soft, hard=asked.out.hard, order=asked.out.order, sender=asked.wants_senders,
             batch=asked.out.batch_bytes != 0, pace=asked.publishing.is_paced)
 
-    def arm_receipt(self, uint64_t connection, bytes token, *, bint always):
+    def arm_receipt(self, uint64_t connection, bytes token, *, bint always, bint lists=False):
         """Send the connection a receipt for its next MSG."""
-        arm(&find(self.plane, connection).receipt, token, len(token), always)
+        arm(&find(self.plane, connection).receipt, token, len(token), always, lists)
 
     # -- subscriptions
 
     def subscribe(self, uint64_t connection, bytes pattern):
         """Store one more instance of *pattern*."""
         add_pattern(self.plane, find(self.plane, connection), pattern, len(pattern))
+
+    def may_join(self, uint64_t connection, bytes group):
+        """Return whether the connection may be a member of *group*."""
+        return may_join(self.plane, find(self.plane, connection), group)
 
     def unsubscribe(self, uint64_t connection, bytes pattern):
         """Remove one instance of *pattern* and return True, or return False if there is none."""
@@ -242,13 +253,14 @@ cdef class Switch:
         return found
 
     def recipients(self, bytes key):
-        """Return the connections with a pattern that matches *key*."""
+        """Return the connections with a pattern that matches *key*, all members of groups included."""
         cdef Plane plane = self.plane
         cdef Route found = plane.router.route(key, len(key))
         cdef uint32_t i
         if found.refusal >= 0:
             return []
-        return sorted([plane.slots[found.slots[i]].id for i in range(found.count) if not plane.slots[found.slots[i]].is_destroyed])
+        return sorted({owner_of_slot(plane, found.slots[i]).id for i in range(found.count)
+                       if not owner_of_slot(plane, found.slots[i]).is_destroyed})
 
     # -- packets of the bus itself
 
@@ -270,8 +282,8 @@ cdef class Switch:
         append_sender(signed_packet, 0, <string>cred)
         signed_packet.append(data, len(packet))
         for i in range(found.count):
-            recipient = plane.slots[found.slots[i]]
-            if not recipient.is_ending and (recipient.party.sight >= sight or uid_of(recipient) == uid):
+            recipient = plane.slots[found.slots[i]]     # NULL: a member of a group, which events are not for
+            if recipient is not NULL and not recipient.is_ending and (recipient.party.sight >= sight or uid_of(recipient) == uid):
                 entry.first = recipient.id
                 entry.second = recipient.slot
                 informed.push_back(entry)
@@ -326,12 +338,34 @@ cdef class Switch:
         """Return the counters of a user."""
         cdef Account* account = account_of(self.plane, uid)
         if account is NULL:
-            return UserCounters(0, 0, 0)
-        return UserCounters(account.room.packets, account.room.bytes, account.lost_packets)
+            return UserCounters(0, 0, 0, 0)
+        return UserCounters(account.room.packets, account.room.bytes, account.lost_packets, account.half_read)
 
     def user_waits(self, uint32_t uid):
         """Return for how long a user's publishers have waited, and publishers for its recipients."""
         return waits_of_user(self.plane, uid)
+
+    def traffic_of(self, connections):
+        """Return what *connections* have done together."""
+        cdef TrafficSums sums
+        cdef int64_t now = now_ns()
+        cdef unordered_map[uint64_t, Connection*].iterator place
+        memset(&sums, 0, sizeof(TrafficSums))
+        for connection in connections:
+            place = self.plane.by_id.find(connection)
+            if place != self.plane.by_id.end():
+                add_traffic(&sums, dereference(place).second, now)
+        return UserTraffic(**sums)
+
+    def traffic(self, uids):
+        """Return what the connections of each of *uids* have done, and those of all other users together."""
+        cdef unordered_map[uint32_t, TrafficSums] of_users
+        cdef TrafficSums others
+        memset(&others, 0, sizeof(TrafficSums))
+        for uid in uids:
+            of_users[uid] = others
+        sum_traffic(self.plane, &of_users, &others)
+        return {entry.first: UserTraffic(**entry.second) for entry in of_users}, UserTraffic(**others)
 
     def counters(self):
         """Return the counters of the switch."""
@@ -347,7 +381,8 @@ cdef class Switch:
             cache_hits=plane.router.hits, cache_misses=plane.router.misses, turns=plane.schedule.turn,
             received_batches=plane.intake.batches, delivered_batches=plane.totals.delivered_batches,
             batched_packets=plane.totals.batched_packets, blocks=plane.counted.blocks, fallbacks=plane.counted.fallbacks,
-            replaced_packets=plane.totals.replaced_packets,
+            replaced_packets=plane.totals.replaced_packets, redelivered_packets=plane.counted.redelivered,
+            held_bytes=plane.totals.held_bytes, half_read_bytes=plane.totals.half_read_bytes,
         )
 
     def blockers(self, uint32_t most):
@@ -411,12 +446,26 @@ cdef void add_holders(Plane plane, const char* pattern, size_t length, cpp_map[u
     cdef size_t i
     plane.router.find_holders(pattern, length)
     for i in range(plane.router.found.size()):
-        holder = plane.slots[plane.router.found[i]]
+        holder = owner_of_slot(plane, plane.router.found[i])
         if holder.is_ending or holders.count(holder.id):
             continue
         # The router does not tell `a*` from `a**`.
-        if not has_star or instances_of(&holder.patterns, pattern, length):
+        if not has_star or has_stored(plane, plane.router.found[i], pattern, length):
             holders[holder.id] = holder.slot
+
+
+cdef void sum_traffic(Plane plane, unordered_map[uint32_t, TrafficSums]* of_users, TrafficSums* others) noexcept nogil:
+    """Add what each connection has done to the sums of its user, or to *others*."""
+    cdef unordered_map[uint64_t, Connection*].iterator place = plane.by_id.begin()
+    cdef unordered_map[uint32_t, TrafficSums].iterator found
+    cdef int64_t now = now_ns()
+    cdef Connection* connection
+    while place != plane.by_id.end():
+        connection = dereference(place).second
+        if connection.out.account is not NULL:
+            found = of_users.find(connection.out.account.uid)
+            add_traffic(others if found == of_users.end() else &dereference(found).second, connection, now)
+        preincrement(place)
 
 
 cdef void post_loss(Plane plane, Connection* holder, const char* packet, size_t length, uint64_t count, uint32_t uid) noexcept nogil:

@@ -133,6 +133,8 @@ class ConnectionProgress:
     """How long publishers have waited for it, in total."""
     receipt_always: bool = False
     """The receipt is sent in any case, not only if the message is undeliverable."""
+    receipt_lists: bool = False
+    """The receipt lists the recipients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,31 @@ class Queue:
     fixed: Count = 0
     """The number of the first messages in ``waiting`` that are not replaced: they are older than the order ``latest``."""
 
+    half_read: Count | None = None
+    """Of a stream: the place of the beginning of a frame, from its length on, whose end has not come yet."""
+    half_written: tuple[Count, Annotated[int, Within(1, 1 << 32)]] | None = None
+    """Of a stream: the place of the rest of a frame that the socket has taken in part, and the length of the packet in it. It comes from
+    an older bus, which copied rests."""
+    part_sent: tuple[QueueEntry, Annotated[int, Within(1, 1 << 32)], bool] | None = None
+    """Of a stream: the packet whose frame was sent in part, how many bytes of the frame are left, and whether they wait for the next turn
+    rather than for the socket."""
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no packet in it."""
-        return not self.waiting and not self.notes and not self.unread
+        return not (self.waiting or self.notes or self.unread or self.has_rest) and self.half_read is None
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the socket has taken a part of a frame."""
+        return self.half_written is not None or self.part_sent is not None
+
+    def places(self) -> list[int]:
+        """Return the places of all its packets."""
+        sent = () if self.part_sent is None else (self.part_sent[0],)
+        places = [max(place, head or 0) for place, head, _ in (*self.waiting, *self.notes, *sent)] + [place for place, _ in self.unread]
+        places += [] if self.half_read is None else [self.half_read]
+        return places + ([] if self.half_written is None else [self.half_written[0]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +208,7 @@ class SwitchTotals:
     blocks: Count = 0
     fallbacks: Count = 0
     replaced_packets: Count = 0
+    redelivered_packets: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost, for each user with a connection."""
     blocked_by_user: dict[UserId, tuple[Count, Count]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
+from sbusd.dataplane.direct_messages cimport DirectMessages
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, Batch, Head, Outbox
 from sbusd.dataplane.router cimport Router
 from sbusd.dataplane.vouching cimport Vouching
@@ -31,6 +32,7 @@ cdef class Taps:
     cdef void add(self, uint32_t slot, uint64_t connection, Outbox* out, const char* pattern, size_t length) noexcept nogil
     cdef void remove(self, uint32_t slot) noexcept nogil
     cdef void note(self, const char* key, size_t length, uint32_t index, Batch* batch) noexcept nogil
-    cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil
-    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil
+    cdef void write_heads(
+        self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching, DirectMessages* direct) noexcept nogil
+    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching, DirectMessages* direct) noexcept nogil
     cdef void report(self, const char* key, size_t length, const char* packet, size_t size, uint32_t payer) noexcept nogil

@@ -16,6 +16,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 from posix.time cimport timespec
 
+from sbusd.dataplane.direct_messages cimport DirectMessages
 from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MISSED, Batch, Head, Outbox, Tally, offer, post_for, release_head
 from sbusd.dataplane.router cimport Route, Router
@@ -81,28 +82,31 @@ cdef class Taps:
                 self.touched.push_back(entry)
             tapper.share.push_back(index)
 
-    cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil:
+    cdef void write_heads(
+            self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching, DirectMessages* direct) noexcept nogil:
         """Write the heads of the noted packets."""
         cdef size_t i, start
         cdef char* base
         cdef string* origin
+        cdef uint64_t recipient
         self.text.clear()
         for i in range(self.noted.size()):
             start = self.text.size()
             origin = &vouching.origins[self.noted[i]] if vouching.is_used else NULL
-            append_tap_line(self.text, self.times[self.noted[i]], sender, cred, origin, &batch.tally[self.noted[i]])
+            recipient = direct.recipients[self.noted[i]] if direct.is_used else 0
+            append_tap_line(self.text, self.times[self.noted[i]], sender, cred, origin, recipient, &batch.tally[self.noted[i]])
             self.heads[self.noted[i]].part.iov_len = self.text.size() - start
         base = <char*>self.text.data()      # only now, because it moves when it grows
         for i in range(self.noted.size()):
             self.heads[self.noted[i]].part.iov_base = base
             base += self.heads[self.noted[i]].part.iov_len
 
-    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching) noexcept nogil:
+    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred, Vouching* vouching, DirectMessages* direct) noexcept nogil:
         """Send the reports of the noted packets, after all recipients were served. The caller handles the connections in `touched`."""
         cdef size_t i
         cdef Tapper* tapper
         cdef Tappers.iterator found
-        self.write_heads(batch, sender, cred, vouching)
+        self.write_heads(batch, sender, cred, vouching, direct)
         batch.is_tallied = False            # a tap is not a recipient
         sort(self.touched.begin(), self.touched.end())
         for i in range(self.touched.size()):
@@ -131,8 +135,12 @@ cdef class Taps:
 
 
 cdef void append_tap_line(
-        string& text, int64_t time, uint64_t connection, const string& cred, string* origin, Tally* tally) noexcept nogil:
-    """Append the head of a message for a tap, ``!/tap``: when it was published, by which connection, and the result."""
+        string& text, int64_t time, uint64_t connection, const string& cred, string* origin, uint64_t recipient,
+        Tally* tally) noexcept nogil:
+    """Append the head of a message for a tap, ``!/tap``: when it was published, by which connection, and the result.
+
+    *recipient* is the connection that a direct message is for, otherwise 0.
+    """
     cdef char part[128]
     # Credentials consist of letters, digits, `!` and `/`, and an origin is checked, so JSON needs no escapes for them.
     text.append(b"CMSG !/tap", 10)
@@ -143,7 +151,10 @@ cdef void append_tap_line(
     if origin is not NULL and not origin.empty():
         text.append(b"\",\"vouched\":\"", 13)
         text.append(dereference(origin))
-    text.append(part, snprintf(part, sizeof(part), "\",\"recipients\":%u,\"queued\":%u,\"discarded\":%u",
+    text.push_back(34)      # "
+    if recipient:
+        text.append(part, snprintf(part, sizeof(part), ",\"to\":%llu", <unsigned long long>recipient))
+    text.append(part, snprintf(part, sizeof(part), ",\"recipients\":%u,\"queued\":%u,\"discarded\":%u",
                                tally.handed + tally.queued, tally.queued, tally.discarded))
     if tally.missed_count:
         append_missed(text, tally)

@@ -15,13 +15,15 @@ from sbusd.dataplane.acceptor cimport close_socket, is_closer_crowded, resume_ac
 from sbusd.dataplane.avl cimport Item, first, free_stored, remove_stored, text_of
 from sbusd.dataplane.backpressure cimport end_waiting, unblock_all
 from sbusd.dataplane.clock cimport now_ns
+from sbusd.dataplane.groups cimport forget_members, forget_user, pass_on_some, stop_routing_to
 from sbusd.dataplane.intake cimport Backlog
 from sbusd.dataplane.libc cimport EPOLL_CTL_DEL, close, epoll_ctl
-from sbusd.dataplane.outbox cimport Account, abandon
-from sbusd.dataplane.packet_memory cimport release_remains
+from sbusd.dataplane.outbox cimport Account, abandon, is_unused
+from sbusd.dataplane.packet_memory cimport keys_left, release_remains
 from sbusd.dataplane.plane cimport end_step
 from sbusd.dataplane.reader cimport trim_backlog
 from sbusd.dataplane.stalls cimport ENDING, ERASING
+from sbusd.dataplane.stream_reader cimport drop_half
 
 cdef enum:
     RELEASED_PACKETS = 256      # packets freed before the next look at the clock
@@ -75,7 +77,7 @@ cdef int destroy_next(Plane plane) except -1:
         close(connection.out.fd)
         connection.is_closed = True
     else:
-        connection.is_closed = close_socket(plane, connection.out.fd, connection.reading.passing, number)
+        connection.is_closed = close_socket(plane, connection.out.fd, connection.reading.passing, connection.out.is_stream, number)
     connection.is_destroyed = True
     plane.destroyed.push_back(connection.slot)
     if not connection.is_closed:
@@ -95,7 +97,7 @@ cdef int erase_patterns(Plane plane, int64_t end) except -1 nogil:
         connection = plane.slots[plane.destroyed.front()]
         while connection.patterns is not NULL and not is_over:
             pattern = first(connection.patterns)
-            plane.router.erase(connection.slot, text_of(pattern), pattern.length)
+            stop_routing_to(plane, connection, text_of(pattern), pattern.length)
             remove_stored(&connection.patterns, text_of(pattern), pattern.length)
             is_over = connection.patterns is not NULL and now_ns() > end
         if connection.patterns is NULL:
@@ -111,6 +113,7 @@ cdef int forget(Plane plane, Connection* connection) except -1 with gil:
     cdef bint is_closed = connection.is_closed
     plane.slots[connection.slot] = NULL
     plane.free_slots.push_back(connection.slot)
+    del connection.members
     del connection
     if is_closed:
         plane.clients.release(number)
@@ -135,10 +138,15 @@ cdef int report_closed(Plane plane) except -1:
 
 
 cdef void release_some(Plane plane, int64_t end) noexcept nogil:
-    """Free packets of abandoned queues until the time is *end*, at least some; 0: all."""
+    """Free packets of abandoned queues until the time is *end*, at least some; 0: all. Other members get those of their groups."""
     cdef Account* account
+    cdef size_t most
     while plane.totals.remains is not NULL:
-        account = release_remains(&plane.totals, RELEASED_PACKETS)
+        most = RELEASED_PACKETS
+        if plane.groups.size():
+            pass_on_some(plane, most, end)
+            most = min(most, keys_left(plane.totals.remains))
+        account = release_remains(&plane.totals, most)
         if account is not NULL:
             forget_user(plane, account)
         if end and now_ns() > end:
@@ -155,14 +163,8 @@ cdef void leave_account(Plane plane, Connection* connection) noexcept nogil:
     if account.connections == 0:
         account.lost_packets = 0
         account.blocked_ns = account.blocked_others_ns = 0
-        if account.leaving_bytes == 0:
+        if is_unused(account):
             forget_user(plane, account)
-
-
-cdef void forget_user(Plane plane, Account* account) noexcept nogil:
-    """Delete a user that has nothing left."""
-    plane.accounts.erase(account.uid)
-    del account
 
 
 cdef int close_all(Plane plane, bint keeps_connections) except -1:
@@ -187,16 +189,18 @@ cdef int close_one(Plane plane, Connection* connection, bint keeps_connections) 
     """Close and delete a connection."""
     cdef Backlog* unread
     free_stored(&connection.patterns)
+    forget_members(plane, connection)
     if not connection.is_destroyed:
         abandon(&connection.out)
         while connection.reading.backlog is not NULL:
             unread = connection.reading.backlog
             connection.reading.backlog = unread.next
             free(unread)
+        drop_half(connection)
         leave_account(plane, connection)
         if keeps_connections:
             close(connection.out.fd)
         else:
-            close_socket(plane, connection.out.fd, connection.reading.passing, 0)
+            close_socket(plane, connection.out.fd, connection.reading.passing, connection.out.is_stream, 0)
     del connection
     return 0

@@ -14,13 +14,14 @@ from libcpp.map cimport map as cpp_map
 from sbusd.dataplane.acceptor cimport PAUSE_MS, accept_connections, resume_accepting
 from sbusd.dataplane.backpressure cimport after_send, disconnect_misbehaving, end_expired_waits, limit_timeout
 from sbusd.dataplane.clock cimport now_ns
-from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, SIGHT_ALL, Connection, user_time_of
+from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_FRAME, END_HANGUP, SIGHT_ALL, Connection, user_time_of
 from sbusd.dataplane.delivery cimport BYTES_PER_NS, NODE_NS, route
+from sbusd.dataplane.direct_messages cimport forget_recipients
 from sbusd.dataplane.fairness cimport (
     THROTTLED_TURNS, Cost, assess, begin_turn, is_held_back, is_throttled, must_stop, note_readable, turn_end,
 )
-from sbusd.dataplane.libc cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_wait, set_errno
-from sbusd.dataplane.outbox cimport flush
+from sbusd.dataplane.libc cimport EPOLL_CTL_DEL, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_ctl, epoll_wait, set_errno
+from sbusd.dataplane.outbox cimport FrameTurn, flush
 from sbusd.dataplane.plane cimport (
     LISTENER, MESSAGE_REFUSALS, PENDING_EVENTS, READY_EVENTS, WATCHED, copy_packet, end_step, release_buffer,
 )
@@ -72,6 +73,7 @@ cdef int take_turn(Plane plane, int timeout_ms) except -1 nogil:
     if plane.accepting.is_paused and (count == 0 or plane.schedule.now >= plane.accepting.resume_at):
         resume_accepting(plane)
     begin_turn(&plane.schedule)
+    begin_frames(plane)
     count = add_pending(plane, count)
     count_readable(plane, count)
     serve_ready(plane, count)
@@ -83,6 +85,16 @@ cdef int take_turn(Plane plane, int timeout_ms) except -1 nogil:
         end_step(plane, LOSSES)
     take_down_some(plane)
     return count
+
+
+cdef void begin_frames(Plane plane) noexcept nogil:
+    """Let frames be sent in a new turn."""
+    cdef FrameTurn* frames = &plane.totals.frames
+    frames.number = plane.schedule.turn
+    frames.bytes = 0
+    if frames.is_cut_short:
+        frames.is_cut_short = False
+        plane.schedule.is_cut_short = True
 
 
 cdef bint is_idle(Plane plane) noexcept nogil:
@@ -226,6 +238,11 @@ cdef int serve(Plane plane, Connection* connection, uint32_t events) except -1 n
     if events & EPOLLOUT:
         flush(&connection.out)
         after_send(plane, connection)
+    if connection.reading.is_held:
+        if events & (EPOLLHUP | EPOLLERR):
+            # epoll always reports these events, so the loop would never sleep.
+            connection.reading.is_unwatched = epoll_ctl(plane.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL) == 0
+        return 0
     # A publisher that waits is read only after a hangup: then little is left, and the end must be seen.
     if connection.reading.blockers and not events & (EPOLLHUP | EPOLLERR):
         return 0
@@ -237,9 +254,14 @@ cdef int serve(Plane plane, Connection* connection, uint32_t events) except -1 n
                 return 0
             if waits_for_user(plane, connection, events):
                 return 0
+        connection.reading.is_served = True
         serve_batch(plane, connection, events)
-        if connection.reading.is_at_end and connection.reading.backlog is NULL:
-            finish(plane, connection, END_HANGUP)
+        connection.reading.is_served = False
+        if connection.reading.backlog is NULL:
+            if connection.reading.has_fault:
+                disconnect_misbehaving(plane, connection, END_FRAME)
+            elif connection.reading.is_at_end:
+                finish(plane, connection, END_HANGUP)
     elif not connection.reading.is_open and events & (EPOLLHUP | EPOLLERR):
         finish(plane, connection, END_HANGUP)
     return 0
@@ -257,6 +279,8 @@ cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) excep
     plane.routing.was_blocked = connection.reading.blockers != 0
     if plane.vouching.is_used:
         forget_origins(&plane.vouching)
+    if plane.direct.is_used:
+        forget_recipients(&plane.direct)
     count = receive(plane, connection, events)
     if count and not connection.is_ending:
         i = route(plane, connection, 0, count)
@@ -330,7 +354,7 @@ cdef ssize_t ask_sink(Plane plane, Connection* connection, size_t i) except -1 w
 cdef int decide_disclosure(Plane plane, Connection* connection, bytes packet) except -1:
     """Ask the sink whether the sender of a MSG to a secret key may know the number in its receipt."""
     connection.receipt.disclosure = Disclosure.WITHHELD
-    if packet.startswith(b"CMSG "):     # the publisher vouches for a MSG
+    while packet.startswith(b"CMSG "):  # a direct message, or the publisher vouches for it
         packet = packet.partition(b"\0")[2]
     if plane.sink.may_know_recipients(connection.id, packet[4:].partition(b"\0")[0]):
         connection.receipt.disclosure = Disclosure.TOLD

@@ -9,13 +9,14 @@ Packets are counted as if each had gone alone; the bytes of a batch itself are n
 sbus-protocol(7) §6, ``!/batch``.
 """
 
-from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
-from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.errno cimport EINTR, EMSGSIZE, errno
+from libc.stdint cimport uint32_t
 
 from sbusd.dataplane.intake cimport BATCH_HEAD_BYTES, BATCH_LENGTH_BYTES
-from sbusd.dataplane.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, htole32, iovec, send, sendmmsg, shutdown
+from sbusd.dataplane.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, send, sendmmsg
 from sbusd.dataplane.outbox cimport BATCH_PACKETS
+from sbusd.dataplane.sending cimport ALL_TAKEN, append, count_sent, failure, length_of
+from sbusd.dataplane.stream_writer cimport transmit_frames
 
 cdef struct Wrapping:
     mmsghdr headers[BATCH_PACKETS]      # what is sent: batches, and packets that go alone
@@ -30,38 +31,6 @@ cdef char* BATCH_HEAD = b"CMSG !/batch\0"
 
 
 # -- batches
-
-cdef size_t length_of(mmsghdr* line) noexcept nogil:
-    """Return the length of a packet to send."""
-    cdef size_t length = line.msg_hdr.msg_iov[0].iov_len
-    if line.msg_hdr.msg_iovlen == 2:
-        length += line.msg_hdr.msg_iov[1].iov_len
-    return length
-
-
-cdef iovec* join(iovec* last, char* base, size_t length) noexcept nogil:
-    """Add a piece after the last one, or extend that one if both are adjacent; return the last piece."""
-    if <char*>last.iov_base + last.iov_len == base:
-        last.iov_len += length
-        return last
-    last += 1
-    last.iov_base = base
-    last.iov_len = length
-    return last
-
-
-cdef iovec* append(iovec* last, mmsghdr* line, uint32_t length, uint32_t* spare) noexcept nogil:
-    """Add a packet and its length after the last piece. *spare* takes the length if there is no room for it before the packet."""
-    cdef iovec* parts = line.msg_hdr.msg_iov
-    cdef uint32_t word = htole32(length)
-    if line.msg_hdr.msg_iovlen == 1:
-        memcpy(<char*>parts.iov_base - BATCH_LENGTH_BYTES, &word, BATCH_LENGTH_BYTES)
-        return join(last, <char*>parts.iov_base - BATCH_LENGTH_BYTES, BATCH_LENGTH_BYTES + length)
-    spare[0] = word
-    last = join(last, <char*>spare, BATCH_LENGTH_BYTES)
-    last = join(last, <char*>parts[0].iov_base, parts[0].iov_len)
-    return join(last, <char*>parts[1].iov_base, parts[1].iov_len)
-
 
 cdef void wrap(mmsghdr* lines, size_t count, size_t limit) noexcept nogil:
     """Put the first *count* of *lines*, in their order, into batches of at most *limit* bytes. A packet alone goes as it is."""
@@ -113,34 +82,12 @@ cdef ssize_t push(int fd, mmsghdr* lines, size_t count) noexcept nogil:
     return sendmmsg(fd, lines, count, MSG_DONTWAIT | MSG_NOSIGNAL)
 
 
-cdef void count_sent(Outbox* box, mmsghdr* lines, size_t count) noexcept nogil:
-    """Count packets that the socket took."""
-    cdef size_t i
-    cdef uint64_t length = 0
-    for i in range(count):
-        length += length_of(&lines[i])
-    box.delivered_bytes += length
-    box.totals.delivered_bytes += length
-    box.delivered_packets += count
-    box.totals.delivered_packets += count
-
-
-cdef Outcome failure(Outbox* box) noexcept nogil:
-    """Return what errno means for the packets that were not taken."""
-    if errno == EAGAIN or errno == ENOBUFS or errno == ENOMEM:
-        return SOCKET_FULL
-    if errno == EMSGSIZE:
-        return PACKET_TOO_BIG
-    if errno != EPIPE and errno != ECONNRESET:
-        # The peer may be alive, and would wait forever for packets that are not sent. This lets it see the end at once.
-        shutdown(box.fd, SHUT_RDWR)
-    return PEER_GONE
-
-
-cdef size_t transmit(Outbox* box, mmsghdr* lines, size_t count, Outcome* outcome) noexcept nogil:
-    """Send the first *count* of *lines*; return how many the socket took, and why not more."""
+cdef size_t transmit(Outbox* box, mmsghdr* lines, size_t count, uint32_t payer, Outcome* outcome) noexcept nogil:
+    """Send the first *count* of *lines*, packets of the user *payer*; return how many the socket took, and why not more."""
     cdef size_t done = 0
     cdef ssize_t taken
+    if box.is_stream:
+        return transmit_frames(box, lines, count, payer, outcome)
     if box.batch_bytes and count > 1:
         return transmit_batches(box, lines, count, outcome)
     while done < count:

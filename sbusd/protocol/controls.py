@@ -9,6 +9,8 @@ PING = b"!/bus/ping"
 STATS = b"!/bus/stats"
 CONNECTIONS = b"!/bus/connections"
 USERS = b"!/bus/users"
+TOTALS = b"!/bus/totals"
+"""``!/bus/totals [NUL <uid>]``: what each user has done since the counters began, by pages, users without a connection too."""
 SUBSCRIPTIONS = b"!/bus/subscriptions"
 """``!/bus/subscriptions [NUL <place>]``: the patterns of each connection, by pages; for users that may see all connections or
 tap the bus."""
@@ -19,7 +21,8 @@ The owner sees all connections; others see those of their own user."""
 EXPLAIN = b"!/bus/explain"
 """``!/bus/explain NUL <uid> NUL publish|subscribe NUL <key>``: whether that user is permitted to, and why.
 
-The owner may ask about any user; others about themselves, and with an empty uid about a user that no rule names."""
+Owners and users with the right ``deliver`` may ask about any user; others about themselves, and with an empty uid about a user that no
+rule names."""
 
 ADDRESS = b"!/conn/whoami"
 MEMBERS = b"!/bus/members"
@@ -30,6 +33,8 @@ ECHO_ON = b"echo/on"
 ECHO_OFF = b"echo/off"
 RECEIPT_ALWAYS = b"receipt/always"
 """``receipt/always NUL <token>``: the bus answers the next MSG of this connection with :data:`RECEIPT`."""
+RECEIPT_RECIPIENTS = b"receipt/recipients"
+"""As ``receipt/always``, with the numbers of the connections to which the message was routed."""
 RECEIPT_UNDELIVERABLE = b"receipt/undeliverable"
 SENDER_ON = b"sender/on"
 SENDER_OFF = b"sender/off"
@@ -40,9 +45,22 @@ PACE_ON = b"pace/on"
 """From now on, messages of this client wait for slow recipients."""
 PACE_OFF = b"pace/off"
 
+NAME = b"name"
+"""``name NUL <name>``: a label for this connection, shown to people; see :mod:`sbusd.protocol.connection_names`."""
+
+GROUP_JOIN = b"group/join"
+"""``group/join NUL <group> NUL <pattern>``: of all members of the user's group with a matching pattern one gets each message, as
+:data:`GROUP`."""
+GROUP_LEAVE = b"group/leave"
+"""``group/leave NUL <group> NUL <pattern>``: undoes one :data:`GROUP_JOIN`."""
+
 LOST_FOR = b"lost/for"
 """``lost/for NUL <count> NUL <pattern> [NUL <pattern>…]``: messages for the subscribers of these patterns are lost; see
 :mod:`sbusd.protocol.vouching`."""
+
+TO = b"!/to/"
+"""The prefix of the key of a direct message: ``!/to/<id> NUL <packet>`` goes to that connection alone; see
+:mod:`sbusd.protocol.direct_messages`."""
 
 BATCH_ON = b"batch/on"
 """From now on, several packets for this client may arrive in one :data:`BATCH`."""
@@ -66,8 +84,7 @@ FROM = b"!/from/"
 """The prefix of the key of a MSG with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``.
 
 Sent by a client: of a MSG for which it vouches, ``!/from/<words>/<cred> NUL <the MSG packet>``; see :mod:`sbusd.protocol.vouching`."""
+GROUP = b"!/group/"
+"""The prefix of the key of a MSG for a member of a group: ``!/group/<group> NUL <the packet without it>``."""
 TAP = b"!/tap"
 """Payload: one JSON line, and for a message the MSG packet after it."""
-
-RESERVED_HEAD = b"!/"
-"""An unknown control message under this prefix is an error (ENOSYS); others are ignored, as the founding document permits."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import SECRET_HEAD, connection_address
+from sbusd.protocol.keys import SECRET_HEAD, connection_address, text_of
 
 _IDS = re.compile(rb"([0-9]*)/([0-9]*)/([0-9]*)/(.*)", re.DOTALL)
 _PREFIX = re.compile(rb"!/cred/[0-9]+/[0-9]+/[0-9]+(?:/!/cred/[0-9]+/[0-9]+/[0-9]+)*")
@@ -30,13 +30,15 @@ UNKNOWN_ID = -1
 class Credentials(NamedTuple):
     """The credentials of a peer at the moment of its connect(2), from the kernel: SO_PEERCRED and SO_PEERGROUPS, unix(7).
 
-    ``groups`` are the supplementary groups; ``gid`` may or may not be among them.
+    ``groups`` are the supplementary groups; ``gid`` may or may not be among them. ``unit`` is the unit of the system's service manager that
+    the process was in, such as ``nginx.service``; empty: it was in none; None: that is not known, or not yet.
     """
 
     pid: int
     uid: int
     gid: int
     groups: frozenset[int] = frozenset()
+    unit: str | None = None
 
     def key(self, prefix: bytes = b"") -> bytes:
         """Return ``!/cred/<gid>/<uid>/<pid>``, after *prefix* and a ``/`` if there is a prefix: the response to ``whoami``."""
@@ -87,7 +89,7 @@ def is_credential_prefix(prefix: bytes) -> bool:
 class Peer:
     """A connection of the bus, and its credentials from the kernel when it connected.
 
-    ``key`` are the credentials in the form of ``!/cred/whoami``, so ``key + b"/x"`` is a private key of exactly that process.
+    ``key`` are the credentials in the form of ``!/cred/whoami``, so ``key + "/x"`` is a private key of exactly that process.
 
     If the connection passes on a message of others, ``origin`` says whose, such as ``!/host/alpha/!/cred/1000/1000/19211``. The bus
     verifies only that the connection may say so. Then uid, gid and pid are unknown, -1, because the author is not a user of this host, and
@@ -98,17 +100,32 @@ class Peer:
     uid: int
     gid: int
     pid: int
-    key: bytes
-    origin: bytes = b""
+    key_bytes: bytes
+    origin_bytes: bytes = b""
+
+    @property
+    def key(self) -> str:
+        """The credentials as text."""
+        return text_of(self.key_bytes)
+
+    @property
+    def origin(self) -> str:
+        """The origin as text; empty if the peer is a connection itself."""
+        return text_of(self.origin_bytes)
 
     @property
     def voucher(self) -> Peer | None:
         """The connection that passes on the messages of this peer, with its own credentials; None if the peer is a connection itself."""
-        return make_peer(self.connection, self.key[: -len(self.origin) - 1]) if self.origin else None
+        return make_peer(self.connection, self.key_bytes[: -len(self.origin_bytes) - 1]) if self.origin_bytes else None
 
     @property
-    def address(self) -> bytes:
+    def address(self) -> str:
         """The address of this connection: ``!/conn/<id>/``. Keys under it reach no other."""
+        return text_of(self.address_bytes)
+
+    @property
+    def address_bytes(self) -> bytes:
+        """The address as bytes."""
         return connection_address(self.connection)
 
 
@@ -117,7 +134,12 @@ def remote_peer(relay: Peer, twin: int) -> Peer:
 
     Clients can neither publish nor subscribe to ``!/twin/<twin>/``, so a private key made of them reaches no client.
     """
-    return Peer(relay.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"!/twin/%d/%b" % (twin, relay.key))
+    return Peer(relay.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"!/twin/%d/%b" % (twin, relay.key_bytes))
+
+
+def unknown_peer(connection: int) -> Peer:
+    """Return a connection of which only the number is known."""
+    return Peer(connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"")
 
 
 def make_peer(connection: int, key: bytes) -> Peer:
@@ -135,7 +157,7 @@ def make_peer(connection: int, key: bytes) -> Peer:
 
 def vouched_peer(voucher: Peer, origin: bytes) -> Peer:
     """Return the peer for the author of messages that *voucher* passes on: not a user of this host."""
-    return Peer(voucher.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, voucher.key + b"/" + origin, origin)
+    return Peer(voucher.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, voucher.key_bytes + b"/" + origin, origin)
 
 
 def parse_sender(key: bytes) -> Peer:

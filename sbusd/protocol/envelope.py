@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, MAX_KEY_BYTES
+from sbusd.protocol.trace_context import read_context
 
 VERSION = 1
 """The only version, ``ver``."""
@@ -25,6 +26,9 @@ RELAY_HEAD = b"relay/"
 
 RELAYED_HEAD = b"relayed/"
 """The prefix of keys of calls from remote hosts: ``relayed/<cmd>``. Rules permit only the relay to publish to them."""
+
+START_HEAD = "trigger/start/"
+"""The beginning of the commands by which sbus-trigger(8) starts services of others."""
 
 TEXT_LIMITS: Mapping[str, int] = {
     "uid": 128,  # longer than a UUID, a number after that of a host, or a hash in hexadecimal
@@ -40,13 +44,17 @@ NUMBER_LIMITS: Mapping[str, int] = {
     "try": 1_000,  # attempts are seconds apart, and a day of them is enough
     "src": 0xFFFF_FFFF,  # a host's number has 32 bits
     "now": 1 << 53,  # seconds since 1970, exact in every JSON parser
+    "cancel": 1,
+    "seq": 1 << 53,  # a stream of any length
+    "more": 1,
+    "win": 1 << 53,
 }
 """The largest number of each member; the smallest is 0."""
 
 MAX_DESTINATIONS = 256
 """Maximum number of ``dst``: each is a separate request to a remote host."""
 
-_MEMBERS = frozenset(TEXT_LIMITS) | frozenset(NUMBER_LIMITS) | {"ver", "dat", "dst"}
+_MEMBERS = frozenset(TEXT_LIMITS) | frozenset(NUMBER_LIMITS) | {"ver", "dat", "dst", "ctx"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,20 @@ class Envelope:
     """``try``: the maximum number of retries for a remote host."""
     schema: str = ""
     """``shm``: not used."""
+    context: str = ""
+    """``ctx``: the trace context of a request, a W3C traceparent; empty if there is none. An invalid one is ignored."""
+    cancel: int = 0
+    """``cancel``: 1 if this is not a request, but withdraws the request with the same ``uid``."""
+    part: int = 0
+    """``seq``: the number of this part of the response, or of the end after the last part; 0 if it is the whole response."""
+    more: int = 0
+    """``more``: 1 if parts of the response follow. In a message to a service, 1 if it only grants parts of the request with the ``uid``."""
+    window: int = 0
+    """``win``: the number of the last part that the caller accepts; 0 if it does not accept parts."""
 
     def encode(self) -> bytes:
-        """Return it as JSON in one line, in the order of the founding document."""
-        members = {
+        """Return it as JSON in one line, in the order of the founding document; later members follow, unless they have their default."""
+        members: dict[str, object] = {
             "ver": VERSION,
             "uid": self.uid,
             "cmd": self.command,
@@ -92,6 +110,12 @@ class Envelope:
             "now": self.sent_at,
             "err": self.error,
         }
+        if self.cancel:
+            members["cancel"] = self.cancel
+        if self.part or self.window or self.more:
+            members |= {name: number for name, number in (("seq", self.part), ("more", self.more), ("win", self.window)) if number}
+        if self.context:
+            members["ctx"] = self.context
         return json.dumps(members, separators=(",", ":")).encode("ascii")
 
     def is_expired(self, now: float) -> bool:
@@ -112,7 +136,7 @@ def parse_envelope(payload: bytes) -> Envelope:
     version = value.get("ver")
     if type(version) is not int or version != VERSION:
         raise _wrong("ver", f"must be {VERSION}")
-    numbers = {name: _number(value, name) for name in NUMBER_LIMITS}
+    numbers = {name: _number(value, name) for name in NUMBER_LIMITS if name in value}
     texts = {name: _text(value, name) for name in TEXT_LIMITS}
     for name in ("uid", "cmd"):
         if not texts[name]:
@@ -124,13 +148,18 @@ def parse_envelope(payload: bytes) -> Envelope:
         uid=texts["uid"],
         data=decode_data(value.get("dat", "")),
         reply_to=texts["ret"],
-        expires_seconds=numbers["exp"],
-        sent_at=numbers["now"],
+        expires_seconds=numbers.get("exp", 0),
+        sent_at=numbers.get("now", 0),
         error=texts["err"],
-        source=numbers["src"],
+        source=numbers.get("src", 0),
         destinations=_destinations(value.get("dst", [])),
-        tries=numbers["try"],
+        tries=numbers.get("try", 0),
         schema=texts["shm"],
+        context=read_context(value.get("ctx")),
+        cancel=numbers.get("cancel", 0),
+        part=numbers.get("seq", 0),
+        more=numbers.get("more", 0),
+        window=numbers.get("win", 0),
     )
 
 
@@ -175,6 +204,11 @@ def relay_key(twin: int, command: str) -> bytes:
 def relayed_key(command: str) -> bytes:
     """Return ``relayed/<cmd>``."""
     return RELAYED_HEAD + command.encode()
+
+
+def start_command(command: str) -> str:
+    """Return the command by which sbus-trigger(8) starts a service of *command*."""
+    return START_HEAD + command
 
 
 def command_of(key: bytes) -> str | None:
@@ -263,8 +297,8 @@ def _text(value: Mapping[str, object], name: str) -> str:
 
 
 def _number(value: Mapping[str, object], name: str) -> int:
-    """Return the number of the member *name*, 0 if it is missing."""
-    number = value.get(name, 0)
+    """Return the number of the member *name*, which is there."""
+    number = value[name]
     if type(number) is not int or not 0 <= number <= NUMBER_LIMITS[name]:
         raise _wrong(name, f"must be an integer from 0 to {NUMBER_LIMITS[name]}")
     return number

@@ -181,6 +181,16 @@ class Reach:
         return self._head.startswith(prefix)
 
 
+def text_of(key: bytes) -> str:
+    """Return a key or pattern as text: UTF-8, and a surrogate for each byte that is not, as os.fsdecode() does."""
+    return key.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """Return the key or pattern of a text that :func:`text_of` may have returned. Raises UnicodeEncodeError for other surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def connection_address(connection: int) -> bytes:
     """Return the address of the connection with that number, ``!/conn/<id>/``, the prefix of its keys. Spec: sbus-protocol(7) §5."""
     return b"%b%d/" % (ADDRESS_HEAD, connection)

@@ -132,8 +132,14 @@ def error_packet(code: ErrorCode, words: str) -> bytes:
 
 def parse_error(payload: bytes) -> tuple[ErrorCode | None, str]:
     """Return the code and words of an ``!/bus/error`` payload; the code is None if this version does not know it."""
-    name, _, words = payload.decode("utf-8", "replace").partition(" ")
+    name, _, words = payload.partition(b"\0")[0].decode("utf-8", "replace").partition(" ")
     return (ErrorCode[name], words) if name in ErrorCode.__members__ else (None, f"{name} {words}")
+
+
+def refused_key(payload: bytes) -> bytes | None:
+    """Return the key of the message that an ``!/bus/error`` payload is about, or its beginning; None if it is about no message."""
+    _, nul, key = payload.partition(b"\0")
+    return key if nul else None
 
 
 def is_batch(packet: bytes) -> bool:

@@ -22,7 +22,8 @@ MAX_LOST_PATTERNS = 64
 MAX_LOST_COUNT = 10**15 - 1
 """Largest reported number of lost messages: every JSON reader knows it exactly."""
 
-_HEAD = b"CMSG " + controls.FROM
+VOUCHED_HEAD = b"CMSG " + controls.FROM
+"""The beginning of a packet for which a client vouches."""
 
 _ORIGIN = re.compile(rb"(?!!/cred/)[!#-\[\]-~]+/!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10}")
 
@@ -36,7 +37,7 @@ def vouched_packet(origin: bytes, packet: bytes) -> bytes:
         ProtocolError: EINVAL if *origin* or *packet* is malformed; EMSGSIZE if one of them is too long.
     """
     check_vouched(origin, packet)
-    vouched = b"%b%b\0%b" % (_HEAD, origin, packet)
+    vouched = b"%b%b\0%b" % (VOUCHED_HEAD, origin, packet)
     if len(vouched) > MAX_PACKET_BYTES:
         raise ProtocolError(ErrorCode.EMSGSIZE, f"packet too long: {len(vouched)} bytes, at most {MAX_PACKET_BYTES} are allowed")
     return vouched
@@ -63,9 +64,9 @@ def parse_vouched(packet: bytes) -> tuple[bytes, bytes]:
         ProtocolError: EINVAL if it is malformed; EMSGSIZE if the origin is too long.
     """
     head, nul, inner = packet.partition(b"\0")
-    if not head.startswith(_HEAD):
+    if not head.startswith(VOUCHED_HEAD):
         raise ProtocolError(ErrorCode.EINVAL, "the packet does not begin with CMSG !/from/")
-    origin = head.removeprefix(_HEAD)
+    origin = head.removeprefix(VOUCHED_HEAD)
     check_vouched(origin, inner if nul else None)
     return origin, inner
 

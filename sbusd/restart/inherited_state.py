@@ -42,6 +42,9 @@ class ReexecState:
     """The ends of the connection store."""
     closing: tuple[tuple[Descriptor, int], ...] = ()
     """Sockets that still have to be closed, because that may block, with their inodes: a number may since belong to another socket."""
+    stream_listener: Descriptor | Literal[-1] = -1
+    """The stream socket that listens; -1: the bus has none."""
+    stream_listener_made: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ def unset_reexec_state(environment: MutableMapping[str, str], left: ReexecState)
 
 def _set_inheritable(left: ReexecState, on: bool) -> None:
     """Set whether the descriptors of *left* stay open over execve(2)."""
-    for fd in (left.state, left.listener, *left.lot):
+    streams = (left.stream_listener,) if left.stream_listener >= 0 else ()
+    for fd in (left.state, left.listener, *streams, *left.lot):
         os.set_inheritable(fd, on)
     for fd, _ in left.closing:
         with suppress(OSError):

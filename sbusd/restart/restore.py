@@ -7,6 +7,7 @@ state is written again (:attr:`Restoration.then`): until then a process that is 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from sbusd.dataplane.switch_state import Queue
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.memberships import split_stored, subscription_words
 from sbusd.protocol.packets import control_packet
 from sbusd.protocol.printable import printable
 from sbusd.state.records import ConnectionState, State
@@ -43,18 +45,32 @@ class Restoration:
 def restore(components: BrokerComponents, state: State, fds: Iterable[int], progress: Callable[[], None] = lambda: None) -> Restoration:
     """Restore the connections of *state* whose sockets are among *fds* into a bus without connections. Owns *fds*.
 
+    All connections are adopted first, so that the units of their processes are read in an order that is fair to all users.
+
     *progress* is called for each connection.
     """
     outcome = Restoration()
+    adopted: list[tuple[ConnectionState, Client]] = []
     by_inode = {os.fstat(fd).st_ino: fd for fd in fds}
+    durable_state.restore_totals(components.quotas, state.bus.totals)
     for connection in state.connections.values():
         progress()
         fd = by_inode.pop(connection.inode, None)
-        if fd is None or not _restore_connection(components, connection, fd, outcome):
+        if fd is not None and not state.bus.is_orderly and _is_stream(fd):
+            # The process before may have read or written a part of a frame. No one knows where the next frame begins.
+            hang_up(fd)
+            fd = None
+        client = None if fd is None else _adopt(components, connection, fd)
+        if client is None:
             outcome.gone += 1
+            durable_state.count_gone(components.quotas, connection)
             outcome.then.append(partial(_report_end, components, connection, state.queues.get(connection.number, Queue())))
         else:
-            outcome.restored += 1
+            adopted.append((connection, client))
+    for connection, client in adopted:
+        progress()
+        _restore_connection(components, connection, client, outcome)
+    outcome.restored = len(adopted)
     for fd in by_inode.values():
         # A connection that has ended stays in the store until the next rewrite; it is not lost.
         outcome.gone += not is_hung_up(fd)
@@ -65,22 +81,37 @@ def restore(components: BrokerComponents, state: State, fds: Iterable[int], prog
     components.journal.restore(state.bus.records)
     if state.bus.started is not None:
         components.control_messages.started = min(components.control_messages.started, state.bus.started)
+    if state.bus.is_orderly and state.bus.counted_since is not None:
+        components.control_messages.counted_since = state.bus.counted_since
     if not state.bus.is_orderly:
         outcome.then += [partial(_send_loss_notice, components, client.connection) for client in components.roster]
     return outcome
 
 
-def _restore_connection(components: BrokerComponents, state: ConnectionState, fd: int, outcome: Restoration) -> bool:
-    """Restore one connection, and return whether that was possible; if not, it is closed."""
+def _is_stream(fd: int) -> bool:
+    """Return whether a socket is of type SOCK_STREAM."""
+    with socket.socket(fileno=os.dup(fd)) as connection:
+        return connection.type is socket.SOCK_STREAM
+
+
+def _adopt(components: BrokerComponents, state: ConnectionState, fd: int) -> Client | None:
+    """Take over one connection, and return its client; None if that is not possible, and then the connection is closed."""
     try:
         credentials = credentials_of(fd)
         components.switch.adopt(fd, state.number)
     except (OSError, ValueError) as error:
         components.journal.record(log_messages.CREDENTIALS_UNKNOWN, connection=state.number, reason=str(error))
         hang_up(fd)
-        return False
+        return None
     client = components.roster.add(state.number, credentials, state.since, fd, state.inode)
     durable_state.readmit(components.quotas, state.number, credentials, state.holding)
+    components.locate(client)
+    return client
+
+
+def _restore_connection(components: BrokerComponents, state: ConnectionState, client: Client, outcome: Restoration) -> None:
+    """Restore the settings and subscriptions of one connection, as the current rules allow."""
+    components.await_unit(client)
     components.place(client)
     components.switch.restore(state.number, state.settings, state.progress)
     client.soft = SoftMode(state.settings.soft).name.lower()
@@ -88,26 +119,27 @@ def _restore_connection(components: BrokerComponents, state: ConnectionState, fd
     client.order = Order(state.settings.order).name.lower()
     client.wants_senders = state.settings.sender
     client.wants_batches = state.settings.batch
-    if not components.admits(credentials.uid):
-        outcome.then.append(partial(components.end, client, ErrorCode.EACCES, f"user {credentials.uid} is no longer admitted to this bus"))
-        return True
+    client.name = state.name
+    if not components.admits(client.credentials.uid):
+        words = f"user {client.credentials.uid} is no longer admitted to this bus"
+        outcome.then.append(partial(components.end, client, ErrorCode.EACCES, words))
+        return
     _restore_subscriptions(components, client, state, outcome)
     if state.tap is not None:
         _restore_tap(components, client, state.tap, outcome)
-    return True
 
 
 def _restore_subscriptions(components: BrokerComponents, client: Client, state: ConnectionState, outcome: Restoration) -> None:
     """Restore the subscriptions of a client that the current rules allow."""
     revoked, rule = 0, ""
     for pattern, count in state.patterns.items():
-        verdict = components.access.subscription(pattern, client.credentials, client.connection)
+        verdict = components.access.subscription(split_stored(pattern)[0], client.credentials, client.connection)
         if verdict.is_allowed:
             _restore_pattern(components, client, pattern, count, outcome)
             continue
         revoked += count
         rule = rule or (verdict.rule.name if verdict.rule else "the protocol")
-        words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
+        words = f"{subscription_words(pattern)} has ended: {verdict.reason}"
         outcome.then.append(partial(components.presence.not_restored, client, pattern))
         outcome.then.append(partial(components.refuse, client, ErrorCode.EPERM, words, b"SUB " + pattern))
     if revoked:
@@ -133,7 +165,7 @@ def _restore_pattern(components: BrokerComponents, client: Client, pattern: byte
     """Restore *count* instances of a pattern."""
     number = client.connection
     try:
-        if components.access.names_process(pattern):
+        if components.access.names_process(split_stored(pattern)[0]):
             _bind(components, client, pattern, count)
     except ProcessLookupError:
         # A socket that no process holds needs no error, and its last packets are still read.

@@ -109,6 +109,10 @@ class StateLog(ChangeLog):
         """Log the tap of a client, or its end."""
         self._log_change(client, records.tapped(client.connection, pattern))
 
+    def named(self, client: Client) -> None:
+        """Log the name of a client."""
+        self._log_change(client, records.named(client.connection, client.name))
+
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has work."""
@@ -290,6 +294,8 @@ class Snapshot:
             found.append(records.opened(connection_state(self._switch, client)))
             if client.tap is not None:
                 found.append(records.tapped(client.connection, client.tap))
+            if client.name:
+                found.append(records.named(client.connection, client.name))
         patterns = self._switch.patterns_after(self._connection, self._last, STEP_PATTERNS)
         self._is_whole = len(patterns) < STEP_PATTERNS
         size = 0

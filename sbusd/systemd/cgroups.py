@@ -1,4 +1,4 @@
-"""Facts about a process from its number: its start time and its systemd unit. Source: proc(5), cgroups(7); systemd's "Control Group
+"""Facts about a process: its start time, and its place in the units of systemd. Source: proc(5), cgroups(7); systemd's "Control Group
 APIs and Delegation"."""
 
 from __future__ import annotations
@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _CGROUP_BYTES = 64 << 10
 """Maximum number of bytes that are read of ``/proc/PID/cgroup``: the user that created the control groups chose their names."""
@@ -14,10 +16,74 @@ _CGROUP_BYTES = 64 << 10
 _UNIT = re.compile(r"_?([A-Za-z0-9:_.\\@-]{1,255}\.(?:service|scope|socket|mount|swap))")
 """The directory of a unit. systemd adds a ``_`` before names that could be files of the kernel."""
 
+_SLICE = re.compile(r"_?([A-Za-z0-9:_.\\@-]{1,255}\.slice)")
+
 _USER_MANAGER = re.compile(r"user@[0-9]+\.service")
+
+ROOT_SLICE = "-.slice"
+"""The slice of units whose directory is at the root of the control groups."""
 
 _CLOCK_SLACK_SECONDS = 2.0
 """How much later than its own connection a process may seem to have started, because the system clock was adjusted."""
+
+
+class Placement(NamedTuple):
+    """The place of a process in the units of systemd. Empty texts: it is in none.
+
+    ``unit`` and ``slice`` are set by the system's service manager, which runs as root. ``user_unit`` is a unit of a user's own service
+    manager, ``unit`` is then ``user@<uid>.service``: that user chooses the name.
+    """
+
+    unit: str = ""
+    slice: str = ""
+    user_unit: str = ""
+
+    @property
+    def path(self) -> str:
+        """The unit, and after a ``/`` the unit of the user's own service manager, if it is in one."""
+        return f"{self.unit}/{self.user_unit}" if self.user_unit else self.unit
+
+    def members(self) -> dict[str, object]:
+        """Return the place as members of a JSON object; None for an empty one."""
+        return {"unit": self.unit or None, "slice": self.slice or None, "user_unit": self.user_unit or None}
+
+
+@lru_cache(maxsize=1024)
+def placement_of(text: str) -> Placement | None:
+    """Return the place of a process whose ``/proc/PID/cgroup`` is *text*, or None if it is unknown.
+
+    The system's service manager names the directories down to the first one that is not a slice. That one is the unit. It may be
+    delegated: its processes can then create control groups of any name below it, such as ``nginx.service``.
+
+    Unknown is a process in the root control group, because a system without systemd in control of the hierarchy has all processes there;
+    one outside of the control groups that this process sees; and one whose control group was removed.
+    """
+    paths = [line[3:] for line in _lines(text) if line.startswith("0::")]
+    if len(paths) != 1 or paths[0] == "/" or not paths[0].startswith("/") or paths[0].endswith(" (deleted)"):
+        return None
+    folders = paths[0][1:].split("/")
+    if ".." in folders:
+        return None
+    slices: list[str] = []
+    for depth, folder in enumerate(folders):
+        if (match := _SLICE.fullmatch(folder)) is not None:
+            slices.append(match[1])
+            continue
+        if (match := _UNIT.fullmatch(folder)) is None:
+            break
+        user_unit = _first_unit(folders[depth + 1 :]) if _USER_MANAGER.fullmatch(match[1]) else ""
+        return Placement(match[1], slices[-1] if slices else ROOT_SLICE, user_unit)
+    return Placement("", slices[-1] if slices else "")
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of ``/proc/PID/cgroup``. str.splitlines() splits at characters too that names of control groups can contain."""
+    return text.split("\n")
+
+
+def _first_unit(folders: list[str]) -> str:
+    """Return the first unit among *folders*, or an empty text."""
+    return next((match[1] for folder in folders if (match := _UNIT.fullmatch(folder))), "")
 
 
 def start_ticks(pid: int | None) -> int | None:
@@ -72,11 +138,11 @@ def unit_of_cgroups(text: str) -> str | None:
     Only the outermost unit is set by the system. The unit itself can create control groups with any name below it, so these count only
     below a user's service manager, and with its name in front: ``user@1000.service/app.service``. No user can imitate a system unit.
     """
-    paths = {}
-    for line in text.splitlines():
+    paths: dict[str, str] = {}
+    for line in _lines(text):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        paths[controllers] = path
+        paths.setdefault(controllers, path)
     path = paths.get("", "")
     names = [
         match[1]

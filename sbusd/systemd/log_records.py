@@ -89,6 +89,8 @@ class Record:
     """Traceback of an internal error. It goes to the journal only."""
     priority: int | None = None
     """Replaces the priority of the message."""
+    unit: str | None = None
+    """The unit of the client's process, if it is known and in one."""
 
     @property
     def text(self) -> str:
@@ -112,6 +114,7 @@ def journal_fields(record: Record, identifier: str) -> dict[str, bytes]:
         "SBUS_EVENT": record.message.name,
         "SBUS_PEER_UID": record.uid,
         "SBUS_PEER_PID": record.pid,
+        "SBUS_PEER_UNIT": record.unit or None,
         "SBUS_CONNECTION": record.connection,
         "SBUS_KEY": record.key,
         "SBUS_TRACEBACK": record.trace or None,

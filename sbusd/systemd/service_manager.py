@@ -76,12 +76,14 @@ class ServiceManager:
         return self._socket is not None
 
     def ready(self, status: str) -> None:
-        """Notify that the service is ready, with *status* for people. Waits until it is taken.
+        """Notify that the service is ready, and the watchdog, with *status* for people. Waits until it is taken.
+
+        A restart in place ends with this too, and begins the interval of the watchdog again in this process, but not in systemd.
 
         Raises:
             ServiceManagerError: the notification cannot be sent.
         """
-        self._send(f"READY=1\nSTATUS={printable(status)}")
+        self._send(f"READY=1\nWATCHDOG=1\nSTATUS={printable(status)}")
 
     def reloading(self) -> None:
         """Notify that a reload began; :meth:`reloaded` must follow. Never raises."""
@@ -112,6 +114,10 @@ class ServiceManager:
         except OSError:
             return False
         return True
+
+    def alive(self, status: str = "") -> None:
+        """Notify the watchdog, with *status* for people unless it is empty. Waits and never raises, as :meth:`notify`."""
+        self.notify(f"WATCHDOG=1\nSTATUS={printable(status)}" if status else "WATCHDOG=1")
 
     def notify(self, state: str) -> None:
         """Send *state*, and wait until it is taken. Never raises: a service does not end because of a lost notification."""

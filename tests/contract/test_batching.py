@@ -96,7 +96,7 @@ def test_refusals_that_come_together_go_together(make_harness: MakeHarness) -> N
     want(harness, client)
     send_all(harness, client, [message(b"!/no"), message(b"k" * 5_000), message(b"!/no")])
     (received,) = harness.receive(client)
-    assert [packet[17:] for packet in parse_batch(received)] == [b"RESERVED", b"KEY_TOO_LONG", b"RESERVED"]
+    assert [packet[17:] for packet in parse_batch(received)] == [*[b"RESERVED\0!/no", b"KEY_TOO_LONG\0" + b"k" * 1_024, b"RESERVED\0!/no"]]
 
 
 def test_senders_and_taps_come_in_batches_with_their_heads(harness: SwitchHarness) -> None:
@@ -186,7 +186,7 @@ def test_a_batch_is_routed_as_its_packets_would_be(harness: SwitchHarness) -> No
     harness.send(sender, join_batch(packets))
     harness.run()
     assert harness.receive(reader) == [packets[0], packets[2]]
-    assert harness.receive(sender) == [packets[3], packets[4], b"CMSG !/bus/error\0RESERVED"]
+    assert harness.receive(sender) == [packets[3], packets[4], b"CMSG !/bus/error\0RESERVED\0!/no"]
     counters = harness.switch.connection_counters(sender)
     assert (counters.received_packets, counters.refused_packets) == (6, 1)
     assert counters.received_bytes == sum(map(len, packets))
@@ -296,6 +296,23 @@ def test_a_batch_is_handled_whole_though_its_sender_shuts_down_sending(harness: 
     harness.run()
     assert harness.drain(sender) == packets
     assert harness.switch.connections() == [sender]
+
+
+@pytest.mark.parametrize("is_asking", [False, True])
+def test_a_batch_is_delivered_whole_though_its_sender_shuts_down_sending_and_then_closes(harness: SwitchHarness, is_asking: bool) -> None:
+    """The bus finds that the sender has closed when it sends something to it, while the rest of the batch is not handled yet."""
+    reader, sender = harness.connect(b"a"), harness.connect(b"a")
+    packets = numbered(0, 5 * TURN_PACKETS)
+    request = [b"CMSG ping\0x"] * is_asking
+    harness.send(sender, join_batch([*packets[: 3 * TURN_PACKETS], *request, *packets[3 * TURN_PACKETS :]]))
+    harness.clients[sender].shutdown(socket.SHUT_WR)
+    harness.switch.turn(0)
+    assert 0 < len(received := harness.receive(reader)) < 3 * TURN_PACKETS
+    harness.hang_up(sender)
+    harness.run()
+    assert received + harness.drain(reader) == packets
+    assert [report[:3] for report in harness.events if report[0] == "ended"] == [("ended", sender, End.HANGUP)]
+    harness.check_balance()
 
 
 def test_packets_after_one_that_ends_the_connection_are_not_handled(harness: SwitchHarness) -> None:

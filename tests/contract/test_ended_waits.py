@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
 import pytest
 
@@ -47,6 +48,28 @@ def test_a_publisher_that_ends_while_it_waits_and_whose_patterns_are_erased_late
     assert len(harness.drain(reader)) > 0
     harness.run()
     assert harness.switch.progress(reader).blocks == ()
+    harness.check_balance()
+    harness.close()
+
+
+def test_a_publisher_that_closes_while_it_waits_for_itself_has_its_packets_delivered() -> None:
+    """It had shut down its sending side before. When its queue found it gone, the bus forgot what it had read and not handled yet."""
+    # The packets and the end after them are read in one turn, however slow this machine is.
+    harness = SwitchHarness(dataclasses.replace(LIMITS, turn_time=10.0))
+    reader, publisher = harness.connect(b"a"), paced(harness, READER)
+    harness.switch.set_party(reader, READER)
+    harness.switch.subscribe(publisher, b"a")
+    packets = [b"MSG a\0%d " % number + bytes(8_000) for number in range(40)]
+    assert harness.send(publisher, join_batch(packets))
+    harness.clients[publisher].shutdown(socket.SHUT_WR)
+    harness.run()
+    received = harness.drain(reader)
+    assert harness.switch.progress(publisher).blocks == (publisher,)
+    assert 0 < len(received) < len(packets)
+    harness.hang_up(publisher)
+    harness.run()
+    assert received + harness.drain(reader) == packets
+    assert publisher not in harness.switch.connections()
     harness.check_balance()
     harness.close()
 

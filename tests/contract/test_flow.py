@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, SoftMode
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import SwitchHarness, refused
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, low_water=50, block_timeout=0.05)
 PATIENT = dataclasses.replace(LIMITS, block_timeout=600.0, progress_timeout=600.0)
@@ -313,6 +313,7 @@ def test_the_first_publish_rule_about_key_and_sender_decides(harness: SwitchHarn
     keys = [packet[4:].partition(b"\0")[0] for packet in harness.receive(reader)]
     assert keys == [b"lab/x", b"lab/open", b"other", b"lab/open", b"other"]
     assert ("refused", bound, Refusal.POLICY, b"lab/x", 1) in harness.events
+    assert harness.receive(bound) == [refused(Refusal.POLICY, b"lab/x")]
     harness.switch.set_publish_rules(())
     harness.send(bound, b"MSG lab/x\x000 x")
     harness.run()

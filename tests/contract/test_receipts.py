@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import PublishRule, Refusal
+from sbusd.dataplane.contract import MAX_LISTED_RECIPIENTS, PublishRule, Refusal
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch
-from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
+from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import message
 
 
@@ -43,6 +43,42 @@ def test_a_receipt_for_undeliverable_messages_is_omitted_if_there_is_a_recipient
     assert publish(harness, sender, demand, message(b"b", b"3"), message(b"b", b"4")) == [receipt(b"t", 0)]
 
 
+def listed(token: bytes, *recipients: int) -> bytes:
+    """Return a receipt that lists recipients."""
+    return receipt(token, len(recipients)) + (b"\0" + b",".join(b"%d" % each for each in recipients) if recipients else b"")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_receipt_lists_the_recipients_of_its_message(harness: SwitchHarness, count: int) -> None:
+    recipients = [harness.connect(b"a", b"*", b"a") for _ in range(count)]
+    harness.connect(b"b")
+    sender = harness.connect()
+    sent = [message(b"b", b"0"), b"CMSG receipt/recipients\0t", message(b"a", b"1"), message(b"b", b"2")]
+    assert publish(harness, sender, *sent) == [listed(b"t", *recipients)]
+
+
+def test_a_receipt_lists_the_sender_if_it_gets_its_own_message(harness: SwitchHarness) -> None:
+    sender, other = harness.connect(b"a"), harness.connect(b"a")
+    sent = [b"CMSG receipt/recipients\0x", message(b"a", b"1"), b"CMSG echo/off", b"CMSG receipt/recipients\0y", message(b"a", b"2")]
+    assert publish(harness, sender, *sent) == [sent[1], listed(b"x", sender, other), listed(b"y", other)]
+
+
+@pytest.mark.parametrize("count", [MAX_LISTED_RECIPIENTS, MAX_LISTED_RECIPIENTS + 1])
+def test_a_receipt_lists_all_recipients_or_none(harness: SwitchHarness, count: int) -> None:
+    recipients = [harness.connect(b"a") for _ in range(count)]
+    answer = publish(harness, harness.connect(), b"CMSG receipt/recipients\0t", message(b"a", b"1"))
+    assert answer == [listed(b"t", *recipients) if count == MAX_LISTED_RECIPIENTS else receipt(b"t", count)]
+
+
+def test_the_receipt_of_a_refused_message_lists_nobody(harness: SwitchHarness) -> None:
+    harness.connect(b"b")
+    sender = harness.connect()
+    harness.switch.set_party(sender, 7, rules=1)
+    harness.switch.set_publish_rules((PublishRule(b"a", False),))
+    sent = [message(b"b", b"0"), b"CMSG receipt/recipients\0t", message(b"a", b"1")]
+    assert publish(harness, sender, *sent) == [b"CMSG !/bus/error\0POLICY\0a", receipt(b"t", 0)]
+
+
 def test_a_receipt_is_sent_between_earlier_and_later_packets(harness: SwitchHarness) -> None:
     sender = harness.connect(b"")
     sent = [message(b"a", b"1"), b"CMSG receipt/always\0x", message(b"a", b"2"), message(b"a", b"3"), b"CMSG pong\0"]
@@ -74,19 +110,19 @@ def test_each_message_has_a_receipt_of_its_own(harness: SwitchHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("packet", "refusal"),
+    ("key", "refusal"),
     [
-        (message(b"!/bus/x", b""), b"RESERVED"),
-        (message(b"!/event/connect/1", b""), b"RESERVED"),
-        (message(b"k" * 4_097, b""), b"KEY_TOO_LONG"),
-        (message(b"closed", b""), b"POLICY"),
+        (b"!/bus/x", Refusal.RESERVED),
+        (b"!/event/connect/1", Refusal.RESERVED),
+        (b"k" * 4_097, Refusal.KEY_TOO_LONG),
+        (b"closed", Refusal.POLICY),
     ],
 )
-def test_refused_message_has_its_error_and_then_no_recipients(harness: SwitchHarness, packet: bytes, refusal: bytes) -> None:
+def test_refused_message_has_its_error_and_then_no_recipients(harness: SwitchHarness, key: bytes, refusal: Refusal) -> None:
     sender = harness.connect(b"*")
     harness.switch.set_party(sender, 7, rules=1)
     harness.switch.set_publish_rules((PublishRule(b"closed", False),))
-    error = b"CMSG !/bus/error\0" + refusal
+    packet, error = message(key, b""), refused(refusal, key)
     assert publish(harness, sender, b"CMSG receipt/always\0t", packet) == [error, receipt(b"t", 0)]
     assert publish(harness, sender, b"CMSG receipt/undeliverable\0t", packet, message(b"a", b"")) == [
         *[error, receipt(b"t", 0)],
@@ -96,9 +132,9 @@ def test_refused_message_has_its_error_and_then_no_recipients(harness: SwitchHar
 
 def test_message_that_was_cut_has_its_receipt_and_another_packet_that_was_cut_does_not_use_it_up(harness: SwitchHarness) -> None:
     sender = harness.connect()
-    error = REFUSALS[Refusal.TRUNCATED]
-    assert publish(harness, sender, b"CMSG receipt/always\0t", b"SUB " + b"x" * MAX_PACKET_BYTES) == [error]
-    assert publish(harness, sender, b"MSG a\0" + b"x" * MAX_PACKET_BYTES) == [error, receipt(b"t", 0)]
+    subscription = b"SUB " + b"x" * MAX_PACKET_BYTES
+    assert publish(harness, sender, b"CMSG receipt/always\0t", subscription) == [REFUSALS[Refusal.TRUNCATED]]
+    assert publish(harness, sender, b"MSG a\0" + b"x" * MAX_PACKET_BYTES) == [refused(Refusal.TRUNCATED, b"a"), receipt(b"t", 0)]
 
 
 def test_waiting_recipients_count_and_those_that_lose_it_do_not(make_harness: MakeHarness) -> None:
@@ -157,7 +193,7 @@ SECRET = b"!/cred//7//x"
 WITHHELD = b"CMSG !/bus/receipt\0t\0-"
 
 
-@pytest.mark.parametrize("demand", [b"always", b"undeliverable"])
+@pytest.mark.parametrize("demand", [b"always", b"recipients", b"undeliverable"])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_stranger_does_not_learn_whether_a_secret_key_has_recipients(harness: SwitchHarness, demand: bytes, count: int) -> None:
     recipients = [harness.connect(SECRET) for _ in range(count)]
@@ -221,8 +257,8 @@ def test_a_rejected_message_to_a_private_key_does_not_reveal_subscribers(harness
     harness.unprivileged.add(stranger)
     harness.switch.set_party(stranger, 7, rules=1)
     harness.switch.set_publish_rules((PublishRule(SECRET, False),))
-    for key, refusal in ((SECRET, b"POLICY"), (b"!/cred//7", b"RESERVED")):
-        error = b"CMSG !/bus/error\0" + refusal
+    for key, refusal in ((SECRET, Refusal.POLICY), (b"!/cred//7", Refusal.RESERVED)):
+        error = refused(refusal, key)
         assert publish(harness, stranger, b"CMSG receipt/always\0t", message(key)) == [error, receipt(b"t", 0)]
 
 

@@ -13,7 +13,7 @@ from sbusd.dataplane.counters import ConnectionCounters
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support import skips
-from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
+from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import message
 
 EPROTO = b"CMSG !/bus/error\0EPROTO"
@@ -259,8 +259,8 @@ def test_a_reserved_key_is_refused_in_its_place(harness: SwitchHarness) -> None:
     for packet in (message(b"a", b"1"), message(b"!/bus/error", b"forged"), message(b"!/cred/0"), message(b"a", b"2")):
         harness.send(client, packet)
     harness.run()
-    refused = REFUSALS[Refusal.RESERVED]
-    assert harness.receive(client) == [message(b"a", b"1"), refused, refused, message(b"a", b"2")]
+    errors = [refused(Refusal.RESERVED, key) for key in (b"!/bus/error", b"!/cred/0")]
+    assert harness.receive(client) == [message(b"a", b"1"), *errors, message(b"a", b"2")]
     assert ("refused", client, Refusal.RESERVED, b"!/bus/error", 2) in harness.events
     assert harness.switch.connection_counters(client).refused_packets == 2
 
@@ -271,7 +271,7 @@ def test_a_key_of_the_longest_length_is_taken_and_a_longer_one_refused(make_harn
     harness.send(client, message(b"k" * 16))
     harness.send(client, message(b"k" * 17))
     harness.run()
-    assert harness.receive(client) == [message(b"k" * 16), REFUSALS[Refusal.KEY_TOO_LONG]]
+    assert harness.receive(client) == [message(b"k" * 16), refused(Refusal.KEY_TOO_LONG, b"k" * 17)]
     assert ("refused", client, Refusal.KEY_TOO_LONG, b"k" * 17, 1) in harness.events
 
 
@@ -286,7 +286,7 @@ def test_a_packet_of_the_largest_size_is_taken_and_a_larger_one_refused(harness:
         assert harness.send(client, packet)
         harness.run()
     assert harness.drain(listener) == [largest, message(b"a", b"next")]
-    assert harness.receive(client) == [REFUSALS[Refusal.TRUNCATED]] * 2
+    assert harness.receive(client) == [refused(Refusal.TRUNCATED, b"a"), REFUSALS[Refusal.TRUNCATED]]
     assert [event[2] for event in harness.events if event[0] == "refused"] == [Refusal.TRUNCATED] * 2
 
 
@@ -363,7 +363,7 @@ def test_counters_of_a_connection_match_its_packets(harness: SwitchHarness) -> N
         harness.send(client, packet)
     harness.run()
     sent = [b"SUB a", *packets]
-    reported = [packets[0], REFUSALS[Refusal.RESERVED]]
+    reported = [packets[0], refused(Refusal.RESERVED, b"!/no")]
     assert harness.switch.connection_counters(client) == ConnectionCounters(
         received_packets=4,
         received_bytes=sum(map(len, sent)),

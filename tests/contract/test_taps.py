@@ -287,3 +287,23 @@ def test_records_caused_by_a_user_have_the_queue_limit_of_its_messages(make_harn
     assert sum(b"%d" % victim in packet for packet in received) == 10
     lost = sum(int(packet.partition(b"\0")[2]) for packet in received if packet.startswith(b"CMSG !/bus/lost"))
     assert lost + sum(b"%d" % hostile in packet for packet in received) == 500
+
+
+def test_members_that_were_not_chosen_are_named_as_missed(harness: SwitchHarness) -> None:
+    """So the recipients of a message follow from the subscriptions, as the record needs it."""
+    listener, subscriber, sender = tapper(harness), harness.connect(b"jobs/"), harness.connect()
+    members = [harness.connect() for _ in range(4)]
+    for each in members:
+        harness.switch.subscribe(each, b"jobs/\0workers")
+    harness.switch.subscribe(subscriber, b"jobs/\0workers")
+    harness.switch.subscribe(members[0], b"jobs/*\0others")
+    chosen = []
+    for number in range(5):
+        harness.send(sender, b"MSG jobs/a\0%d" % number)
+        harness.run()
+        got = [each for each in members if harness.receive(each)]
+        harness.receive(subscriber)
+        ((facts, _),) = tap_records(harness.receive(listener))
+        chosen.append(got)
+        assert facts == line(sender, 3, missed=[each for each in members if each not in got])
+    assert len({tuple(each) for each in chosen}) > 2, "different members get them, one of them also as the only member of the other group"

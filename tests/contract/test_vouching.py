@@ -18,7 +18,7 @@ from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import parse_vouched, vouched_packet
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
-from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
+from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import error_code, message
 
 SERVICE, ALICE, BOB = 990, 1_000, 1_001
@@ -169,7 +169,7 @@ def test_receipts_are_those_of_the_message(harness: SwitchHarness) -> None:
     sender = voucher(harness)
     too_long = b"CMSG !/from/" + ORIGIN + b"\0" + message(b"a", bytes(MAX_PACKET_BYTES))
     expected = [b"1", b"0", b"0"]
-    refusals = [[], [REFUSALS[Refusal.RESERVED]], [REFUSALS[Refusal.TRUNCATED]]]
+    refusals = [[], [refused(Refusal.RESERVED, b"!/bus/x")], [REFUSALS[Refusal.TRUNCATED]]]
     for packet, recipients, before in zip(
         (vouched_packet(ORIGIN, message(b"a")), vouched_packet(ORIGIN, message(b"!/bus/x")), too_long), expected, refusals, strict=True
     ):
@@ -186,8 +186,13 @@ def test_rules_about_the_client_apply(harness: SwitchHarness) -> None:
     send(harness, sender, *(vouched_packet(ORIGIN, message(key)) for key in keys))
     assert harness.receive(listener) == [message(b"host/x"), message(b"!/cred//1//x")]
     assert harness.receive(address) == [message(b"!/conn/3/host/x")]
-    refused = [Refusal.POLICY, Refusal.RESERVED, Refusal.POLICY, Refusal.RESERVED, Refusal.KEY_TOO_LONG]
-    assert harness.receive(sender) == [REFUSALS[refusal] for refusal in refused]
+    assert harness.receive(sender) == [
+        refused(Refusal.POLICY, b"lab/x"),
+        refused(Refusal.RESERVED, b"!/cred/1"),
+        refused(Refusal.POLICY, b"!/conn/3/lab/x"),
+        refused(Refusal.RESERVED, b"!/event/connect/1"),
+        refused(Refusal.KEY_TOO_LONG, b"k" * 5_000),
+    ]
     first = [report for report in harness.events if report[0] == "refused"]
     assert {report[3] for report in first} == {b"lab/x", b"!/cred/1", b"k" * 5_000}
 

@@ -278,6 +278,7 @@ def test_trace_reports_the_effect_of_a_full_queue_on_the_caller(bus: InProcessBu
     reader = bus.client(uid=uid)
     reader.subscribe(b"a")
     reader.control(b"blocking/hard/" + mode)
+    reader.barrier()
     asker = bus.client(uid=ALICE if uid == ALICE else 0)
     recipient = only(asker.ask_json(controls.TRACE, b"a"), "recipients")
     assert recipient["when_full"] == expected

@@ -1,6 +1,7 @@
 """Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and says nothing unheard of.
 
-Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys, 32 the clients may vouch), then steps: a
+Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys, 32 the clients may vouch, 64 they may
+send direct messages), then steps: a
 byte that says what to do (bits 1 and 2: which client; 4 then a turn; 8 then it reads; 16 the packet with 60,000 bytes behind it;
 32 the packet twenty times; 64 it hangs up instead), a byte for the packet's length, and the packet.
 """
@@ -20,6 +21,7 @@ from sbusd.broker.log_messages import INTERNAL_ERROR
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.dataplane.switch import Switch
+from sbusd.protocol.direct_messages import parse_direct
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import Publish, parse_packet
 from sbusd.protocol.vouching import parse_vouched
@@ -87,8 +89,8 @@ class _Bus:
             DaemonSettings(limits=LIMITS[choices >> 1 & 1], credential_prefix="!/cred/1/1/1"),
         )[(choices >> 3 & 3) % 3]
         uid = os.geteuid()
-        if choices & 32:
-            settings = replace(settings, rights=RightsSettings(vouch=Subjects(users=(uid,))))
+        vouch, deliver = (Subjects(users=(uid,)) if choices & bit else Subjects() for bit in (32, 64))
+        settings = replace(settings, rights=RightsSettings(vouch=vouch, deliver=deliver))
         ownership = BusOwnership(uid, None, frozenset() if choices & 4 else frozenset({uid}))
         self.keyspace = settings.keyspace
         self.broker = Broker(settings, ownership, journal, Switch)
@@ -127,8 +129,12 @@ class _Bus:
         """Send a packet, as often as the socket takes it."""
         if packet.startswith(b"MSG ") and b"\0" in packet:
             self.sent.add(packet)
+        inner = packet
         with contextlib.suppress(ProtocolError):
-            self.sent.add(parse_vouched(packet)[1])
+            inner = parse_direct(packet)[1]
+            self.sent.add(inner)
+        with contextlib.suppress(ProtocolError):
+            self.sent.add(parse_vouched(inner)[1])
         try:
             for _ in range(times):
                 client.send(packet)

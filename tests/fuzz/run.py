@@ -17,7 +17,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).resolve().parent / "corpus"
 FOUND = ROOT / "build" / "fuzz"
-TARGETS = ("addresses", "batches", "configuration", "control", "frames", "keys", "packets", "streams", "vouching")
+TARGETS = (
+    "addresses",
+    "batches",
+    "configuration",
+    "control",
+    "direct_messages",
+    "frames",
+    "keys",
+    "packets",
+    "stream_sockets",
+    "streams",
+    "vouching",
+)
 
 HANG_SECONDS = 60
 """An input that takes longer is a finding: the slowest takes milliseconds."""

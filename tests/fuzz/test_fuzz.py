@@ -20,9 +20,11 @@ RUNS = {
     "batches": 3_000,
     "configuration": 10_000,
     "control": 2_000,
+    "direct_messages": 3_000,
     "frames": 3_000,
     "keys": 3_000,
     "packets": 100_000,
+    "stream_sockets": 3_000,
     "streams": 30_000,
     "vouching": 3_000,
 }

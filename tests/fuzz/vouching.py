@@ -114,8 +114,8 @@ def _named(packet: bytes, sender: int) -> Vouched:
     peer = parse_sender(head.removeprefix(b"CMSG "))
     assert (peer.uid, peer.connection) == (-1, sender)
     assert peer.voucher is not None
-    assert peer.voucher.key == CRED
-    return peer.origin, inner
+    assert peer.voucher.key_bytes == CRED
+    return peer.origin_bytes, inner
 
 
 def _tapped(packet: bytes) -> Vouched:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sbusd.dataplane.contract import End, Sight
+from sbusd.dataplane.contract import MAX_LISTED_RECIPIENTS, End, Sight
 from sbusd.dataplane.counters import ConnectionCounters
+from tests.oracle.entries import Entry, Packet
 from tests.oracle.fairness import SECOND
 from tests.oracle.link import Link, Received
-from tests.oracle.queues import ClientQueue, Entry, Packet
+from tests.oracle.queues import ClientQueue
 from tests.oracle.turns import Clock
 
 READ_PACKETS = 64
@@ -69,8 +70,8 @@ class Connection:
     out: ClientQueue
     patterns: Counter[bytes] = field(default_factory=Counter)
     echo: bool = True
-    receipt: tuple[bytes, bool] | None = None
-    """The token of the receipt for its next message, and whether it is always sent."""
+    receipt: tuple[bytes, bool, bool] | None = None
+    """The token of the receipt for its next message, whether it is always sent, and whether it lists the recipients."""
     cred: bytes = b""
     wants_senders: bool = False
     tap: bytes | None = None
@@ -78,11 +79,14 @@ class Connection:
     rules: int = 0
     sight: Sight = Sight.OWN
     may_vouch: bool = False
+    may_deliver: bool = False
     is_paced: bool = False
     """Its messages wait for slow recipients."""
 
-    share: list[Packet] = field(default_factory=list)
-    """Packets of the batch at hand that are for it."""
+    share: list[tuple[Packet, bytes]] = field(default_factory=list)
+    """Packets of the batch at hand that are for it, each with the name of the group of which it gets it as a member."""
+    measured: int | None = None
+    """What it had not read when it was measured, and what it got since then as a member of groups."""
     tapped: list[Packet] = field(default_factory=list)
     """Packets of the batch at hand that its tap matches."""
 
@@ -94,6 +98,8 @@ class Connection:
     is_reading: bool = True
     """Its sending side is open."""
     is_at_end: bool = False
+    is_served: bool = False
+    """A batch of its packets is being handled."""
     end: End | None = None
 
     blockers: int = 0
@@ -131,13 +137,38 @@ class Connection:
         reads = self.is_reading and not self.blockers
         self.link.watch(reads=reads, writes=bool(self.out.room.packets), hang_up=self.is_watched)
 
-    def take_share(self, prefix_of: Callable[[Packet], Packet], payer: int | None) -> list[Entry]:
-        """Return the packets of the batch at hand, as they are offered to it."""
+    def load(self) -> int:
+        """Return how many bytes it has not read: measured once for each delivery."""
+        if self.measured is None:
+            self.measured = self.out.room.bytes + self.link.unread()
+        return self.measured
+
+    def take_share(self, prefix_of: Callable[[Packet], Packet], payer: int | None) -> list[tuple[bytes, list[Entry]]]:
+        """Return the packets of the batch at hand, as they are offered to it: in runs, each with its group."""
         share, self.share = self.share, []
-        return [Entry(packet, prefix_of(packet) if self.wants_senders and not packet.is_note else None, payer) for packet in share]
+        runs: list[tuple[bytes, list[Entry]]] = []
+        heads: dict[Packet | None, Packet] = {}
+        for packet, group in share:
+            prefix = prefix_of(packet) if self.wants_senders and not packet.is_note else None
+            if not runs or runs[-1][0] != group:
+                runs.append((group, []))
+                heads = {}
+            if group:
+                # Packets that are offered at once share a head if they share the one that names the sender.
+                prefix = heads.setdefault(prefix, Packet(b"CMSG !/group/%b\0%b" % (group, prefix.data if prefix else b"")))
+            runs[-1][1].append(Entry(packet, prefix, payer))
+        return runs
 
     def counters(self) -> ConnectionCounters:
         """Return the counters of the contract."""
         out = self.out
         delivered = (out.delivered_packets, out.delivered_bytes, out.room.packets, out.room.bytes, out.lost_packets)
         return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets, out.replaced_packets)
+
+
+def receipt_packet(token: bytes, recipients: int | None, listed: list[int]) -> bytes:
+    """Return a receipt with the number of recipients, None if that is withheld, and the *listed* ones."""
+    packet = b"CMSG !/bus/receipt\0%b\0%b" % (token, b"-" if recipients is None else b"%d" % recipients)
+    if recipients is None or not 0 < len(listed) <= MAX_LISTED_RECIPIENTS:
+        return packet
+    return packet + b"\0" + b",".join(b"%d" % number for number in listed)

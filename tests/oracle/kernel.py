@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import select
 import socket
+import termios
 from dataclasses import dataclass
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import Sink
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
 from tests.oracle.link import Outcome, Ready, Received, Stream
 from tests.oracle.model import Model
 
@@ -33,6 +35,10 @@ class SocketLink:
     epoll: select.epoll
     interest: int = _READABLE
     is_watched: bool = True
+    is_stream: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_stream = self.socket.type == socket.SOCK_STREAM
 
     def register(self, epoll: select.epoll) -> None:
         """Be watched by *epoll*."""
@@ -49,8 +55,27 @@ class SocketLink:
             return Outcome.TOO_LONG if error.errno == errno.EMSGSIZE else Outcome.GONE
         return Outcome.TAKEN
 
+    def offer_bytes(self, data: bytes) -> int | None:
+        """Send as much of *data* as the socket takes."""
+        try:
+            return self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            return 0 if error.errno in _NO_ROOM else None
+
     def read(self) -> Received | Stream:
         """Receive one packet."""
+        return self._read_frame() if self.is_stream else self._read_packet()
+
+    def _read_frame(self) -> Received | Stream:
+        """Receive the packet of one frame, which the client has sent with one call."""
+        try:
+            length = self.socket.recv(LENGTH_BYTES, socket.MSG_DONTWAIT)
+        except (BlockingIOError, ConnectionResetError):
+            return Stream.EMPTY
+        return Received(self.socket.recv(int.from_bytes(length, "little"), socket.MSG_DONTWAIT)) if length else self._end()
+
+    def _read_packet(self) -> Received | Stream:
+        """Receive one packet of a socket that has packets."""
         try:
             data, _, flags, _ = self.socket.recvmsg(MAX_PACKET_BYTES, 0, socket.MSG_DONTWAIT)
         except (BlockingIOError, ConnectionResetError):
@@ -77,6 +102,10 @@ class SocketLink:
         elif hang_up and interest != self.interest:
             self.epoll.modify(self.socket, interest)
         self.interest, self.is_watched = interest, hang_up
+
+    def unread(self) -> int:
+        """Return what the kernel counts as not read by the client."""
+        return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), "little")
 
     def close(self) -> None:
         """Close the socket. The client can still read what it was sent: what it has sent itself is read away first."""
@@ -117,6 +146,7 @@ class SocketModel(Model):
 
     def renew(self) -> None:
         """Watch all sockets from scratch, in the order of their numbers, as a switch does that takes them over in a restart."""
+        self.groups.served.clear()
         self._epoll.close()
         self._epoll = select.epoll()
         links = [self._links[number] for number in self.connections()]

@@ -47,14 +47,23 @@ class Ready(NamedTuple):
 class Link(Protocol):
     """One client."""
 
+    is_stream: bool
+    """Its socket is a stream: packets are frames there."""
+
     def offer(self, packet: bytes) -> Outcome:
         """Give the client one packet, if it has room."""
+
+    def offer_bytes(self, data: bytes) -> int | None:
+        """Give a client whose socket is a stream as much of *data* as it has room for, and return how much; None: it has closed."""
 
     def read(self) -> Received | Stream:
         """Return the next packet of the client, or why there is none."""
 
     def watch(self, *, reads: bool, writes: bool, hang_up: bool) -> None:
         """Set what the connection is reported ready for."""
+
+    def unread(self) -> int:
+        """Return how many bytes of memory the packets take that the client has not read."""
 
     def close(self) -> None:
         """End the connection."""

@@ -5,26 +5,26 @@ It is written from sbus-protocol(7) and sbusd/dataplane/contract.py, to be read:
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
+from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters
 from sbusd.dataplane.switch_state import ConnectionSettings
-from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES
-from sbusd.protocol.vouching import parse_vouched
-from tests.oracle.connection import Connection
+from tests.oracle.connection import Connection, receipt_packet
+from tests.oracle.entries import Entry, Packet
 from tests.oracle.fairness import Schedule
 from tests.oracle.flow import FlowControl, nanoseconds
+from tests.oracle.frames import FrameQueue
+from tests.oracle.groups import Groups
 from tests.oracle.link import Link, Ready, Received
-from tests.oracle.pools import Account, Pool
-from tests.oracle.queues import ClientQueue, Entry, Packet
-from tests.oracle.reading import next_batch
-from tests.oracle.routing import Router, can_match, sender_prefixes, tap_prefix
+from tests.oracle.pools import Account, Payer, Pool
+from tests.oracle.queues import ClientQueue
+from tests.oracle.reading import next_batch, unwrapped
+from tests.oracle.routing import Router, can_match, patterns_of, sender_prefixes, tap_prefix
 from tests.oracle.turns import Candidate, Clock, Turns
 
 PACED_BYTES = 32_768
@@ -42,13 +42,14 @@ class Model:
         self._connections: dict[int, Connection] = {}
         self._accounts: dict[int, Account] = {}
         self._ending: list[Connection] = []
+        self._abandoned: list[ClientQueue] = []
+        self.groups = Groups(keyspace, self._connections)
         self._count: Counter[str] = Counter()
         self._router = Router(keyspace, limits, self._connections)
         self._flow = FlowControl(limits, self.clock, self._connections, self._count)
         self._turn_time = nanoseconds(limits.turn_time)
         self._schedule = Schedule(turn_time=self._turn_time, batch_packets=limits.batch_packets)
         self._turns = Turns(self._schedule, self.clock, self._turn_time)
-        self._reply_packets: dict[Refusal, Packet] = {}
         self._undelivered = 0
         """Bytes routed since the last delivery."""
         self._is_vouching = False
@@ -58,8 +59,8 @@ class Model:
 
     def connect(self, number: int, link: Link) -> None:
         """Add a connection. The sink is not told."""
-        room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
-        out = ClientQueue(number, link, self._count, room, self._limits.queued_memory)
+        room, kind = Pool(self._limits.queue_packets, self._limits.queue_bytes), FrameQueue if link.is_stream else ClientQueue
+        out = kind(number, link, self._count, room, self._limits.queued_memory, self._abandoned)
         self._connections[number] = Connection(number, link, out)
         self._schedule.connect(number)
 
@@ -84,11 +85,11 @@ class Model:
             count, connection.out.noticed_losses = connection.out.noticed_losses, 0
             if count:
                 self._sink.lost(connection.number, count)
-        queues = [connection.out for connection in self._connections.values()]
         while self._ending:
             self._close(self._ending.pop(0))
-        for out in queues:
-            out.free()
+        # The queue that was abandoned last is freed first.
+        while self._abandoned:
+            self._abandoned.pop().free(self._pass_on)
         return len(ready)
 
     def _with_unread(self) -> list[int]:
@@ -131,6 +132,7 @@ class Model:
         batch = next_batch(connection, self._schedule.read_limit(connection.number, connection.uid), self._flow, self._count)
         was_blocked = connection.blockers > 0
         handled = 0
+        connection.is_served = True
         self._is_vouching = False
         for each in batch:
             before = self.clock.now
@@ -140,7 +142,7 @@ class Model:
             if connection.is_ending and not is_message:
                 break
             if is_message and connection.is_paced:
-                self._deliver_early(connection, len(self._unwrapped(connection, each)[1]))
+                self._deliver_early(connection, len(unwrapped(connection, each)[2]))
                 if connection.blockers and not was_blocked:
                     break
             if control_time > self._turn_time:
@@ -159,6 +161,7 @@ class Model:
             self._flow.charge_unread(connection)
         is_owner = connection.sight >= Sight.ALL
         self._schedule.serve(connection.number, connection.uid, now=self.clock.now, count=len(counted), own=control_time, is_owner=is_owner)
+        connection.is_served = False
         if connection.is_at_end and not connection.unread:
             self._finish(connection, End.HANGUP)
 
@@ -166,7 +169,7 @@ class Model:
 
     def _handle(self, sender: Connection, packet: Received, refused: dict[Refusal, list[bytes]]) -> bool:
         """Route a message and return True, or pass anything else to the sink."""
-        origin, data = self._unwrapped(sender, packet)
+        to, origin, data = unwrapped(sender, packet)
         self._is_vouching = self._is_vouching or bool(origin)
         key, nul, _ = data[4:].partition(b"\0")
         is_message = data.startswith(b"MSG ") and nul != b""
@@ -176,24 +179,26 @@ class Model:
             return False
         refusal = Refusal.TRUNCATED if packet.is_cut else self._router.refusal(sender, key)
         if refusal is None:
-            self._route(sender, key, data, origin)
+            self._route(sender, key, data, origin, to)
             return True
         refused.setdefault(refusal, []).append(key)
         sender.refused_packets += 1
         self._count["refused_packets"] += 1
-        sender.share.append(self._reply_packets.setdefault(refusal, Packet(self._refusals[refusal], is_note=True)))
-        if data.startswith(b"MSG ") or (sender.may_vouch and data.startswith(b"CMSG !/from/")):
+        sender.share.append((Packet(self._error(sender, refusal, data), is_note=True), b""))
+        wrapped = (b"CMSG !/from/",) * sender.may_vouch + (b"CMSG !/to/",) * sender.may_deliver
+        if data.startswith((b"MSG ", *wrapped)):
             self._send_receipt(sender, Packet(data))
         return is_message and not packet.is_cut
 
-    def _unwrapped(self, sender: Connection, packet: Received) -> tuple[bytes, bytes]:
-        """Return the origin and the message of a packet for which its sender vouches; of any other packet no origin and the packet."""
-        if sender.may_vouch and not packet.is_cut:
-            with contextlib.suppress(ProtocolError):
-                return parse_vouched(packet.data)
-        return b"", packet.data
+    def _error(self, sender: Connection, refusal: Refusal, data: bytes) -> bytes:
+        """Return the error for the packet *data*, with its key if it is a message."""
+        if not data.startswith(b"MSG "):
+            return self._refusals[refusal]
+        key = data[4:].partition(b"\0")[0]
+        rule = self._router.denying_rule(sender, key) if refusal is Refusal.POLICY else None
+        return ((rule.refusal if rule else b"") or self._refusals[refusal]) + b"\0" + key[:REFUSED_KEY_BYTES]
 
-    def _route(self, sender: Connection, key: bytes, data: bytes, origin: bytes) -> None:
+    def _route(self, sender: Connection, key: bytes, data: bytes, origin: bytes, to: int) -> None:
         """Add a message to the shares of its recipients."""
         is_secret = self._router.is_secret(key)
         is_withheld = False
@@ -203,16 +208,23 @@ class Model:
             if sender.is_ending:
                 return
         self._count["messages"] += 1
-        matching = self._router.matching(key)
+        matching = [each for each in self._router.matching(key) if to in (0, each.number)]
         recipients = [each for each in matching if not each.is_ending and (each is not sender or each.echo)]
-        self._count["undeliverable"] += not recipients
-        packet = Packet(data, missed=[each.number for each in matching if each not in recipients], origin=origin)
+        size = len(data)
+        chosen = [] if to and matching else self.groups.choose(sender, key, size, to)
+        self._count["undeliverable"] += not recipients and not chosen
+        members = [each for group in self.groups.members(key).values() for each in group if to in (0, each.number)]
+        reached = [*recipients, *(member for member, _ in chosen)]
+        missed = {each.number for each in (*matching, *members) if each not in reached}
+        packet = Packet(data, missed=sorted(missed), origin=origin, to=to)
         is_apart = sender.is_paced and is_secret
         if is_apart:
             self._deliver(sender)
             self._is_secret = True
         for each in recipients:
-            each.share.append(packet)
+            each.share.append((packet, b""))
+        for each, group in chosen:
+            each.share.append((packet, group))
         for each in self._router.taps(key):
             each.tapped.append(packet)
         self._send_receipt(sender, packet, is_withheld=is_withheld)
@@ -220,17 +232,28 @@ class Model:
             self._deliver(sender)
             self._is_secret = False
 
+    def _pass_on(self, entry: Entry, owner: Payer) -> bool:
+        """Give an entry of a queue, if it is a message of a group of the user *owner*, to a member; return whether there is one."""
+        member = self.groups.next_member(entry.wire, owner, entry.payer)
+        if member is None or member.out.is_broken:
+            return False
+        self._count["redelivered_packets"] += 1
+        member.out.post(entry.wire, entry.payer)
+        self._after_send(member)
+        return True
+
     def _send_receipt(self, sender: Connection, packet: Packet, *, is_withheld: bool = False) -> None:
         """If the sender has asked for a receipt, deliver everything up to this message, and send it."""
         if sender.receipt is None:
             return
-        (token, always), sender.receipt = sender.receipt, None
+        (token, always, lists), sender.receipt = sender.receipt, None
+        listed = sorted({each.number for each in self._connections.values() if any(packet is shared for shared, _ in each.share)})
         self._deliver(sender)
         # That the queue of another user is full is that user's secret.
         losses = 0 if sender.sight >= Sight.ALL else packet.foreign_losses
         recipients = packet.handed + packet.queued + losses
         if not sender.is_ending and (always or is_withheld or not recipients):
-            sender.out.post(b"CMSG !/bus/receipt\0%b\0%b" % (token, b"-" if is_withheld else b"%d" % recipients))
+            sender.out.post(receipt_packet(token, None if is_withheld else recipients, listed if lists else []))
             self._after_send(sender)
 
     # -- delivery
@@ -244,18 +267,29 @@ class Model:
 
     def _deliver(self, sender: Connection) -> None:
         """Give each recipient its share of what the sender has sent, and then the taps."""
-        self._reply_packets.clear()
         self._undelivered = 0
         prefix_of = sender_prefixes(sender, is_vouching=self._is_vouching)
         for recipient in list(self._connections.values()):
-            if entries := recipient.take_share(prefix_of, sender.uid):
+            if runs := recipient.take_share(prefix_of, sender.uid):
                 is_paced = self._flow.may_pace(sender, recipient, is_secret=self._is_secret)
-                recipient.out.offer(entries, may_block=self._flow.may_block(sender, recipient), is_paced=is_paced)
+                may_block = self._flow.may_block(sender, recipient)
+                for group, entries in runs:
+                    self._offer_run(recipient, group, entries, may_block=may_block, is_paced=is_paced)
                 if recipient.out.has_blocked:
                     recipient.out.has_blocked = False
                     self._flow.block(recipient, sender, is_paced=recipient.out.has_paced)
                 self._after_send(recipient)
         self._deliver_taps(sender)
+        for each in self._connections.values():
+            each.measured = None
+
+    def _offer_run(self, recipient: Connection, group: bytes, entries: list[Entry], *, may_block: bool, is_paced: bool) -> None:
+        """Offer a connection what it gets as a member of one group, or of none. What a member that has gone does not get is passed on."""
+        delivered = recipient.out.delivered_packets
+        recipient.out.offer(entries, may_block=may_block, is_paced=is_paced)
+        if group and recipient.out.is_broken:
+            for entry in entries[recipient.out.delivered_packets - delivered :]:
+                entry.packet.queued += self._pass_on(entry, recipient.uid)
 
     def _deliver_taps(self, sender: Connection) -> None:
         """Give the taps what the sender has sent, with what became of it. A tap is not a recipient."""
@@ -280,7 +314,9 @@ class Model:
         self._flow.after_send(connection)
         connection.update_watch()
         if connection.out.is_broken and not connection.is_reading:
-            self._finish(connection, End.HANGUP)
+            connection.is_at_end = True
+            if not connection.unread and not connection.is_served:
+                self._finish(connection, End.HANGUP)
 
     def _end_blocks(self) -> None:
         """Resume publishers that were blocked for too long."""
@@ -343,11 +379,12 @@ class Model:
         sight: Sight = Sight.OWN,
         cred: bytes = b"",
         may_vouch: bool = False,
+        may_deliver: bool = False,
     ) -> None:
         """Set the user of a connection and what it may do."""
         party = self._connections[connection]
         party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
-        party.may_vouch = may_vouch
+        party.may_vouch, party.may_deliver = may_vouch, may_deliver
         if party.uid != uid:
             party.out.account = self._accounts.setdefault(uid, Account(uid))
             party.out.account.connections += 1
@@ -379,9 +416,9 @@ class Model:
         """Set the tap of a connection."""
         self._connections[connection].tap = pattern
 
-    def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
+    def arm_receipt(self, connection: int, token: bytes, *, always: bool, lists: bool = False) -> None:
         """Ask for a receipt of the next message."""
-        self._connections[connection].receipt = token, always
+        self._connections[connection].receipt = token, always, lists
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Add one instance of a pattern."""
@@ -412,7 +449,7 @@ class Model:
         """Send a loss notice to the connections with one of the patterns."""
         live = sorted((each for each in self._connections.values() if not each.is_ending), key=lambda each: each.number)
         # A pattern that can match nothing misses nothing.
-        holders = [each for each in live if any(can_match(pattern) and each.patterns[pattern] for pattern in patterns)]
+        holders = [each for each in live if any(can_match(pattern) and pattern in patterns_of(each) for pattern in patterns)]
         for each in holders:
             each.out.post_loss(count, uid)
             self._after_send(each)
@@ -449,7 +486,7 @@ class Model:
 
     def user_counters(self, uid: int) -> UserCounters:
         """Return the counters of a user."""
-        return self._accounts[uid].counters() if uid in self._accounts else UserCounters(0, 0, 0)
+        return self._accounts[uid].counters() if uid in self._accounts else UserCounters(0, 0, 0, 0)
 
     def counters(self) -> SwitchCounters:
         """Return the counters of the model."""

@@ -69,4 +69,4 @@ class Account:
 
     def counters(self) -> UserCounters:
         """Return the counters of the contract."""
-        return UserCounters(self.room.packets, self.room.bytes, self.lost_packets)
+        return UserCounters(self.room.packets, self.room.bytes, self.lost_packets, 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
+from tests.oracle.entries import Entry, Packet
 from tests.oracle.link import Link, Outcome
 from tests.oracle.pools import Account, Payer, Pool
 
@@ -19,61 +20,17 @@ NOTICE_BYTES = 48
 
 
 @dataclass(slots=True, eq=False)
-class Packet:
-    """One packet, shared by all queues that hold it."""
-
-    data: bytes
-    is_note: bool = False
-    """The bus itself sends it: it keeps its place among such packets, whatever the order of messages."""
-    holders: int = 0
-    """Queue entries that refer to it."""
-    handed: int = 0
-    """Clients that took it at once."""
-    queued: int = 0
-    discarded: int = 0
-    foreign_losses: int = 0
-    """Of the discarded: for connections of other users than its publisher's."""
-    missed: list[int] = field(default_factory=list)
-    """Connections that it matched and that it did not reach."""
-    origin: bytes = b""
-    """Where it comes from, if its publisher vouches for it."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A packet in a queue, with the prefix that goes out with it, and its publisher's user."""
-
-    packet: Packet
-    prefix: Packet | None = None
-    payer: Payer = None
-
-    @property
-    def wire(self) -> bytes:
-        """The bytes that the client gets."""
-        return (self.prefix.data if self.prefix else b"") + self.packet.data
-
-    @property
-    def cost(self) -> int:
-        """The memory that the recipient's user is charged with."""
-        return waiting_bytes(len(self.packet.data), len(self.prefix.data) if self.prefix else 0)
-
-    def parts(self) -> Iterator[Packet]:
-        """Yield the packet and its prefix."""
-        yield self.packet
-        if self.prefix:
-            yield self.prefix
-
-
-@dataclass(slots=True, eq=False)
 class ClientQueue:
     """Everything on its way to one client."""
 
     number: int
     link: Link
     count: Counter[str]
-    """The counters of the whole model; ``held`` is the memory of all queues, shared packets counted once."""
+    """The counters of the whole model; ``held_bytes`` is the memory of all queues, shared packets counted once."""
     room: Pool
     held_limit: int
+    abandoned: list[ClientQueue]
+    """Queues whose memory is still to be freed."""
     account: Account | None = None
     soft: SoftMode = SoftMode.QUEUE
     hard: HardMode = HardMode.DISCARD
@@ -143,15 +100,15 @@ class ClientQueue:
         """Deliver one packet of the bus itself behind what waits; no mode applies, all bounds do. *payer* has caused it, or the client."""
         payer = self.owner if payer is None else payer
         self.count["deliveries"] += 1
-        entry, outcome = Entry(Packet(data, is_note=True), None, payer), Outcome.FULL
+        entry, outcome, taken = Entry(Packet(data, is_note=True), None, payer), Outcome.FULL, 0
         if not self.is_broken and not self.room.packets and not self.unreported_losses:
-            _, outcome = self._transmit([entry])
+            taken, outcome = self._transmit([entry])
         if self.is_broken:
             self.count["abandoned_packets"] += 1
         elif outcome is Outcome.TOO_LONG:
             self._lose()
             self.flush()
-        elif outcome is Outcome.FULL:
+        elif outcome is Outcome.FULL and not taken:
             fits = self.room.has_space(entry.cost) and self.room.may_share(self.owner, payer, entry.cost)
             if fits and self._is_allowed(payer, entry.cost) and self._notify_of_losses():
                 self._keep(entry)
@@ -172,7 +129,9 @@ class ClientQueue:
             self._notify_of_losses()
             if not self.room.packets:
                 break
-            outcome = self._send_notes()
+            outcome = self._send_rest()
+            if outcome is Outcome.TAKEN:
+                outcome = self._send_notes()
             if outcome is Outcome.TAKEN:
                 outcome = self._notify_of_replacements()
             if outcome is Outcome.TAKEN:
@@ -183,6 +142,17 @@ class ClientQueue:
                 break
         if not self.is_broken:
             self._notify_of_losses()
+
+    def is_closed(self, payer: Payer, cost: int) -> bool:
+        """Return whether a message that costs so much is lost to this client whatever it is."""
+        if self.is_broken:
+            return True
+        if not self.room.packets or self.soft is not SoftMode.QUEUE or self.hard is not HardMode.DISCARD or self.order is Order.LATEST:
+            return False
+        if not self.room.has_space(cost) or not self.room.may_share(self.owner, payer, cost) or not self._is_allowed(payer, cost):
+            return True
+        notice = waiting_bytes(NOTICE_BYTES)
+        return self.unreported_losses > 0 and not (self.room.has_space(notice) and self._is_allowed(self.owner, notice))
 
     def set_order(self, order: Order) -> None:
         """Set the order of messages that wait. Those that wait now are not replaced, and replace nothing."""
@@ -215,11 +185,13 @@ class ClientQueue:
         self.leaving_bytes += self.room.bytes
         if self.account is not None:
             self.account.leaving += self.room.bytes
-        held = self.count["held"]
+        held = self.count["held_bytes"]
         for entry in self._replaceable():
             self._charge(entry.payer, -KNOWN_KEY_BYTES)
-        self.leaving_keys += held - self.count["held"]
-        self.count["held"] = held
+        self.leaving_keys += held - self.count["held_bytes"]
+        self.count["held_bytes"] = held
+        if self.notes or self.waiting:
+            self.abandoned.append(self)
         for entry in (*self.notes, *self.waiting):
             self._discharge(entry)
             self.leaving.append(entry)
@@ -227,15 +199,18 @@ class ClientQueue:
         self.waiting.clear()
         self.fixed = 0
 
-    def free(self) -> None:
-        """Free what was abandoned."""
-        for entry in self.leaving:
-            self._drop(entry)
-        self.leaving.clear()
-        self.count["held"] -= self.leaving_keys
+    def free(self, pass_on: Callable[[Entry, Payer], bool]) -> None:
+        """Free what was abandoned; *pass_on* looks at each entry before."""
+        self.count["held_bytes"] -= self.leaving_keys
         if self.account is not None:
-            self.account.leaving -= self.leaving_bytes
+            self.account.leaving -= self.leaving_bytes - sum(entry.cost for entry in self.leaving)
         self.leaving_bytes = self.leaving_keys = 0
+        for entry in self.leaving:
+            pass_on(entry, self.owner)
+            self._drop(entry)
+            if self.account is not None:
+                self.account.leaving -= entry.cost
+        self.leaving.clear()
 
     def end_with(self, words: bytes) -> None:
         """Discard what waits, and offer *words* as the last packet."""
@@ -301,7 +276,7 @@ class ClientQueue:
         room, cost = self.account.room, cost + self.account.leaving
         if not room.has_space(cost) or not room.may_share(self.owner, payer, cost):
             return False
-        return self.count["held"] + room.bytes + cost <= self.held_limit
+        return self.count["held_bytes"] + room.bytes + cost <= self.held_limit
 
     def _replaceable(self) -> list[Entry]:
         """Return the messages that newer ones of their keys replace."""
@@ -316,13 +291,17 @@ class ClientQueue:
 
     def _keep(self, entry: Entry) -> None:
         """Add an entry to the queue."""
+        self._charge_for(entry)
+        (self.notes if entry.packet.is_note and self.order is not Order.QUEUE else self.waiting).append(entry)
+
+    def _charge_for(self, entry: Entry) -> None:
+        """Account for an entry that waits."""
         for part in entry.parts():
-            self.count["held"] += 0 if part.holders else packet_bytes(len(part.data))
+            self.count["held_bytes"] += 0 if part.holders else packet_bytes(len(part.data))
             part.holders += 1
-        self.count["held"] += ENTRY_BYTES
+        self.count["held_bytes"] += ENTRY_BYTES
         for room in self._rooms():
             room.charge(self.owner, entry.payer, entry.cost)
-        (self.notes if entry.packet.is_note and self.order is not Order.QUEUE else self.waiting).append(entry)
 
     def _release(self, entry: Entry) -> None:
         """Account for an entry that leaves the queue."""
@@ -333,8 +312,8 @@ class ClientQueue:
         """Free the memory of an entry that nobody refers to any more."""
         for part in entry.parts():
             part.holders -= 1
-            self.count["held"] -= 0 if part.holders else packet_bytes(len(part.data))
-        self.count["held"] -= ENTRY_BYTES
+            self.count["held_bytes"] -= 0 if part.holders else packet_bytes(len(part.data))
+        self.count["held_bytes"] -= ENTRY_BYTES
 
     def _discharge(self, entry: Entry) -> None:
         """Take an entry out of the accounts."""
@@ -343,7 +322,7 @@ class ClientQueue:
 
     def _charge(self, payer: Payer, size: int) -> None:
         """Charge the knowledge where a key waits."""
-        self.count["held"] += size
+        self.count["held_bytes"] += size
         for room in self._rooms():
             room.charge(self.owner, payer, size, packets=0)
 
@@ -404,6 +383,10 @@ class ClientQueue:
         return Outcome.TAKEN if outcome is Outcome.TOO_LONG else outcome
 
     # -- what goes out
+
+    def _send_rest(self) -> Outcome:
+        """Send the rest of a packet of which the client has got a part: only streams have one."""
+        return Outcome.TAKEN
 
     def _send_notes(self) -> Outcome:
         """Send the packets of the bus itself that do not wait among the messages."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
+from sbusd.protocol.direct_messages import parse_direct
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, parse_batch
+from sbusd.protocol.vouching import parse_vouched
 from tests.oracle.connection import READ_PACKETS, Connection
 from tests.oracle.flow import FlowControl
 from tests.oracle.link import Received, Stream
@@ -80,3 +83,17 @@ def _split(batch: bytes, limit: int) -> tuple[list[Received], bytes]:
         taken.append(Received(inner))
         place += LENGTH_BYTES + len(inner)
     return taken, BATCH_HEAD + batch[place:] if place < len(batch) else b""
+
+
+def unwrapped(sender: Connection, packet: Received) -> tuple[int, bytes, bytes]:
+    """Return the only recipient (0: all), the origin (empty: its sender) and the message in a packet; or 0, no origin and the packet."""
+    to, inner = 0, packet.data
+    with contextlib.suppress(ProtocolError):
+        if sender.may_deliver and not packet.is_cut:
+            to, inner = parse_direct(packet.data)
+    if inner.startswith(b"MSG "):
+        return to, b"", inner
+    with contextlib.suppress(ProtocolError):
+        if sender.may_vouch and not packet.is_cut:
+            return to, *parse_vouched(inner)
+    return 0, b"", packet.data

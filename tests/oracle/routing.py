@@ -7,8 +7,9 @@ from collections.abc import Callable
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import MISSED, PublishRule, Refusal
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
+from sbusd.protocol.memberships import split_stored
 from tests.oracle.connection import Connection
-from tests.oracle.queues import Packet
+from tests.oracle.entries import Packet
 
 
 class Router:
@@ -40,22 +41,30 @@ class Router:
             return Refusal.KEY_TOO_LONG
         if not self._keyspace.is_publishable(key):
             return Refusal.RESERVED
-        inner = self._keyspace.inner_key(key)
-        if self._is_denied(sender, key) or (inner is not None and self._is_denied(sender, inner)):
-            return Refusal.POLICY
-        return None
+        return Refusal.POLICY if self.denying_rule(sender, key) is not None else None
 
-    def _is_denied(self, sender: Connection, key: bytes) -> bool:
-        """Return whether the first publish rule about the sender and the key denies."""
+    def denying_rule(self, sender: Connection, key: bytes) -> PublishRule | None:
+        """Return the publish rule that denies the key to the sender, or None."""
+        inner = self._keyspace.inner_key(key)
+        whole = self._denying_rule(sender, key)
+        return whole if whole is not None or inner is None else self._denying_rule(sender, inner)
+
+    def _denying_rule(self, sender: Connection, key: bytes) -> PublishRule | None:
+        """Return the first publish rule about the sender and the bytes of the key, if it denies."""
         for number, rule in enumerate(self.rules):
             if sender.rules >> number & 1 and key.startswith(rule.prefix):
-                return not rule.is_allowed
-        return False
+                return None if rule.is_allowed else rule
+        return None
 
 
 def can_match(pattern: bytes, separator: bytes = b"/") -> bool:
     """Return whether a pattern can match any key: nothing but stars follows a star in a segment."""
     return not any(segment.partition(b"*")[2].strip(b"*") for segment in pattern.split(separator))
+
+
+def patterns_of(connection: Connection) -> set[bytes]:
+    """Return the patterns of a connection, with those of its memberships."""
+    return {split_stored(stored)[0] for stored in connection.patterns}
 
 
 def sender_prefix(sender: Connection, origin: bytes = b"") -> Packet:
@@ -76,5 +85,6 @@ def tap_prefix(sender: Connection, packet: Packet) -> Packet:
     named = b",".join(b"%d" % number for number in sorted(packet.missed)) if len(packet.missed) <= MISSED else b""
     missed = b',"missed":[%b]' % named if packet.missed else b""
     recipients = packet.handed + packet.queued
-    vouched = b',"vouched":"%b"' % packet.origin if packet.origin else b""
-    return Packet(line % (sender.number, sender.cred, vouched, recipients, packet.queued, packet.discarded, missed))
+    marks = b',"vouched":"%b"' % packet.origin if packet.origin else b""
+    marks += b',"to":%d' % packet.to if packet.to else b""
+    return Packet(line % (sender.number, sender.cred, marks, recipients, packet.queued, packet.discarded, missed))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sbusd.ctl.command_line import read_call
 from sbusd.ctl.group import command_function, module_of
 from sbusd.ctl.main import application
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import settings_of, with_json_flag
 
 _NAMES = ("whoami", "pub", "sub", "call", "ping", "members")
 _WORDS = st.sampled_from([
@@ -63,7 +63,7 @@ def _recorder(name: str, command: Callable[..., object], made: list[Called]) -> 
 @example([], "call", ["--twin", "4294967296", "a"])
 @example([], "pub", ["--", "-l", "--"])
 def test_both_read_the_same(calls: list[Called], front: list[str], name: str, rest: list[str]) -> None:
-    line = [*front, name, *rest]
+    line = with_json_flag([*front, name, *rest])
     read = read_call(line)
     if read is None:
         return
@@ -94,8 +94,3 @@ def test_common_command_lines_are_parsed_without_typer(calls: list[Called], line
     ((name, values, _),) = calls
     assert name in line.split()
     assert values.items() >= expected.items()
-
-
-def test_a_shell_that_asks_for_completions_is_answered_by_typer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_SBUSCTL_COMPLETE", "complete_bash")
-    assert read_call(["whoami"]) is None

@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbusd.link import subjects
-from sbusd.link.patterns import PatternIndex, intersection
+from sbusd.link.patterns import PatternIndex
 from sbusd.protocol.keys import pattern_matches
+from sbusd.protocol.overlap import intersection
 
 SEGMENTS = ["", "a", "ab", "b", "!", "*", "a*", "ab*", "a*b", "**", "cred", ".", ">", "=", "\xff", "abcdefgh", "abcdefgh*", "abcdefgx"]
 PATTERNS = st.lists(st.sampled_from(SEGMENTS), max_size=5).map(lambda parts: "/".join(parts).encode("latin-1"))

@@ -17,6 +17,7 @@ from sbusd.protocol.packets import (
     parse_error,
     parse_packet,
     publish_packet,
+    refused_key,
     subscribe_packet,
     unsubscribe_packet,
 )
@@ -61,9 +62,12 @@ def test_parsed_packets_are_encoded_to_the_same_bytes(data: bytes) -> None:
     assert encode(packet) == (data if isinstance(packet, Publish | Control) else data.partition(b"\0")[0])
 
 
-@given(st.sampled_from(ErrorCode), st.text(st.characters(codec="utf-8")))
+@given(st.sampled_from(ErrorCode), st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_an_error_survives_encoding(code: ErrorCode, words: str) -> None:
     packet = parse_packet(error_packet(code, words))
     assert isinstance(packet, Control)
     assert packet.payload is not None
     assert parse_error(packet.payload) == (code, words)
+    assert refused_key(packet.payload) is None
+    assert parse_error(packet.payload + b"\0k\xff") == (code, words)
+    assert refused_key(packet.payload + b"\0k\xff") == b"k\xff"

@@ -13,27 +13,38 @@ from sbusd.broker.policy import Policy
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal
 from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace, Reach
-from tests.support.switch_harness import REFUSALS, SwitchHarness
+from sbusd.protocol.packets import error_packet
+from tests.support.switch_harness import SwitchHarness, refused
 
 WORDS = st.sampled_from(["allow", "deny", None])
 PREFIXES = st.lists(st.sampled_from(["a", "b", "/"]), max_size=3).map("".join)
 RULES = st.builds(
-    lambda keys, publish, subscribe, users, groups: PolicyRule(keys, publish, subscribe or (None if publish else "deny"), users, groups),
+    lambda keys, publish, subscribe, users, groups, units: PolicyRule(
+        keys, publish, subscribe or (None if publish else "deny"), users, groups, units
+    ),
     PREFIXES,
     WORDS,
     WORDS,
     st.sampled_from([(), (1,), (2,)]),
     st.sampled_from([(), (5,)]),
+    st.sampled_from([(), (), ("a.service",), ("t@*.service", "b.service")]),
 )
 PATTERNS = st.lists(st.sampled_from([b"a", b"b", b"*", b"/"]), max_size=5).map(b"".join)
-CLIENTS = st.sampled_from([Credentials(1, 1, 1), Credentials(1, 2, 5), Credentials(1, 3, 3, frozenset({5}))])
+CREDENTIALS = st.sampled_from([Credentials(1, 1, 1), Credentials(1, 2, 5), Credentials(1, 3, 3, frozenset({5}))])
+UNITS = ["", "a.service", "t@1.service", "c.service"]
+CLIENTS = st.builds(lambda who, unit: who._replace(unit=unit), CREDENTIALS, st.sampled_from([None, *UNITS]))
 KEYS = [b"".join(key) for length in range(6) for key in itertools.product([b"a", b"b", b"/"], repeat=length)]
 
 
 def decides(rule: PolicyRule, word: str | None, key: bytes, who: Credentials) -> bool:
     """Return whether *rule* decides about one key, as sbusd.toml(5) says it."""
     about = not rule.users + rule.groups or who.uid in rule.users or bool({who.gid, *who.groups} & set(rule.groups))
+    if rule.units and who.unit is None:
+        about = about and word == "deny"
+    elif rule.units:
+        about = about and ("t@*.service" if who.unit == "t@1.service" else who.unit) in rule.units
     return word is not None and key.startswith(rule.keys.encode()) and about
 
 
@@ -59,6 +70,19 @@ def test_a_pattern_that_is_allowed_reaches_no_denied_key(rules: list[PolicyRule]
 def test_a_pattern_that_is_one_key_is_decided_as_the_key_is(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
     if not key.endswith(b"/") and key:
         assert Policy(tuple(rules)).subscription(Reach(KeySpace(), key), who).is_allowed is subscribable(rules, key, who)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(RULES, max_size=6), PATTERNS, st.sampled_from(KEYS), CREDENTIALS)
+def test_a_unit_that_becomes_known_takes_nothing_away(rules: list[PolicyRule], pattern: bytes, key: bytes, who: Credentials) -> None:
+    policy, reach = Policy(tuple(rules)), Reach(KeySpace(), pattern)
+    unknown = policy.publication(KeySpace(), key, who).is_allowed, policy.subscription(reach, who).is_allowed
+    for unit in UNITS:
+        known = who._replace(unit=unit)
+        allowed = policy.publication(KeySpace(), key, known).is_allowed, policy.subscription(reach, known).is_allowed
+        assert all(now or not before for now, before in zip(allowed, unknown, strict=True))
+        if not policy.needs_unit(who):
+            assert allowed == unknown
 
 
 def publishable(rules: list[PolicyRule], key: bytes, who: Credentials) -> bool:
@@ -144,7 +168,11 @@ def test_the_switch_rejects_exactly_what_the_policy_denies(
         verdicts = [access.publication(key, who) for key in keys]
         assert harness.drain(listener) == [b"MSG %b\0" % key for key, verdict in zip(keys, verdicts, strict=True) if verdict.is_allowed]
         expected = [
-            REFUSALS[Refusal.RESERVED if verdict.rule is None else Refusal.POLICY] for verdict in verdicts if not verdict.is_allowed
+            refused(Refusal.RESERVED, key)
+            if verdict.rule is None
+            else error_packet(ErrorCode.EPERM, f"refused by {verdict.rule.name}") + b"\0" + key
+            for key, verdict in zip(keys, verdicts, strict=True)
+            if not verdict.is_allowed
         ]
         assert harness.drain(publisher) == expected
         harness.check_balance()

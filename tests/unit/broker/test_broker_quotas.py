@@ -198,6 +198,7 @@ def test_owners_see_all_users_and_other_users_only_themselves(make_bus: MakeBus)
         "state_bytes": 0,
         "queued_packets": 0,
         "queued_bytes": 0,
+        "half_read_bytes": 0,
         "lost_packets": 0,
         "blocked_ms": 0,
         "blocked_others_ms": 0,

@@ -7,8 +7,8 @@ import pwd
 
 import pytest
 
-from sbusd.broker.access import AccessRules
-from sbusd.broker.explanation import NO_ID, credentials_of_user, explain
+from sbusd.broker.access import NO_ID, AccessRules
+from sbusd.broker.explanation import credentials_of_user, explain
 from sbusd.broker.policy import Policy
 from sbusd.config.rules import Origin, PolicyRule
 from sbusd.config.settings import DaemonSettings
@@ -29,10 +29,12 @@ def test_the_reply_names_the_rule_that_decides() -> None:
         "uid": 1000,
         "action": "subscribe",
         "key": "*/x",
+        "unit": None,
         "allowed": False,
         "error": "EPERM",
         "rule": "rule 1 of f.toml: keep out",
         "reason": "refused by rule 1 of f.toml: keep out",
+        "owner": False,
         "blocks_others": False,
     }
 
@@ -57,6 +59,15 @@ def test_only_the_own_process_is_taken_into_account() -> None:
     assert explain(RULED, root, b"1000\0subscribe\0!/cred///55/x", is_owner=True)["allowed"] is False
 
 
+def test_a_private_key_is_not_for_credentials_that_do_not_exist() -> None:
+    def reason(who: bytes) -> object:
+        return explain(RULED, Credentials(55, 0, 0), who + b"\0subscribe\0!/cred//7//x", is_owner=True)["reason"]
+
+    assert reason(b"1000") == "the private key is not for a new process of user 1000"
+    assert reason(b"") == "the private key is not for every user"
+    assert reason(b"0") == "the private key is not for !/cred/0/0/55"
+
+
 def test_every_client_may_ask_about_an_unnamed_user() -> None:
     only_a_group = explain(RULED, ALICE, b"\0subscribe\0lab/x", is_owner=False)
     assert (only_a_group["uid"], only_a_group["allowed"]) == (None, True)
@@ -69,11 +80,41 @@ def test_every_client_may_ask_about_an_unnamed_user() -> None:
     assert explain(RULED, ALICE, b"\0subscribe\0!/cred/100/1000/55/x", is_owner=False)["allowed"] is False
 
 
+WEB = AccessRules(
+    KeySpace(), 4_096, Policy((PolicyRule("web/", publish="allow", units=("web@*.service",)), PolicyRule("web/", publish="deny")))
+)
+
+
+@pytest.mark.parametrize(
+    ("payload", "unit", "allowed"),
+    [
+        (b"1000\0publish\0web/x", "web@1.service", True),  # that of the client itself
+        (b"1000\0publish\0web/x\0mail.service", "mail.service", False),
+        (b"1000\0publish\0web/x\0", "", False),
+        (b"1001\0publish\0web/x", None, False),
+        (b"1001\0publish\0web/x\0web@2.service", "web@2.service", True),
+        (b"\0publish\0web/x", "", False),
+        (b"\0publish\0web/x\0web@2.service", "web@2.service", True),
+    ],
+)
+def test_the_unit_is_taken_into_account(payload: bytes, unit: str | None, allowed: bool) -> None:
+    found = explain(WEB, ALICE._replace(unit="web@1.service"), payload, is_owner=True)
+    assert (found["unit"], found["allowed"]) == (unit, allowed)
+
+
+def test_of_an_unknown_unit_what_a_rule_about_units_denies_is_denied() -> None:
+    ruled = AccessRules(KeySpace(), 4_096, Policy((PolicyRule("a", "deny", "deny", units=("x.service",)),)))
+    for action in (b"publish", b"subscribe"):
+        for payload, allowed in ((b"1001\0%b\0a", False), (b"\0%b\0a", True), (b"1001\0%b\0a\0y.service", True)):
+            assert explain(ruled, ALICE, payload % action, is_owner=True)["allowed"] is allowed
+
+
 @pytest.mark.parametrize(
     "payload",
     [
         *(b"", b"1000", b"1000\0publish", b"\0publish", b"\0\0a", b"x\0publish\0a", b"-1\0publish\0a", b"4294967295\0publish\0a"),
         *(b"1000\0read\0a", b"1" * 99 + b"\0publish\0a", b"1000\0publish\0a\0b", b"alice\0publish\0a", "١\0publish\0a".encode()),
+        *(b"1000\0publish\0a\0a.service\0", b"1000\0publish\0a\0x@*.service", b"1000\0publish\0a\0\xff.service", b"\0publish\0a\0x.slice"),
     ],
 )
 def test_an_invalid_request_is_an_error(payload: bytes) -> None:
@@ -101,3 +142,33 @@ def test_only_an_owner_may_ask_about_other_users(make_bus: MakeBus) -> None:
     other.control(controls.EXPLAIN, b"0\0publish\0lab/x")
     (reported,) = other.receive_all()
     assert error_code(reported) == "EPERM"
+
+
+def test_the_reply_says_whether_the_user_is_an_owner() -> None:
+    def owner(payload: bytes) -> object:
+        return explain(RULED, ALICE, payload, is_owner=True, owns={1000}.__contains__)["owner"]
+
+    assert [owner(who + b"\0publish\0a") for who in (b"1000", b"1001", b"")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "prefix"),
+    [
+        (b"lab/oven", "lab/"),
+        (b"lab/", "lab/"),
+        (b"lad/x", "lad"),
+        (b"net/link", "n"),
+        (b"la", None),
+        (b"", None),
+        (b"!/cred//1000//x", None),
+    ],
+)
+def test_a_prefix_has_the_same_decision_for_all_its_keys(key: bytes, prefix: str | None) -> None:
+    answer = explain(RULED, ALICE, b"1000\0publish\0" + key, is_owner=False)
+    assert answer.get("prefix") == prefix
+    unnamed = explain(RULED, ALICE, b"\0publish\0" + key, is_owner=False)
+    assert unnamed.get("prefix") == (None if key.startswith(b"!/") else "")
+    if prefix is not None:
+        for other in (prefix.encode(), prefix.encode() + b"x", prefix.encode() + b"/\xff"):
+            same = explain(RULED, ALICE, b"1000\0publish\0" + other, is_owner=False)
+            assert (same["allowed"], same["rule"]) == (answer["allowed"], answer["rule"])

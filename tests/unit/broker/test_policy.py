@@ -131,11 +131,22 @@ def test_only_named_users_have_rights() -> None:
     assert not Policy().may_vouch(Credentials(1, 0, 0))
     vouching = Policy((), RightsSettings(vouch=Subjects((), (101,))))
     assert [vouching.may_vouch(who) for who in (ALICE, BOB)] == [False, True]
+    assert not Policy().may_deliver(Credentials(1, 0, 0))
+    delivering = Policy((), RightsSettings(deliver=Subjects((1000,))))
+    assert [delivering.may_deliver(who) for who in (ALICE, BOB)] == [True, False]
+    assert [SwitchRightsCache(delivering, frozenset()).of(who).may_deliver for who in (ALICE, BOB)] == [True, False]
 
 
 def test_the_switch_gets_the_publish_rules_in_order() -> None:
     policy = Policy((PolicyRule("ä", publish="deny"), PolicyRule("b", subscribe="deny"), PolicyRule("c", publish="allow")))
-    assert policy.publish_rules() == (("ä".encode(), False), (b"c", True))
+    assert [rule[:2] for rule in policy.publish_rules()] == [("ä".encode(), False), (b"c", True)]
+
+
+def test_the_switch_gets_the_errors_of_rules_that_deny_as_subscribers_get_them() -> None:
+    origin = Origin("/etc/sbus/sbusd.toml", 2)
+    policy = Policy((PolicyRule("lab/", publish="deny", comment="ask Ödön", origin=origin), PolicyRule("c", publish="allow", comment="c")))
+    error = "CMSG !/bus/error\0EPERM refused by rule 2 of /etc/sbus/sbusd.toml: ask Ödön".encode()
+    assert [rule.refusal for rule in policy.publish_rules()] == [error, b""]
 
 
 POLICY = Policy(
@@ -159,6 +170,49 @@ def test_the_rules_are_evaluated_once_for_all_connections_of_a_user() -> None:
         found = {cache.of(ALICE._replace(pid=pid)) for pid in range(1, 100)}
     assert len(found) == 1
     assert looked.call_count == 1
+
+
+IN_WEB = ALICE._replace(unit="web.service")
+ABOUT_UNITS = Policy(
+    (
+        PolicyRule("a", "allow", "deny", units=("web.service",)),
+        PolicyRule("a", "deny", "allow", users=(1000,), units=("mail@*.service",)),
+        PolicyRule("b", "deny", "deny", groups=(77,), units=("web.service",)),
+    )
+)
+
+
+def test_a_rule_about_units_applies_to_those_alone() -> None:
+    assert ABOUT_UNITS.publish_mask(IN_WEB) == 0b001
+    assert ABOUT_UNITS.publish_mask(IN_WEB._replace(gid=77)) == 0b101
+    assert ABOUT_UNITS.publish_mask(ALICE._replace(unit="mail@x.service")) == 0b010
+    assert ABOUT_UNITS.publish_mask(BOB._replace(unit="mail@x.service")) == 0
+    assert ABOUT_UNITS.publish_mask(ALICE._replace(unit="")) == ABOUT_UNITS.publish_mask(ALICE._replace(unit="x.service")) == 0
+
+
+def test_an_unknown_unit_is_denied_what_any_unit_is_denied_and_allowed_nothing() -> None:
+    assert ABOUT_UNITS.publish_mask(ALICE) == 0b010
+    assert ABOUT_UNITS.publish_mask(ALICE._replace(gid=77)) == 0b110
+    assert not subscribes(ABOUT_UNITS, b"a", ALICE)
+    assert subscribes(ABOUT_UNITS, b"a", ALICE._replace(unit=""))
+
+
+def test_only_users_of_a_rule_about_units_need_a_unit() -> None:
+    assert ABOUT_UNITS.depends_on_unit
+    assert ABOUT_UNITS.needs_unit(BOB)
+    named = Policy(tuple(rule for rule in ABOUT_UNITS.rules if rule.users or rule.groups))
+    assert [named.needs_unit(who) for who in (ALICE, BOB, BOB._replace(gid=77))] == [True, False, True]
+    assert not POLICY.depends_on_unit
+    assert not POLICY.needs_unit(ALICE)
+
+
+def test_rights_depend_on_the_unit_only_if_a_rule_does() -> None:
+    cache = SwitchRightsCache(ABOUT_UNITS, frozenset())
+    assert cache.of(IN_WEB) == SwitchRights(False, 0b001, Sight.OWN, needs_unit=True)
+    assert cache.of(ALICE).rules == 0b010
+    assert len(cache.known) == 2
+    cache = SwitchRightsCache(POLICY, frozenset())
+    assert cache.find(IN_WEB) is cache.find(ALICE)
 
 
 def test_the_cache_is_bounded_for_many_users() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.documents import read_settings
-from sbusd.config.files import MAX_FILE_BYTES, ConfigError
+from sbusd.config.documents import Table, read_settings, settings_of
+from sbusd.config.files import MAX_FILE_BYTES, PACKAGE_FOLDER, ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 
@@ -41,6 +41,7 @@ presence = { users = ["root"] }
 tap = { groups = [5] }
 block_others = { users = [1], groups = [2] }
 vouch = { users = [3] }
+deliver = { groups = [4] }
 [limits]
 queue_packets = 3
 queue_bytes = "64MiB"
@@ -56,7 +57,7 @@ rate_per_cause_per_user = { burst = 1, interval = "2min" }
         allowed_users=(0, 1000, 1001),
         admins=(7,),
         protected_users=(8,),
-        rights=RightsSettings(Subjects((0,)), Subjects((), (5,)), Subjects((1,), (2,)), Subjects((3,))),
+        rights=RightsSettings(Subjects((0,)), Subjects((), (5,)), Subjects((1,), (2,)), Subjects((3,)), Subjects((), (4,))),
         limits=LimitSettings(queue_packets=3, queue_bytes=64 << 20, key_bytes=100, batch_packets=1, cache_bytes=1 << 30),
         log=LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=1, interval=120.0)),
     )
@@ -72,6 +73,22 @@ def test_the_last_file_decides_each_key(tmp_path: Path) -> None:
     assert settings.admins == (3,)
     assert (settings.limits.queue_packets, settings.limits.batch_packets) == (4, 5)
     assert settings.log.rate_per_cause_per_user == RateSettings(2, 1.0)
+
+
+def test_lists_of_packages_are_joined() -> None:
+    """Two services need the same right; the administrator's files replace the lists of both."""
+    packages, own = PACKAGE_FOLDER / "sbusd.toml.d", Path("/etc/sbus/sbusd.toml.d")
+    rights: list[tuple[Path, list[int]]] = [
+        (packages / "50-link.toml", [1]),
+        (packages / "50-store.toml", [2]),
+        (packages / "51-more.toml", [1]),
+        (own / "60-mine.toml", [3]),
+        (packages / "70-late.toml", [4]),
+    ]
+    expected: list[tuple[int, ...]] = [(1,), (1, 2), (1, 2), (3,), (4,)]
+    tables: list[tuple[Path, Table]] = [(file, {"rights": {"vouch": {"users": users}}}) for file, users in rights]
+    found = [settings_of(tables[: count + 1], DaemonSettings).rights.vouch.users for count in range(len(tables))]
+    assert [tuple(each) for each in found] == expected
 
 
 def test_a_table_replaces_another_value(tmp_path: Path) -> None:

@@ -156,6 +156,29 @@ def test_an_unknown_user_is_allowed_nothing_and_denies_everyone(tmp_path: Path) 
     assert not any(type(uid) is not int for rule in found.settings.policy for uid in rule.users)
 
 
+def test_units_that_the_kernel_does_not_report_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = """
+[[policy]]
+keys = "web/"
+publish = "allow"
+units = ["nginx.service"]
+[[policy]]
+keys = "web/"
+publish = "deny"
+[[policy]]
+keys = "log/"
+publish = "deny"
+units = ["bad.service"]
+"""
+    assert not _load(tmp_path, "", rules).faults
+    monkeypatch.setattr("sbusd.config.lenient_reader.reports_processes", lambda: False)
+    old = _load(tmp_path, "", rules)
+    assert [fault.denied for fault in old.faults] == [(), ("log/",)]
+    assert all("policy." in fault.reason and "Linux 6.5" in fault.reason for fault in old.faults)
+    # The bus knows no unit there.
+    assert [_may_publish(old, key) for key in (b"web/x", b"log/x", b"other")] == [False, False, True]
+
+
 def test_unknown_names_elsewhere_open_nothing_either(tmp_path: Path) -> None:
     text = 'allowed_users = ["no-such-user"]\nadmins = ["no-such-user", 7]\nprotected_users = ["no-such-user"]\n'
     text += '[rights]\ntap = { users = ["no-such-user"], groups = [8, "no-such-group"] }\n'

@@ -142,13 +142,14 @@ def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_page_are_right(tmp_path: Path) -> None:
-    rules, others, *_ = (text.partition("\n.Ed")[0] for text in FORMAT.read_text("utf-8").split("-offset indent\n")[1:])
-    files = tmp_path / "rules.toml", tmp_path / "others.toml"
-    for file, example in zip(files, (rules, others), strict=True):
+    rules, units, others, *_ = (text.partition("\n.Ed")[0] for text in FORMAT.read_text("utf-8").split("-offset indent\n")[1:])
+    files = tmp_path / "rules.toml", tmp_path / "units.toml", tmp_path / "others.toml"
+    for file, example in zip(files, (rules, units, others), strict=True):
         file.write_text(example.replace('"alice"', '"root"'))
     read = read_settings(files, DaemonSettings)
     assert read.limits.queue_bytes == 128 << 20
-    assert [rule.publish for rule in read.policy] == ["allow", "deny"]
+    assert [rule.publish for rule in read.policy] == ["allow", "deny"] * 2
+    assert [rule.units for rule in read.policy][2:] == [("nginx.service",), ()]
 
 
 @pytest.mark.parametrize("page", [PROGRAM, FORMAT], ids=lambda page: page.name)

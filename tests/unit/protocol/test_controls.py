@@ -15,6 +15,7 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "FEATURES": b"!/bus/features",
         "PING": b"!/bus/ping",
         "STATS": b"!/bus/stats",
+        "TOTALS": b"!/bus/totals",
         "CONNECTIONS": b"!/bus/connections",
         "USERS": b"!/bus/users",
         "SUBSCRIPTIONS": b"!/bus/subscriptions",
@@ -25,6 +26,7 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "ECHO_ON": b"echo/on",
         "ECHO_OFF": b"echo/off",
         "RECEIPT_ALWAYS": b"receipt/always",
+        "RECEIPT_RECIPIENTS": b"receipt/recipients",
         "RECEIPT_UNDELIVERABLE": b"receipt/undeliverable",
         "SENDER_ON": b"sender/on",
         "SENDER_OFF": b"sender/off",
@@ -32,7 +34,11 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "TAP_OFF": b"tap/off",
         "PACE_ON": b"pace/on",
         "PACE_OFF": b"pace/off",
+        "NAME": b"name",
+        "GROUP_JOIN": b"group/join",
+        "GROUP_LEAVE": b"group/leave",
         "LOST_FOR": b"lost/for",
+        "TO": b"!/to/",
         "BATCH_ON": b"batch/on",
         "BATCH_OFF": b"batch/off",
         "BATCH": b"!/batch",
@@ -41,14 +47,14 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "REPLACED": b"!/bus/replaced",
         "RECEIPT": b"!/bus/receipt",
         "FROM": b"!/from/",
+        "GROUP": b"!/group/",
         "TAP": b"!/tap",
-        "RESERVED_HEAD": b"!/",
     }
 
 
-_COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "LOST_", "BATCH_")
+_COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "LOST_", "BATCH_", "GROUP_", "NAME")
 
 
 def test_keys_of_replies_and_notifications_are_reserved_and_those_of_commands_are_not() -> None:
     for name, value in names().items():
-        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(_COMMANDS)
+        assert value.startswith(b"!/") is not name.startswith(_COMMANDS)

@@ -166,8 +166,8 @@ def test_parsing_is_total(rest: bytes, prefix: bytes) -> None:
 
 def test_a_sender() -> None:
     peer = parse_sender(b"!/from/12/!/cred/100/1000/4242")
-    assert peer == Peer(12, uid=1000, gid=100, pid=4242, key=b"!/cred/100/1000/4242")
-    assert peer.address == b"!/conn/12/"
+    assert peer == Peer(12, uid=1000, gid=100, pid=4242, key_bytes=b"!/cred/100/1000/4242")
+    assert peer.address == "!/conn/12/"
 
 
 ORIGIN = b"!/host/alpha/!/cred/0/0/1"
@@ -177,11 +177,11 @@ ORIGIN = b"!/host/alpha/!/cred/0/0/1"
 @pytest.mark.parametrize("origin", [ORIGIN, b"x/" + ORIGIN, b"!/host/beta/!/cred/8/8/8/" + ORIGIN, b"!/!/cred/0/0/1"])
 def test_an_author_is_no_user_of_this_host_whatever_the_origin_says(own: bytes, origin: bytes) -> None:
     peer = parse_sender(b"!/from/12/" + own + b"/" + origin)
-    assert peer == Peer(12, uid=-1, gid=-1, pid=-1, key=own + b"/" + origin, origin=origin)
-    assert peer.voucher == Peer(12, uid=990, gid=9, pid=55, key=own)
-    assert peer.address == b"!/conn/12/"
+    assert peer == Peer(12, uid=-1, gid=-1, pid=-1, key_bytes=own + b"/" + origin, origin_bytes=origin)
+    assert peer.voucher == Peer(12, uid=990, gid=9, pid=55, key_bytes=own)
+    assert peer.address == "!/conn/12/"
     # What is sent to it reaches the connection that passes messages on, and no process with the ids of the origin.
-    secret = parse_secret_pattern(peer.key + b"/x", b"!/cred/1/2/3" if b"/!/cred/9" in own else b"")
+    secret = parse_secret_pattern(peer.key_bytes + b"/x", b"!/cred/1/2/3" if b"/!/cred/9" in own else b"")
     assert secret.opens_to(Credentials(55, 990, 9))
     assert not secret.opens_to(Credentials(1, 0, 0))
 
@@ -192,7 +192,7 @@ def test_a_connection_has_no_voucher() -> None:
 
 def test_behind_a_prefix_the_last_credentials_are_its_own() -> None:
     key = b"!/cred/1/2/3/!/cred/100/1000/4242"
-    assert make_peer(7, key) == Peer(7, uid=1000, gid=100, pid=4242, key=key)
+    assert make_peer(7, key) == Peer(7, uid=1000, gid=100, pid=4242, key_bytes=key)
 
 
 @pytest.mark.parametrize(

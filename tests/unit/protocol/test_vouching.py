@@ -40,7 +40,7 @@ def test_an_origin_arrives_as_it_was_sent(origin: bytes) -> None:
     packet = vouched_packet(origin, PACKET)
     assert packet == b"CMSG !/from/" + origin + b"\0" + PACKET
     assert parse_vouched(packet) == (origin, PACKET)
-    assert parse_sender(b"!/from/7/!/cred/9/990/55/" + origin).origin == origin
+    assert parse_sender(b"!/from/7/!/cred/9/990/55/" + origin).origin_bytes == origin
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_parsing_is_total_and_exact(rest: bytes) -> None:
         assert vouched_packet(origin, packet) == b"CMSG !/from/" + rest
         # However the origin looks, the credentials of the publisher are its own.
         peer = parse_sender(b"!/from/7/!/cred/9/990/55/" + origin)
-        assert (peer.origin, peer.uid) == (origin, -1)
+        assert (peer.origin_bytes, peer.uid) == (origin, -1)
         assert peer.voucher == parse_sender(b"!/from/7/!/cred/9/990/55")
 
 

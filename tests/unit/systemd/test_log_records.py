@@ -67,6 +67,11 @@ def test_the_journal_gets_every_fact_in_a_field() -> None:
     }
 
 
+def test_the_unit_of_a_client_is_a_field_if_it_is_in_one() -> None:
+    for unit, expected in (("web.service", b"web.service"), ("", None), (None, None)):
+        assert journal_fields(Record(STARTED, 1000, 77, unit=unit), "sbusd").get("SBUS_PEER_UNIT") == expected
+
+
 def test_an_unknown_value_has_no_field() -> None:
     assert journal_fields(Record(STARTED, facts={"address": "a", "version": "1"}), "sbusd").keys() == {
         "MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER", "SBUS_EVENT", "SBUS_ADDRESS", "SBUS_VERSION",

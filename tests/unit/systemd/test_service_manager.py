@@ -55,7 +55,11 @@ def fill(address: str) -> None:
 
 def test_each_notification_has_its_text(systemd: socket.socket, manager: ServiceManager) -> None:
     manager.ready("it is\nready")
-    assert systemd.recv(1000) == rb"READY=1" + b"\n" + rb"STATUS=it is\x0aready"
+    assert systemd.recv(1000) == rb"READY=1" + b"\nWATCHDOG=1\n" + rb"STATUS=it is\x0aready"
+    manager.alive()
+    assert systemd.recv(1000) == b"WATCHDOG=1"
+    manager.alive("one\nrule")
+    assert systemd.recv(1000) == b"WATCHDOG=1\n" + rb"STATUS=one\x0arule"
     manager.reloading()
     reported, when = systemd.recv(1000).split(b"\nMONOTONIC_USEC=")
     assert reported == b"RELOADING=1"

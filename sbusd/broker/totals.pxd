@@ -1,0 +1,22 @@
+# cython: language_level=3
+"""What each user has done since the bus started, for other compiled modules; see `totals.pyx`."""
+
+from sbusd.dataplane.traffic cimport TrafficSums
+
+
+cdef class UserTotals:
+    cdef TrafficSums ended      # of its connections that have ended
+    cdef readonly dict refused  # refusals for each quota, by name
+    cdef unsigned long long refusals
+
+    cpdef add_traffic(self, traffic)
+    cpdef add_refusals(self, quota, long long count)
+
+
+cdef class TotalsTable:
+    cdef readonly dict by_uid
+    cdef readonly UserTotals other
+    cdef public long long forgotten
+
+    cdef UserTotals find(self, uid, dict present)
+    cdef bint forget_one(self, dict present) except -1

@@ -1,0 +1,19 @@
+from collections.abc import Mapping
+
+from sbusd.dataplane.counters import UserTraffic
+
+MAX_USERS: int
+
+class UserTotals:
+    refused: dict[str, int]
+    @property
+    def traffic(self) -> UserTraffic: ...
+    def add_traffic(self, traffic: UserTraffic) -> None: ...
+    def add_refusals(self, quota: str, count: int) -> None: ...
+
+class TotalsTable:
+    by_uid: dict[int, UserTotals]
+    other: UserTotals
+    forgotten: int
+    def of(self, uid: int, present: Mapping[int, object]) -> UserTotals: ...
+    def restore(self, uid: int | None, traffic: UserTraffic, refused: Mapping[str, int]) -> None: ...

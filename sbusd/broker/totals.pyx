@@ -1,0 +1,93 @@
+# cython: language_level=3
+"""What each user has done since the bus started, with the connections that have ended. Spec: sbus-protocol(7) §6, ``!/bus/totals``.
+
+Compiled, because each connection that ends is counted here. A user can have connections of many user ids, see subuid(5), so the table is
+bounded: the user with the fewest packets and refusals is forgotten first, and its totals are added to those of other users.
+"""
+
+from sbusd.dataplane.counters import UserTraffic
+
+MAX_USERS = 512
+"""Maximum number of users in the table, a few hundred bytes each."""
+
+
+cdef class UserTotals:
+    """The totals of one user: of its connections that have ended, and its refusals. ``refused`` has the number for each quota, by name."""
+
+    def __init__(self):
+        self.refused = {}
+
+    @property
+    def traffic(self):
+        """What the connections that have ended have done."""
+        return UserTraffic(**self.ended)
+
+    cpdef add_traffic(self, traffic):
+        """Add what connections have done."""
+        (
+            received_packets, received_bytes, delivered_packets, delivered_bytes, lost_packets, refused_packets, replaced_packets,
+            blocked_ms, blocked_others_ms,
+        ) = traffic
+        self.ended.received_packets += <unsigned long long>received_packets
+        self.ended.received_bytes += <unsigned long long>received_bytes
+        self.ended.delivered_packets += <unsigned long long>delivered_packets
+        self.ended.delivered_bytes += <unsigned long long>delivered_bytes
+        self.ended.lost_packets += <unsigned long long>lost_packets
+        self.ended.refused_packets += <unsigned long long>refused_packets
+        self.ended.replaced_packets += <unsigned long long>replaced_packets
+        self.ended.blocked_ms += <unsigned long long>blocked_ms
+        self.ended.blocked_others_ms += <unsigned long long>blocked_others_ms
+
+    cpdef add_refusals(self, quota, long long count):
+        """Add refusals because of the quota of this name."""
+        self.refused[quota] = self.refused.get(quota, 0) + count
+        self.refusals += <unsigned long long>count
+
+
+cdef class TotalsTable:
+    """The totals of all users of one bus. ``other`` has those of forgotten users, and ``forgotten`` is their number."""
+
+    def __init__(self):
+        self.by_uid = {}
+        self.other = UserTotals()
+        self.forgotten = 0
+
+    def of(self, uid, present):
+        """Return the totals of a user. New ones need room, which users that are not *present* give; else they are those of others."""
+        return self.find(uid, present)
+
+    cdef UserTotals find(self, uid, dict present):
+        """The same as `of`."""
+        found = self.by_uid.get(uid)
+        if found is None:
+            if len(self.by_uid) >= MAX_USERS and not self.forget_one(present):
+                return self.other
+            found = self.by_uid[uid] = UserTotals()
+        return <UserTotals>found
+
+    def restore(self, uid, traffic, refused):
+        """Add the totals of a user before a restart; *uid* is None for those of other users."""
+        cdef UserTotals totals = self.other if uid is None else self.find(uid, {})
+        totals.add_traffic(traffic)
+        for quota, count in refused.items():
+            totals.add_refusals(quota, count)
+
+    cdef bint forget_one(self, dict present) except -1:
+        """Forget the user with the fewest packets and refusals that is not *present*, and return whether there is one."""
+        cdef UserTotals each, least = None
+        least_uid = None
+        for uid, found in self.by_uid.items():
+            each = <UserTotals>found
+            if uid not in present and (least is None or amount(each) < amount(least)):
+                least_uid, least = uid, each
+        if least is None:
+            return False
+        self.restore(None, least.traffic, least.refused)
+        del self.by_uid[least_uid]
+        self.forgotten += 1
+        return True
+
+
+cdef inline unsigned long long amount(UserTotals totals) noexcept:
+    """Return how much there is to forget about a user: its packets, and its refusals, which can be all that it has."""
+    return totals.ended.received_packets + totals.ended.delivered_packets + totals.refusals

@@ -1,0 +1,266 @@
+"""Units that are known at once, later, too late or never."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.broker import units
+from sbusd.broker.units import MAX_IN_FLIGHT, MAX_KNOWN, MAX_USERS, Report, Units
+from sbusd.protocol.credentials import Credentials
+from sbusd.systemd.cgroups import Placement, placement_of
+from tests.support.group_reader import GroupReader, replace_reader
+from tests.support.switch_harness import SwitchHarness
+
+ALICE, BOB = 1_000, 1_001
+WEB = Placement("web.service", "system.slice")
+SECONDS = 30.0
+"""The timeout of everything; a test that passes takes far less."""
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupReader]:
+    """The replaced thread."""
+    made = replace_reader(monkeypatch)
+    yield made
+    made.close()
+
+
+class Lookup:
+    """Units with a record of their reports."""
+
+    def __init__(self, harness: SwitchHarness) -> None:
+        self.switch = harness.switch
+        self.found: list[tuple[int, Placement | None]] = []
+        self.late: list[int] = []
+        self.failed: list[int] = []
+        self.units = Units(harness.switch, Report(lambda *each: self.found.append(each), self.late.append, self.failed.append))
+        self._sockets: list[socket.socket] = []
+
+    def find(self, connection: int, uid: int = ALICE, *, is_urgent: bool = True) -> Placement | None:
+        """Ask about a connection of this process."""
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sockets += [own, other]
+        return self.units.find(connection, own.fileno(), Credentials(os.getpid(), uid, uid), is_urgent=is_urgent)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self.units.close()
+
+
+@pytest.fixture
+def lookup(harness: SwitchHarness) -> Iterator[Lookup]:
+    """Units without clients."""
+    made = Lookup(harness)
+    yield made
+    made.close()
+
+
+def test_the_unit_of_this_process_is_read(lookup: Lookup) -> None:
+    expected = placement_of(Path("/proc/self/cgroup").read_text())
+    assert lookup.find(1) is None
+    lookup.units.wait(1, time.monotonic() + SECONDS)
+    assert lookup.found == [(1, expected)]
+    assert not lookup.units.awaited
+
+
+def test_a_control_group_that_was_read_is_known_at_once(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = 77
+    assert lookup.find(1) is None
+    reader.answer(1, number=77)
+    lookup.units.drain()
+    assert lookup.found == [(1, WEB)]
+    assert lookup.find(2) == WEB
+    assert 2 not in lookup.units.awaited
+    # Those of another user are kept apart, and those of the same user in another control group.
+    assert lookup.find(3, BOB) is None
+    reader.number = 78
+    assert lookup.find(4) is None
+    assert reader.requests() == [1, 3, 4]
+
+
+def test_an_unknown_place_is_known_as_unknown(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = 77
+    lookup.find(1)
+    reader.answer(1, "/", number=77)
+    lookup.units.drain()
+    assert lookup.found == [(1, None)]
+    assert lookup.find(2) is None
+    assert not lookup.units.awaited
+
+
+def test_without_numbers_each_connection_is_read(lookup: Lookup, reader: GroupReader) -> None:
+    for connection in (1, 2):
+        assert lookup.find(connection) is None
+        reader.answer(connection)
+    lookup.units.drain()
+    assert lookup.found == [(1, WEB), (2, WEB)]
+
+
+def test_a_kernel_without_pidfds_of_peers_is_not_asked_further(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = -1
+    assert lookup.find(1) is None
+    assert not lookup.units.awaited
+    assert reader.requests() == []
+    assert lookup.found == []
+
+
+@pytest.mark.parametrize(("error", "failed"), [(ProcessLookupError(), []), (OSError(errno.EMFILE, "no descriptor"), [errno.EMFILE])])
+def test_a_process_without_a_pidfd_is_unknown(
+    lookup: Lookup, reader: GroupReader, monkeypatch: pytest.MonkeyPatch, error: OSError, failed: list[int]
+) -> None:
+    def pidfd_of(_fd: int) -> int:
+        raise error
+
+    monkeypatch.setattr(units, "pidfd_of", pidfd_of)
+    assert lookup.find(1) is None
+    assert not lookup.units.awaited
+    assert (lookup.found, lookup.failed) == ([], failed)
+    monkeypatch.undo()
+    # The next connection is another try.
+    assert reader.requests() == []
+
+
+def test_a_failure_is_reported_and_not_kept(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = 77
+    lookup.find(1)
+    reader.answer(1, number=77, failure=errno.EACCES)
+    lookup.units.drain()
+    assert (lookup.found, lookup.failed) == ([(1, None)], [errno.EACCES])
+    lookup.find(2)
+    assert reader.requests() == [1, 2]
+
+
+def test_few_requests_are_in_flight_and_users_take_turns(lookup: Lookup, reader: GroupReader) -> None:
+    for connection in range(1, 101):
+        lookup.find(connection, ALICE)
+    lookup.find(200, BOB)
+    lookup.find(201, BOB)
+    asked = reader.requests()
+    assert asked == list(range(1, MAX_IN_FLIGHT + 1))
+    for connection in asked[:4]:
+        reader.answer(connection)
+    lookup.units.drain()
+    # A user with many connections delays only itself.
+    assert reader.requests() == [17, 200, 18, 201]
+
+
+def test_a_forgotten_connection_is_neither_read_nor_reported(lookup: Lookup, reader: GroupReader) -> None:
+    for connection in range(1, 30):
+        lookup.find(connection)
+    for connection in (1, 20):
+        lookup.units.forget(connection)
+    asked = reader.requests()
+    while asked:
+        reader.answer(asked.pop(0))
+        lookup.units.drain()
+        asked += reader.requests()
+    assert [connection for connection, _ in lookup.found] == [each for each in range(1, 30) if each not in (1, 20)]
+
+
+def test_a_connection_that_waits_too_long_is_reported_once(harness: SwitchHarness, reader: GroupReader) -> None:
+    late: list[int] = []
+    found: list[tuple[int, Placement | None]] = []
+    looked = Units(harness.switch, Report(lambda *each: found.append(each), late.append, lambda _errno: None), wait_seconds=0.02)
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, other:
+        for connection in (1, 2, 3):
+            looked.find(connection, own.fileno(), Credentials(os.getpid(), ALICE, ALICE))
+        reader.answer(2)
+        end = time.monotonic() + SECONDS
+        while late != [1, 3] and time.monotonic() < end:
+            harness.switch.turn(100)
+        reader.answer(1)
+        harness.switch.turn(1_000)
+        assert (late, found) == ([1, 3], [(2, WEB), (1, WEB)])
+    looked.close()
+
+
+def test_units_that_are_not_needed_now_are_requested_in_small_steps(lookup: Lookup, reader: GroupReader) -> None:
+    """A burst of connections must not delay the messages of others."""
+    for connection in range(1, 101):
+        assert lookup.find(connection, is_urgent=False) is None
+    for connection in range(1, 101, 2):
+        lookup.units.forget(connection)
+    asked: list[int] = []
+    end = time.monotonic() + SECONDS
+    while len(asked) < 50 and time.monotonic() < end:
+        lookup.switch.turn(200)
+        found = reader.requests()
+        assert len(found) <= MAX_IN_FLIGHT
+        asked += found
+        for connection in found:
+            reader.answer(connection, number=7)
+    lookup.switch.turn(1_000)
+    assert asked == list(range(2, 101, 2))
+    assert lookup.found == [(connection, WEB) for connection in asked]
+
+
+def test_a_deferred_unit_that_is_known_by_then_is_not_requested(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = 77
+    lookup.find(1, is_urgent=False)
+    lookup.find(2)
+    assert reader.requests() == [2]
+    reader.answer(2, number=77)
+    end = time.monotonic() + SECONDS
+    while len(lookup.found) < 2 and time.monotonic() < end:
+        lookup.switch.turn(200)
+    assert lookup.found == [(2, WEB), (1, WEB)]
+    assert reader.requests() == []
+
+
+def test_paths_are_kept_for_each_user_apart(lookup: Lookup, reader: GroupReader) -> None:
+    def learn(connection: int, uid: int, number: int) -> None:
+        reader.number = number
+        lookup.find(connection, uid)
+        reader.requests()
+        reader.answer(connection, number=number)
+        lookup.units.drain()
+
+    learn(1, BOB, 5)
+    for number in range(MAX_KNOWN + 1):
+        learn(100 + number, ALICE, 1_000 + number)
+    reader.number = 1_000
+    assert lookup.find(2, ALICE) is None, "the oldest of too many is removed"
+    reader.number = 5
+    assert lookup.find(3, BOB) == WEB
+    for uid in range(2_000, 2_000 + MAX_USERS):
+        learn(uid, uid, 9)
+    reader.number = 5
+    assert lookup.find(4, BOB) is None, "the user that was absent for the longest time is removed"
+
+
+def test_a_thread_that_has_ended_leaves_nobody_waiting(lookup: Lookup, reader: GroupReader) -> None:
+    for connection in range(1, 30):
+        lookup.find(connection)
+    reader.close()
+    lookup.units.drain()
+    assert lookup.found == [(connection, None) for connection in range(1, 30)]
+    # The next request starts another thread.
+    lookup.find(50)
+    assert reader.requests() == [50]
+    reader.answer(50)
+    lookup.units.drain()
+    assert lookup.found[-1] == (50, WEB)
+
+
+def test_without_a_thread_the_unit_is_unknown(lookup: Lookup, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread:
+        def __init__(self, **_options: object) -> None:
+            pass
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(units, "Thread", NoThread)
+    before = set(os.listdir("/proc/self/fd"))
+    assert lookup.find(1) is None
+    assert (lookup.failed, lookup.units.awaited) == ([0], {})
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 3, "only the sockets of the test, and the directory, are open"
