@@ -1,28 +1,31 @@
-"""A chat room for asyncio. Run it in two terminals: python3 examples/chat.py
+"""A chat room: python3 examples/chat.py. Type a line, or /who, or /msg USER TEXT for one user. Ctrl-D ends it.
 
-It publishes each line that you type to chat/USER, and prints the lines of all users, also those of chat.sh. Ctrl-D ends it.
+The bus names the sender of each line, so no user can write as another one. Users have numbers here, as id(1) prints them.
 """
 
-import asyncio
-import getpass
+import os
 import sys
+import threading
 
-from sbusd.client import AsyncBus, AsyncSubscription
-
-
-async def show(room: AsyncSubscription) -> None:
-    """Print what is said in the room."""
-    async for message in room:
-        print(message.key.decode(), message.payload.decode(errors="replace"), sep="\t", flush=True)
+from sbusd.client import Bus, Subscription
 
 
-async def main() -> None:
-    """Chat until standard input ends."""
-    async with AsyncBus.connect() as bus, bus.subscribe("chat/") as room:
-        screen = asyncio.create_task(show(room))
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            await bus.publish(f"chat/{getpass.getuser()}", line.rstrip("\n"))
-        screen.cancel()
+def show(lines: Subscription) -> None:
+    """Print what others write, without control characters."""
+    for line in lines:
+        text = "".join(filter(str.isprintable, line.payload.decode(errors="replace")))
+        print(line.sender.uid if line.sender else "", "room" if line.key.startswith("chat/") else "private", text, sep="\t", flush=True)
 
 
-asyncio.run(main())
+with Bus.connect() as bus:
+    bus.tell("sender/on")
+    with bus.subscribe("chat/", f"!/cred//{os.getuid()}//chat") as lines:
+        threading.Thread(target=show, args=(lines,), daemon=True).start()
+        for line in sys.stdin:
+            match line.rstrip("\n").split(maxsplit=2):
+                case ["/who"]:
+                    print("here", *sorted({peer.uid for peer in bus.members("chat/room")}), sep="\t", flush=True)
+                case ["/msg", user, text]:
+                    bus.publish(f"!/cred//{user}//chat", text)
+                case _:
+                    bus.publish("chat/room", line.rstrip("\n"))

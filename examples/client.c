@@ -1,37 +1,27 @@
-/* A client without a library: subscribes to a pattern and prints each message.
+/* A client in C, with the header sbus.h(3): subscribes to a pattern and prints each message.
  *
- *     cc -o client examples/client.c && ./client chat/
- *
- * A packet is "MSG", a space, the key, a NUL byte and the payload. Packets of the bus itself begin with "CMSG" or "ERR".
+ *     cc -Iclients/c -o client examples/client.c && ./client chat/
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <sbus.h>
 
 int main(int argc, char **argv) {
-    static char packet[409600]; /* the longest packet */
-    struct sockaddr_un bus = {.sun_family = AF_UNIX};
-    const char *path = getenv("SBUS_ADDRESS");
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ssize_t size;
+    struct sbus bus;
+    struct sbus_packet packet;
 
-    snprintf(bus.sun_path, sizeof bus.sun_path, "%s", path && *path ? path : "/run/sbus.socket");
-    if (fd < 0 || connect(fd, (struct sockaddr *)&bus, sizeof bus) < 0) {
-        perror(bus.sun_path);
+    if (sbus_connect(&bus, NULL, SBUS_RECONNECT) < 0 || sbus_subscribe(&bus, argc > 1 ? argv[1] : "chat/") < 0) {
+        fprintf(stderr, "client: %s\n", sbus_error(&bus));
         return 1;
     }
-    size = snprintf(packet, sizeof packet, "SUB %s", argc > 1 ? argv[1] : "chat/");
-    if (send(fd, packet, size, 0) != size)
-        perror("send");
-    while ((size = recv(fd, packet, sizeof packet, 0)) > 0) {
-        char *end = memchr(packet, 0, size);
-        if (strncmp(packet, "MSG ", 4) == 0 && end)
-            printf("%s\t%.*s\n", packet + 4, (int)(packet + size - end - 1), end + 1);
-        else
-            printf("from the bus: %.*s\n", (int)size, packet); /* such as an error, or CMSG !/bus/lost */
+    while (sbus_next(&bus, &packet, -1) > 0) {
+        if (packet.kind == SBUS_MESSAGE)
+            printf("%.*s\t%.*s\n", (int)packet.key.size, packet.key.data, (int)packet.payload.size, packet.payload.data);
+        else if (packet.kind == SBUS_RECONNECTED)
+            printf("connected again; messages may be missing\n");
+        else /* such as an error, or !/bus/lost */
+            printf("from the bus: %.*s\t%.*s\n", (int)packet.key.size, packet.key.data, (int)packet.payload.size, packet.payload.data);
         fflush(stdout);
     }
-    return size < 0;
+    fprintf(stderr, "client: %s\n", sbus_error(&bus));
+    sbus_close(&bus);
+    return 1;
 }

@@ -10,7 +10,7 @@ with Bus.connect() as bus, bus.presence() as events:
     print("watching", flush=True)
     for event in events:
         if isinstance(event, PresenceEvent):
-            pattern = "" if event.pattern is None else event.pattern.decode(errors="replace")
+            pattern = (event.pattern or "").encode(errors="replace").decode()  # it may have bytes that are not UTF-8
             print(f"{event.change.value} uid={event.peer.uid} pid={event.peer.pid} {pattern}".rstrip(), flush=True)
         else:
             print(f"events are missing: {event}", flush=True)

@@ -1,26 +1,19 @@
-"""Receives a file from transfer_send.py: python3 examples/transfer_receive.py FILE
+"""Receives a file that USER offers with transfer_send.py: python3 examples/transfer_receive.py FILE USER"""
 
-It ends when the file is complete, and fails if a message was lost.
-"""
-
+import pwd
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus
+from sbusd.client import Bus, SbusError
 
-
-def fail(item: object) -> None:
-    """End this program, because messages are missing."""
-    sys.exit(f"transfer_receive: messages were lost: {item}")
-
-
-with Bus.connect() as bus, bus.subscribe("transfer/", on_gap=fail) as transfer, Path(sys.argv[1]).open("wb") as file:
-    print("ready", flush=True)
-    for message in transfer:
-        if message.key == b"transfer/data":
-            file.write(message.payload)
-        elif message.key == b"transfer/end":
-            if file.tell() != int(message.payload):
-                sys.exit(f"transfer_receive: received {file.tell()} of {int(message.payload)} bytes")
-            print(f"received {file.tell()} bytes")
-            break
+with Bus.connect() as bus:
+    senders = [peer for peer in bus.members("rpc/transfer/read") if peer.uid == pwd.getpwnam(sys.argv[2]).pw_uid]
+    if not senders:
+        sys.exit(f"transfer_receive: {sys.argv[2]} offers no file: start transfer_send.py first")
+    with Path(sys.argv[1]).open("wb") as file:
+        try:
+            while chunk := bus.call("transfer/read", str(file.tell()), member=senders[0]):
+                file.write(chunk)
+        except SbusError as error:
+            sys.exit(f"transfer_receive: the file is not complete: {error}")
+        print(f"received {file.tell()} bytes")

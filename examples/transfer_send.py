@@ -1,21 +1,18 @@
-"""Sends a file over the bus as fast as the receiver reads: python3 examples/transfer_send.py FILE
-
-Start transfer_receive.py first. With pace=True the bus blocks this publisher while the receiver's queue is full, up to the limits of
-sbusd.toml(5), block_timeout and pace_limit. A receiver that is slower than that loses messages, and is notified.
-"""
+"""Offers a file to one user: python3 examples/transfer_send.py FILE USER. It ends when transfer_receive.py has received all of it."""
 
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus
+from sbusd.client import Allow, Bus, Request
 
-CHUNK_BYTES = 64 * 1024
+with Bus.connect() as bus, Path(sys.argv[1]).open("rb") as file:
 
-path = Path(sys.argv[1])
-with Bus.connect(pace=True) as bus, path.open("rb") as file:
-    if not bus.publish("transfer/begin", path.name, receipt=True):
-        sys.exit("transfer_send: no receiver: start transfer_receive.py first")
-    while chunk := file.read(CHUNK_BYTES):
-        bus.publish("transfer/data", chunk)
-    bus.publish("transfer/end", str(path.stat().st_size))
-    bus.ping()  # returns when the bus has routed everything
+    @bus.service("transfer/read", allow=Allow(users=(sys.argv[2],)))
+    def read(request: Request) -> bytes:
+        """Return the bytes that follow an offset; at the end, return nothing and stop."""
+        file.seek(int(request.data))
+        if not (chunk := file.read(256 * 1024)):
+            bus.stop_serving()
+        return chunk
+
+    bus.serve(ready=lambda: print("ready", flush=True))

@@ -1,35 +1,42 @@
-"""Messages as server-sent events for a browser: python3 examples/web_bridge.py [PORT]
+"""Messages under web/ for web pages, with aiohttp: python3 examples/web_bridge.py PORT ORIGIN. ORIGIN is the site of the pages."""
 
-It needs aiohttp: python3-aiohttp in Debian, or the extra "relay". Open http://127.0.0.1:8080/, or: curl -N http://127.0.0.1:8080/events
-Every user of this machine can connect to the port, so the bridge only passes on messages under web/.
-"""
-
-import json
+import asyncio
 import sys
 
 from aiohttp import web
 
 from sbusd.client import AsyncBus
 
-PAGE = "<pre id=log></pre><script>new EventSource('events').onmessage = e => { log.textContent += e.data + '\\n' }</script>"
+
+def check_origin(request: web.Request) -> None:
+    """Refuse a request that a page of another site makes. All programs of this machine can connect to the port."""
+    if request.headers.get("Origin", sys.argv[2]) != sys.argv[2]:
+        raise web.HTTPForbidden
 
 
-async def page(_request: web.Request) -> web.Response:
-    """Return a page that shows the events."""
-    return web.Response(text=PAGE, content_type="text/html")
+async def events(request: web.Request) -> web.WebSocketResponse:
+    """Send messages on the WebSocket /events, until the browser closes it or sends something."""
 
-
-async def events(request: web.Request) -> web.StreamResponse:
-    """Send messages to one browser, on a connection of its own, until it closes."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-    async with AsyncBus.connect() as bus, bus.subscribe("web/") as messages:
-        await response.prepare(request)
+    async def forward() -> None:
         async for message in messages:
-            data = json.dumps({"key": message.key.decode(), "payload": message.payload.decode(errors="replace")})
-            await response.write(f"data: {data}\n\n".encode())
-    return response
+            await socket.send_json({"key": message.key, "payload": message.payload.decode(errors="replace")})
+
+    check_origin(request)
+    async with AsyncBus.connect() as bus, bus.subscribe("web/") as messages:
+        await (socket := web.WebSocketResponse()).prepare(request)
+        task = asyncio.create_task(forward())
+        await socket.receive()
+        task.cancel()
+    return socket
+
+
+async def publish(request: web.Request) -> web.Response:
+    """Publish the body of POST /web/KEY, and return the number of recipients."""
+    check_origin(request)
+    async with AsyncBus.connect() as bus:
+        return web.json_response({"recipients": await bus.publish(request.path[1:], await request.read(), receipt=True)})
 
 
 app = web.Application()
-app.add_routes([web.get("/", page), web.get("/events", events)])
-web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]) if len(sys.argv) > 1 else 8080)
+app.add_routes([web.get("/events", events), web.post("/web/{key:.*}", publish)])
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]))

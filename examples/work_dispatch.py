@@ -1,36 +1,30 @@
-"""Gives each job to one worker: python3 examples/work_dispatch.py JOB... (start work_service.py first, more than once)
-
-The bus has no queue groups: every subscriber receives each message. So a dispatcher gives each worker one job at a time, by a call to
-that worker alone. A worker that disconnects may have done its job; this program reports such jobs instead of running them twice.
-"""
+"""Runs each line of standard input on a worker that is free: ls | python3 examples/work_dispatch.py (start work_service.py first)."""
 
 import asyncio
 import sys
 
-from sbusd.client import AsyncBus, Peer, SbusError
+from sbusd.client import AsyncBus, NoRecipient, Peer, PeerDisconnected
 
 
-async def feed(bus: AsyncBus, worker: Peer, jobs: asyncio.Queue[str]) -> None:
-    """Give jobs to one worker until none is left, or the worker fails."""
-    while not jobs.empty():
-        job = jobs.get_nowait()
+async def feed(bus: AsyncBus, worker: Peer, jobs: list[str], gone: set[Peer]) -> None:
+    """Give one worker a job at a time, until none is left. If the worker ends, another one runs its job again."""
+    while jobs and worker not in gone:
+        job = jobs.pop(0)
         try:
-            answer = await bus.call("jobs/sha256", job, member=worker)
-            print(f"{job}\t{answer.decode()}\tworker {worker.pid}", flush=True)
-        except SbusError as error:
-            print(f"work_dispatch: {job}: {error}", file=sys.stderr)
-            return
+            print(job, (await bus.call("task/sha256", job, timeout=None, member=worker)).decode(), worker.pid, sep="\t", flush=True)
+        except (NoRecipient, PeerDisconnected):
+            jobs.append(job)
+            gone.add(worker)
 
 
 async def main() -> None:
-    """Run all jobs."""
-    jobs: asyncio.Queue[str] = asyncio.Queue()
-    for job in sys.argv[1:]:
-        jobs.put_nowait(job)
+    """Run all jobs, on the workers that are there now and on those that come later."""
+    jobs, gone = sys.stdin.read().splitlines(), set[Peer]()
     async with AsyncBus.connect() as bus:
-        await asyncio.gather(*(feed(bus, worker, jobs) for worker in await bus.members("rpc/jobs/sha256")))
-    if not jobs.empty():
-        sys.exit(f"work_dispatch: {jobs.qsize()} jobs are left: no worker serves them")
+        while jobs and (workers := set(await bus.members("rpc/task/sha256")) - gone):
+            await asyncio.gather(*(feed(bus, worker, jobs, gone) for worker in workers))
+    if jobs:
+        sys.exit(f"work_dispatch: {len(jobs)} jobs are left: no worker is running")
 
 
 asyncio.run(main())

@@ -2,13 +2,8 @@
 
 import hashlib
 
-from sbusd.client import Bus, Request
+from sbusd.client import Bus
 
 with Bus.connect() as bus:
-
-    @bus.service("jobs/sha256")
-    def digest(request: Request) -> str:
-        """Return the SHA-256 of the job's data."""
-        return hashlib.sha256(request.data).hexdigest()
-
+    bus.service("task/sha256")(lambda request: hashlib.sha256(request.data).hexdigest())
     bus.serve(ready=lambda: print("ready", flush=True))

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbusd.client.asyncio.bus import AsyncBus
+    from sbusd.client.asyncio.store import AsyncJob, AsyncStore
+    from sbusd.client.asyncio.stored_streams import AsyncRemoteStore
     from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
+    from sbusd.client.blobs import Blob, BlobRecipient
     from sbusd.client.bus_socket import Scope, bus_address
     from sbusd.client.errors import (
         AnswerLost,
         BadAddressError,
+        BlobRefused,
         CallTimeout,
         Closed,
         Disconnected,
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
         ForkedError,
         InboxFull,
         MessagesMissing,
+        NoBlobService,
         NoBus,
         NoRecipient,
         NotSubscribed,
@@ -27,19 +32,40 @@ if TYPE_CHECKING:
         RemoteError,
         RemoteRefusal,
         SbusError,
+        ServiceError,
         TimedOut,
         Unanswered,
         Unsupported,
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
-    from sbusd.client.items import Change, Gap, Item, Message, PresenceEvent, PresenceItem, Reconnected, Replaced, TapItem, TapRecord
+    from sbusd.client.items import (
+        BlobGone,
+        BlobMessage,
+        Change,
+        Gap,
+        Item,
+        Message,
+        PresenceEvent,
+        PresenceItem,
+        Reconnected,
+        Replaced,
+        TapItem,
+        TapRecord,
+    )
     from sbusd.client.notices import raise_missing
     from sbusd.client.pattern_hints import PatternWarning
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
-    from sbusd.client.rpc.service import Request, ServiceError
+    from sbusd.client.rpc.cancellation import Cancellation
+    from sbusd.client.rpc.service import Request
+    from sbusd.client.rpc.stream_call import STREAM_WINDOW
     from sbusd.client.statistics import Statistics
+    from sbusd.client.store.errors import StoreError, StoreNotRunning
+    from sbusd.client.store.items import Put, QueuedJob, StoredMessage, StoreGap, StoreItem
+    from sbusd.client.store.requests import NewMessage
     from sbusd.client.sync.bus import Bus
+    from sbusd.client.sync.store import Job, Store
+    from sbusd.client.sync.stored_streams import RemoteStore
     from sbusd.client.sync.streams import Presence, Subscription, Tap
     from sbusd.protocol.credentials import Peer
 
@@ -48,16 +74,27 @@ __all__ = [
     "CALL_TRIES",
     "QUEUE_BYTES",
     "QUEUE_PACKETS",
+    "STREAM_WINDOW",
     "Allow",
     "Answer",
     "AnswerLost",
     "AsyncBus",
+    "AsyncJob",
     "AsyncPresence",
+    "AsyncRemoteStore",
+    "AsyncStore",
     "AsyncSubscription",
     "AsyncTap",
     "BadAddressError",
+    "Blob",
+    "BlobData",
+    "BlobGone",
+    "BlobMessage",
+    "BlobRecipient",
+    "BlobRefused",
     "Bus",
     "CallTimeout",
+    "Cancellation",
     "Change",
     "Closed",
     "Disconnected",
@@ -66,8 +103,11 @@ __all__ = [
     "Gap",
     "InboxFull",
     "Item",
+    "Job",
     "Message",
     "MessagesMissing",
+    "NewMessage",
+    "NoBlobService",
     "NoBus",
     "NoRecipient",
     "NotSubscribed",
@@ -81,15 +121,24 @@ __all__ = [
     "PresenceEvent",
     "PresenceItem",
     "ProtocolError",
+    "Put",
+    "QueuedJob",
     "Reconnected",
     "RemoteError",
     "RemoteRefusal",
+    "RemoteStore",
     "Replaced",
     "Request",
     "SbusError",
     "Scope",
     "ServiceError",
     "Statistics",
+    "Store",
+    "StoreError",
+    "StoreGap",
+    "StoreItem",
+    "StoreNotRunning",
+    "StoredMessage",
     "Subscription",
     "Tap",
     "TapItem",
@@ -111,6 +160,12 @@ _MODULES = {
     "sbusd.client.errors": (
         "AnswerLost",
         "BadAddressError",
+        "Blob",
+        "BlobData",
+        "BlobGone",
+        "BlobMessage",
+        "BlobRecipient",
+        "BlobRefused",
         "CallTimeout",
         "Closed",
         "Disconnected",
@@ -118,6 +173,7 @@ _MODULES = {
         "ErrorCode",
         "InboxFull",
         "MessagesMissing",
+        "NoBlobService",
         "NoBus",
         "NoRecipient",
         "NotSubscribed",
@@ -127,6 +183,7 @@ _MODULES = {
         "RemoteError",
         "RemoteRefusal",
         "SbusError",
+        "ServiceError",
         "TimedOut",
         "Unanswered",
         "Unsupported",
@@ -134,7 +191,11 @@ _MODULES = {
     "sbusd.client.notices": ("raise_missing",),
     "sbusd.client.pattern_hints": ("PatternWarning",),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
+    "sbusd.client.blobs": ("Blob", "BlobRecipient"),
+    "sbusd.client.memory_files": ("BlobData",),
     "sbusd.client.items": (
+        "BlobGone",
+        "BlobMessage",
         "Change",
         "Gap",
         "Item",
@@ -146,8 +207,32 @@ _MODULES = {
         "TapItem",
         "TapRecord",
     ),
-    "sbusd.client.rpc.service": ("Request", "ServiceError"),
+    "sbusd.client.rpc.cancellation": ("Cancellation",),
+    "sbusd.client.rpc.service": ("Request",),
+    "sbusd.client.rpc.stream_call": ("STREAM_WINDOW",),
     "sbusd.client.statistics": ("Statistics",),
+    "sbusd.client.asyncio.store": (
+        "AsyncJob",
+        "AsyncStore",
+    ),
+    "sbusd.client.asyncio.stored_streams": ("AsyncRemoteStore",),
+    "sbusd.client.store.errors": (
+        "StoreError",
+        "StoreNotRunning",
+    ),
+    "sbusd.client.store.items": (
+        "Put",
+        "QueuedJob",
+        "StoreGap",
+        "StoreItem",
+        "StoredMessage",
+    ),
+    "sbusd.client.store.requests": ("NewMessage",),
+    "sbusd.client.sync.store": (
+        "Job",
+        "Store",
+    ),
+    "sbusd.client.sync.stored_streams": ("RemoteStore",),
     "sbusd.client.sync.bus": ("Bus",),
     "sbusd.client.sync.streams": ("Presence", "Subscription", "Tap"),
     "sbusd.protocol.credentials": ("Peer",),

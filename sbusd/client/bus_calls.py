@@ -45,6 +45,10 @@ _WITHHELD = b"-"
 """Replaces a number in a receipt that the bus does not disclose to this client."""
 
 
+_SHOWN_BYTES = 128
+"""Longest key or pattern that errors show whole."""
+
+
 class Expects(enum.Enum):
     """The event that ends a call successfully."""
 
@@ -134,21 +138,23 @@ class ReceiptCall(Call):
 
 
 class RequestCall(Call):
-    """A request to a service: the members just before it, and whether it was undeliverable.
+    """A request to a service: the members just before it, the recipients, and whether it was undeliverable.
 
-    ``members`` is the first page of the response to ``!/bus/members``, None if that was not asked.
+    ``members`` is the first page of the response to ``!/bus/members``, None if that was not asked. ``recipients`` are the numbers of the
+    connections that the bus has sent it to, None if it did not list them.
     """
 
-    __slots__ = ("is_undeliverable", "members", "token")
+    __slots__ = ("is_undeliverable", "members", "recipients", "token")
 
     def __init__(self, request: str, token: bytes) -> None:
         super().__init__(request, Expects.SILENCE)
         self.token = token
         self.members: bytes | None = None
+        self.recipients: tuple[int, ...] | None = None
         self.is_undeliverable = False
 
     def take(self, key: bytes, payload: bytes) -> bool:
-        """Handle the members, or the receipt of an undeliverable request."""
+        """Handle the members or the receipt."""
         if key == controls.MEMBERS and self.members is None:
             self.members = payload
             return True
@@ -157,7 +163,11 @@ class RequestCall(Call):
         if receipt_count(self.token, payload) == 0:
             self.is_undeliverable = True
             return True
-        return is_withheld(self.token, payload)
+        receipt, _, listed = payload.rpartition(b"\0")
+        if receipt_count(self.token, receipt) is None:
+            return is_withheld(self.token, payload) or receipt_count(self.token, payload) is not None
+        self.recipients = parse_recipients(listed)
+        return True
 
 
 class PresenceCall(Call):
@@ -215,7 +225,7 @@ class PendingReplies:
             return False
         # The packet that caused the error was sent before the ping, and is unknown.
         request = "" if call.expects is Expects.PONG else call.request
-        call.finish(error=RemoteRefusal(refusal.code, refusal.words, request))
+        call.finish(error=RemoteRefusal(refusal.code, refusal.words, request, refusal.key))
         return True
 
     def passed(self, payload: bytes) -> int | None:
@@ -265,6 +275,18 @@ def receipt_count(token: bytes, payload: bytes) -> int | None:
     return int(digits) if head == token and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
 
 
+def parse_recipients(listed: bytes) -> tuple[int, ...]:
+    """Return the numbers of the connections that a receipt lists.
+
+    Raises:
+        ProtocolError: EPROTO if the list is malformed.
+    """
+    numbers = listed.split(b",")
+    if not all(each.isdigit() and len(each) <= _MOST_DIGITS for each in numbers):
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid list of recipients in a receipt: {listed[:64]!r}")
+    return tuple(map(int, numbers))
+
+
 def is_withheld(token: bytes, payload: bytes) -> bool:
     """Return whether *payload* is the receipt with *token*, and the bus withheld the number of recipients."""
     return payload == b"%b\0%b" % (token, _WITHHELD)
@@ -288,6 +310,18 @@ def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:
 def members_question(key: bytes, after: int | None = None) -> bytes:
     """Return the payload of ``!/bus/members`` for the page after the connection number *after*."""
     return key if after is None else b"%b\0%d" % (key, after)
+
+
+def request_words(verb: str, key: bytes) -> str:
+    """Return how errors name the request of *verb* with *key*; the middle of a long one is left out."""
+    return f"{verb} {repr(key if len(key) <= _SHOWN_BYTES else key[:100] + b'...' + key[-24:])[1:]}"
+
+
+def parse_count(key: bytes, payload: bytes) -> int:
+    """Return the count in a notice of the bus with *key*. Raises ProtocolError (EPROTO) if it is malformed."""
+    if not (payload.isdigit() and len(payload) < 20):
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {key.decode()} with an invalid count: {payload[:24]!r}")
+    return int(payload)
 
 
 def _parse_token(payload: bytes) -> int | None:

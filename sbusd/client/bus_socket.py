@@ -43,10 +43,13 @@ def bus_address(address: str | None = None, *, scope: Scope | None = None) -> st
     An empty ``$SBUS_ADDRESS`` counts as unset. The address is parsed at connect.
 
     Raises:
+        TypeError: *address* is neither str nor None.
         ValueError: *scope* is another word.
         NoBus: *scope* is ``user``, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
     """
     if address is not None:
+        if not isinstance(address, str):
+            raise TypeError(f"address must be str, the path of a socket, not {type(address).__name__}")
         return address
     if scope == "user":
         return _user_address()
@@ -72,6 +75,11 @@ class Target:
 
     text: str
     place: UnixName | InheritedDescriptor
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether another process has connected it: a descriptor."""
+        return isinstance(self.place, InheritedDescriptor)
 
 
 def parse_target(text: str, *, reconnect: bool) -> Target:
@@ -102,12 +110,12 @@ def open_socket(target: Target, timeout: float | None) -> socket.socket:
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
-        raise no_bus(target.text, error) from error
+        raise no_bus(target.text, error) from None
     try:
         _connect(sock, target.place.name, timeout)
     except OSError as error:
         sock.close()
-        raise no_bus(target.text, error) from error
+        raise no_bus(target.text, error) from None
     except BaseException:
         sock.close()
         raise
@@ -161,7 +169,7 @@ def _inherited(text: str, fd: int) -> socket.socket:
     try:
         sock = socket.socket(fileno=os.dup(fd))
     except OSError as error:
-        raise no_bus(text, error) from error
+        raise no_bus(text, error) from None
     try:
         if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
             raise NoBus(text, "the file descriptor is not a Unix socket of type SEQPACKET, so it is not a bus")
@@ -170,7 +178,7 @@ def _inherited(text: str, fd: int) -> socket.socket:
         sock.close()
         if isinstance(error, NoBus):
             raise
-        raise no_bus(text, error) from error
+        raise no_bus(text, error) from None
     return _with_room(sock)
 
 

@@ -20,28 +20,37 @@
     ├── RemoteError (RuntimeError)      the service responded with an error
     ├── InboxFull (BufferError)         an unread subscription stops the reading (``Overflow.BLOCK``)
     ├── PayloadTooLarge (ValueError)    a packet that the socket, or the protocol, cannot carry
-    └── NotSubscribed (LookupError)     no subscription has that pattern
+    ├── NotSubscribed (LookupError)     no subscription has that pattern
+    ├── BlobRefused (RuntimeError)      sbus-blob refused a request, or a blob is gone
+    └── NoBlobService (ConnectionError) no connection to sbus-blob
 """
 
 from __future__ import annotations
 
 import errno as errnos
 import os
+import re
 from collections.abc import Callable
 
 from sbusd.protocol.addresses import ABSTRACT_HEAD
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import BadAddressError, ErrorCode, ProtocolError, SbusError
+from sbusd.protocol.keys import text_of
+from sbusd.protocol.memberships import split_stored
+from sbusd.protocol.packets import parse_error, refused_key
+from sbusd.protocol.printable import printable
 
 __all__ = [
     "AnswerLost",
     "BadAddressError",
+    "BlobRefused",
     "CallTimeout",
     "Closed",
     "Disconnected",
     "ErrorCode",
     "ForkedError",
     "InboxFull",
+    "NoBlobService",
     "NoBus",
     "NoRecipient",
     "NotSubscribed",
@@ -56,12 +65,16 @@ __all__ = [
     "Unsupported",
     "disconnection",
     "no_bus",
+    "refusal_of",
     "rejection",
 ]
 
 
 class NoBus(SbusError, ConnectionError):
-    """There is no bus to connect to. After the first connection, :class:`Disconnected` is raised instead."""
+    """There is no bus to connect to, or it does not accept the connection.
+
+    After the first connection, :class:`Disconnected` is raised instead.
+    """
 
     def __init__(self, address: str, reason: str, errno: int | None = None) -> None:
         super().__init__(f"cannot connect to {address}: {reason}")
@@ -105,15 +118,20 @@ class ForkedError(Disconnected):
 class RemoteRefusal(SbusError, RuntimeError):
     """The bus refused a packet. Spec: sbus-protocol(7) §8.
 
-    ``code`` is None if this version does not know it; ``words`` are those of the bus. ``request`` is the refused request, if that is
-    certain: it is empty for a packet that no call waited for, such as a publication.
+    ``code`` is None if this version does not know it; ``words`` are those of the bus: the rule that refused it, with its comment, if a
+    rule did. ``request`` is the refused request, if that is certain: it is empty for a packet that no call waited for, such as a
+    publication. ``key`` is that of a refused message, or its first 1024 bytes; None for anything else, and from an older bus.
     """
 
-    def __init__(self, code: ErrorCode | None, words: str, request: str = "") -> None:
+    def __init__(self, code: ErrorCode | None, words: str, request: str = "", key: str | None = None) -> None:
         self.code = code
         self.words = words
         self.request = request
-        super().__init__(f"the bus refused {request}: {self.said}" if request else f"the bus refused a packet: {self.said}")
+        self.key = key
+        what = request or "a packet"
+        if key is not None:
+            what = f"{request} to {_shown(key)}" if request else f"a message to {_shown(key)}"
+        super().__init__(f"the bus refused {what}: {self.said}")
 
     @property
     def said(self) -> str:
@@ -162,9 +180,9 @@ class InboxFull(SbusError, BufferError):
     """
 
     def __init__(self, patterns: tuple[bytes, ...], packets: int) -> None:
-        names = " ".join(repr(pattern)[1:] for pattern in patterns)
+        self.patterns = tuple(text_of(split_stored(pattern)[0]) for pattern in patterns)
+        names = " ".join(map(repr, self.patterns))
         super().__init__(f"the subscription to {names} is full: {packets} packets unread; read it, or use Overflow.DISCARD or a second Bus")
-        self.patterns = patterns
         self.packets = packets
 
 
@@ -172,7 +190,7 @@ class PayloadTooLarge(SbusError, ValueError):
     """A packet of ``size`` bytes, including its verb and key, is larger than ``limit``, the largest that this connection can send."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"packet too long: {size} bytes, this connection can send at most {limit}")
+        super().__init__(f"packet too long: {size} bytes, this connection can send at most {limit}; publish_blob() sends more")
         self.size = size
         self.limit = limit
 
@@ -181,8 +199,32 @@ class NotSubscribed(SbusError, LookupError):
     """No subscription of this bus object has ``pattern``."""
 
     def __init__(self, pattern: bytes) -> None:
-        super().__init__(f"not subscribed to {repr(pattern)[1:]}")
-        self.pattern = pattern
+        plain, group = map(text_of, split_stored(pattern))
+        super().__init__(f"not subscribed to {plain!r}" + (f" in the group {group!r}" if group else ""))
+        self.pattern = plain
+
+
+class BlobRefused(SbusError, RuntimeError):
+    """sbus-blob refused a request. ``code`` is that of errno(3), such as ENOENT for a blob that is gone; ``cause`` is its counter.
+
+    ``reason`` is in words of the service. Spec: sbus-blob(8), "Errors".
+    """
+
+    def __init__(self, code: str, cause: str, reason: str) -> None:
+        line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in f"{code} {reason}")
+        super().__init__(f"sbus-blob refused the request: {line}")
+        self.code = code
+        self.cause = cause
+        self.reason = reason
+
+
+class NoBlobService(SbusError, ConnectionError):
+    """No service for blobs listens at ``address``, or the connection to it has ended. Blobs that end with the connection are gone."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot use sbus-blob at {address}: {reason}")
+        self.address = address
+        self.reason = reason
 
 
 class CallTimeout(TimedOut):
@@ -203,13 +245,17 @@ class MessagesMissing(SbusError):
 
 
 class NoRecipient(SbusError, LookupError):
-    """There is no service of ``command``, or ``member`` is not one. Raised at once; the command was not run."""
+    """There is no service of ``command``, or ``member`` is not one. The command was not run.
 
-    def __init__(self, command: str, member: Peer | None = None) -> None:
-        where = "" if member is None else f" at {member.address.decode('ascii')}"
-        super().__init__(f"no service for {command!r}{where}")
+    It is raised at once, unless sbus-trigger starts a service: then ``reason`` says why that failed.
+    """
+
+    def __init__(self, command: str, member: Peer | None = None, reason: str = "") -> None:
+        where = "" if member is None else f" at {member.address}"
+        super().__init__(f"no service for {command!r}{where}{': ' if reason else ''}{printable(reason)}")
         self.command = command
         self.member = member
+        self.reason = reason
 
 
 class PeerDisconnected(SbusError, ConnectionError):
@@ -231,10 +277,25 @@ class RemoteError(SbusError, RuntimeError):
         self.callee = callee
 
 
+class ServiceError(SbusError, RuntimeError):
+    """Raise it in a handler: the caller gets its words, and nothing else."""
+
+
+def _shown(key: str) -> str:
+    """Return *key* for one line of text, the middle of a long one left out."""
+    return repr(key if len(key) <= 128 else f"{key[:100]}…{key[-24:]}")
+
+
 def _from(peers: tuple[Peer, ...]) -> str:
     """Return a description of the first few of *peers*."""
-    named = ", ".join(f"connection {peer.connection} of user {peer.uid}" for peer in peers[:3])
+    named = ", ".join(f"connection {peer.connection}" + (f" of user {peer.uid}" if peer.key_bytes else "") for peer in peers[:3])
     return f" from {named}{' and others' if len(peers) > 3 else ''}" if peers else ""
+
+
+def refusal_of(payload: bytes) -> RemoteRefusal:
+    """Return the error that the payload of an ``!/bus/error`` describes."""
+    key = refused_key(payload)
+    return RemoteRefusal(*parse_error(payload), key=None if key is None else text_of(key))
 
 
 def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> Callable[[], SbusError]:
@@ -253,8 +314,12 @@ def no_bus(address: str, error: OSError) -> NoBus:
     name = address.removeprefix(f"{ABSTRACT_HEAD}/")
     if number == errnos.ENOENT and name != address:
         return NoBus(address, f"{name!r} is not an even number of hexadecimal digits; use the address that sbusd printed", number)
+    if number == errnos.ENOENT and address.startswith(("unix:", "unix=", "tcp:")):
+        return NoBus(address, "no such socket; an address is a path, without 'unix:' before it", number)
     # connect(2) reports a file or directory like a socket without a process.
     is_file = number == errnos.ECONNREFUSED and (os.path.isfile(address) or os.path.isdir(address))
+    if number == errnos.ENOENT and _NO_PATH.search(address):
+        return NoBus(address, "no such socket; an address is the path of a Unix socket, such as /run/sbus.socket", number)
     reason = _REASONS.get(errnos.ENOTSOCK if is_file else number) or os.strerror(number)
     is_default = address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
     return NoBus(address, reason.format(start=f" ({systemctl(address)} start sbus.socket)" if is_default else ""), number)
@@ -265,6 +330,9 @@ def systemctl(address: str) -> str:
     folder = os.environ.get("XDG_RUNTIME_DIR") or "/run/user"
     return "systemctl --user" if address.startswith((f"{folder}/", "/run/user/")) else "systemctl"
 
+
+_NO_PATH = re.compile(r"^\s|\s$|^[a-z]+:|^[\w.-]+:\d+$")
+"""What is in a URL, or in a host with a port, and rarely in a path."""
 
 _REASONS = {
     errnos.ENOENT: "no such socket; start the bus{start} or give another address",

@@ -1,4 +1,4 @@
-"""Optional features of the bus: batches and pacing. No I/O.
+"""Optional features of the bus: batches, pacing and queue groups. No I/O.
 
 Spec: sbus-protocol(7) §6, ``!/bus/features``, ``batch/on`` and ``pace/on``, and §7.
 
@@ -20,6 +20,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.packets import BATCH_FEATURE, control_packet
 
 PACE_FEATURE = b"pace"
+GROUP_FEATURE = b"group"
 
 _ON = control_packet(controls.PACE_ON)
 _OFF = control_packet(controls.PACE_OFF)
@@ -116,6 +117,10 @@ class Pacing:
         self.always = self.is_on = key == controls.PACE_ON
         return True
 
+    def note_known(self) -> None:
+        """Note that the bus knows pacing."""
+        self.is_known = True
+
     def disconnected(self) -> None:
         """Forget the pacing of the connection that ended: a new connection is not paced."""
         self.is_on = False
@@ -127,20 +132,37 @@ class Pacing:
             self._outgoing.restore((packet,))
 
 
-class PacingCall(Call):
-    """``!/bus/features``, of a client that needs pacing; it fails with Unsupported if the bus does not know pacing."""
+class RequiredFeature(Call):
+    """``!/bus/features``, of a client that needs a feature; it fails with Unsupported if the bus does not know it.
 
-    __slots__ = ("_pacing",)
+    *words* name the feature in that error, and *advice* says what to do without it. *learn*, if any, is called if the bus knows it.
+    """
 
-    def __init__(self, pacing: Pacing) -> None:
+    __slots__ = ("_advice", "_feature", "_learn", "_words")
+
+    def __init__(self, feature: bytes, words: str, advice: str, learn: Callable[[], None] | None = None) -> None:
         super().__init__(f"CMSG {repr(controls.FEATURES)[1:]}", Expects.ANSWER, controls.FEATURES)
-        self._pacing = pacing
+        self._feature = feature
+        self._words = words
+        self._advice = advice
+        self._learn = learn
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
         """Finish the call, unless it is done."""
         if not self.is_done:
             is_known = error is None or isinstance(error, RemoteRefusal | Unanswered)
-            if is_known and PACE_FEATURE not in answer.split(b"\n"):
-                error = Unsupported("pacing", "publish without wait and connect without pace")
-            self._pacing.is_known |= error is None
+            if is_known and self._feature not in answer.split(b"\n"):
+                error = Unsupported(self._words, self._advice)
+            if error is None and self._learn is not None:
+                self._learn()
         super().finish(answer, error)
+
+
+def pacing_question(pacing: Pacing) -> RequiredFeature:
+    """Return the call that fails unless the bus knows pacing."""
+    return RequiredFeature(PACE_FEATURE, "pacing", "publish without wait and connect without pace", pacing.note_known)
+
+
+def group_question() -> RequiredFeature:
+    """Return the call that fails unless the bus knows queue groups."""
+    return RequiredFeature(GROUP_FEATURE, "queue groups", "subscribe without group")

@@ -10,7 +10,8 @@ Rules:
 4. Messages of one batch are queued as one :class:`~sbusd.client.incoming.MessageRun`, and count as if each was queued alone. When
    the run is first in the queue, its messages move to ``ready``; they are then no longer in the queue, though not received yet.
 
-:class:`Routes` routes each message to the inboxes that match: the bus delivers it once, however many subscriptions match.
+:class:`Routes` routes each message to the inboxes that match: the bus delivers it once, however many subscriptions match. A message that
+the connection got as a member of a queue group goes to one inbox of that group.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dataclasses import dataclass
 from sbusd.client.incoming import MessageRun
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
 from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.memberships import split_stored, stored_pattern
 
 QUEUE_PACKETS = 65_536
-"""Default limit in packets: four times the default of the bus's own queue for a client, so that a reply that a call waits for can always
-be read (see :class:`Overflow`)."""
+"""Default limit in packets. It limits the memory for small messages, each of which takes some 100 bytes more than its content."""
 
-QUEUE_BYTES = 32 << 20
-"""Default limit in bytes: four times that of the bus, for the same reason."""
+QUEUE_BYTES = 64 << 20
+"""Default limit in bytes, the same as that of the bus's own queue for a client (see :class:`Overflow`)."""
 
 LIST_ITEMS = 256
 """Items in a list by default: enough to spread the cost of a list, and few enough to be still in a core's cache when they are used. With
@@ -53,13 +54,18 @@ class Overflow(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of a subscription's queue, and its policy. Raises ValueError if a limit is below 1."""
+    """The limits of a subscription's queue, and its policy. Raises ValueError if a limit is below 1, TypeError for another type."""
 
     packets: int = QUEUE_PACKETS
     bytes: int = QUEUE_BYTES
     overflow: Overflow = Overflow.BLOCK
 
     def __post_init__(self) -> None:
+        for name, value in (("queue_packets", self.packets), ("queue_bytes", self.bytes)):
+            if not isinstance(value, int):
+                raise TypeError(f"{name} must be int, not {type(value).__name__}")
+        if not isinstance(self.overflow, Overflow):
+            raise TypeError(f"overflow must be Overflow.BLOCK or Overflow.DISCARD, not {self.overflow!r}")
         if self.packets < 1 or self.bytes < 1:
             raise ValueError(f"invalid limit of {self.packets} packets and {self.bytes} bytes: both must be at least 1")
 
@@ -77,12 +83,15 @@ class Inbox:
         "_max_packets",
         "_overflow",
         "_stalled",
+        "chosen_at",
         "delivered",
         "discarded",
+        "group",
         "is_begun",
         "is_drained",
         "is_draining",
         "is_shared",
+        "is_used",
         "items",
         "kept",
         "lost",
@@ -93,8 +102,14 @@ class Inbox:
 
     def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
         self.patterns = patterns
+        self.group = _group_of(patterns)
+        """The queue group that all its first patterns are of; empty if there is none."""
+        self.chosen_at = 0
+        """When a message of a group went to this inbox last: a count of :class:`Routes`."""
         self.is_begun = False
         """Whether the bus has accepted the patterns."""
+        self.is_used = False
+        """Whether the program has tried to subscribe, or to receive: otherwise it has forgotten that it has this."""
         self.is_draining = False
         """Whether the subscription ends when everything has arrived that the bus sent before the UNSUBs."""
         self.is_drained = False
@@ -155,7 +170,7 @@ class Inbox:
             self._put_carefully(message)
             return
         items.append(message)
-        self._bytes += len(message.key) + len(message.payload)
+        self._bytes += len(message.key_bytes) + len(message.payload)
         self.delivered += 1
         if self._bytes >= self._max_bytes:
             self._mark_full()
@@ -211,12 +226,12 @@ class Inbox:
         if not items:
             self._bytes = 0
         elif type(item) is Message:
-            self._bytes -= len(item.key) + len(item.payload)
+            self._bytes -= len(item.key_bytes) + len(item.payload)
         elif type(item) is MessageRun:
             self._bytes -= item.size
         if isinstance(item, MessageRun):
             item = self._open(item)
-        if self._stalled and not self._is_full():
+        if self._stalled and not self.is_full:
             self._stalled.discard(self)
         return item
 
@@ -242,6 +257,11 @@ class Inbox:
         self._bytes = self._hidden = self.lost = 0
         self._stalled.discard(self)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a limit is reached."""
+        return len(self.items) + self._hidden >= self._max_packets or self._bytes >= self._max_bytes
+
     def _open(self, run: MessageRun) -> Message:
         """Move the messages of *run*, which has left the queue, to ``ready``, and return the first."""
         self._hidden -= run.count - 1
@@ -252,16 +272,16 @@ class Inbox:
 
     def _put_carefully(self, message: Message) -> None:
         """Queue *message* when a limit is near or a gap is open."""
-        if self._overflow is Overflow.DISCARD and self._is_full():
+        if self._overflow is Overflow.DISCARD and self.is_full:
             self.put_gap(1)
             self.discarded += 1
             return
         if self.lost:
             self._place_gap()
         self.items.append(message)
-        self._bytes += len(message.key) + len(message.payload)
+        self._bytes += len(message.key_bytes) + len(message.payload)
         self.delivered += 1
-        if self._is_full():
+        if self.is_full:
             self._mark_full()
 
     def _place_gap(self) -> None:
@@ -269,24 +289,27 @@ class Inbox:
         self.items.append(Gap(max(0, self.lost)))
         self.lost = 0
 
-    def _is_full(self) -> bool:
-        """Return whether a limit is reached."""
-        return len(self.items) + self._hidden >= self._max_packets or self._bytes >= self._max_bytes
-
     def _mark_full(self) -> None:
         """Stop the reading of the connection, if that is the policy."""
         if self._overflow is Overflow.BLOCK:
             self._stalled.add(self)
 
 
+def _group_of(patterns: list[bytes]) -> bytes:
+    """Return the queue group that all stored *patterns* are of; empty if there is none."""
+    groups = {split_stored(pattern)[1] for pattern in patterns}
+    return groups.pop() if len(groups) == 1 else b""
+
+
 class Routes:
     """The inboxes of a connection, and a cache from keys to the inboxes that match."""
 
-    __slots__ = ("_cache", "_inboxes", "_keyspace")
+    __slots__ = ("_cache", "_choices", "_inboxes", "_keyspace")
 
     def __init__(self, keyspace: KeySpace) -> None:
         self._keyspace = keyspace
         self._inboxes: list[Inbox] = []
+        self._choices = 0
         self._cache: dict[bytes, tuple[Inbox, ...]] = {}
 
     @property
@@ -321,6 +344,19 @@ class Routes:
                 return inbox
         return None
 
+    def add_pattern(self, inbox: Inbox, pattern: bytes) -> None:
+        """Add *pattern* to *inbox*."""
+        inbox.patterns.append(pattern)
+        self._cache.clear()
+
+    def drop_pattern(self, inbox: Inbox, pattern: bytes) -> bool:
+        """Remove one instance of *pattern* from *inbox*; return whether it was there."""
+        if pattern not in inbox.patterns:
+            return False
+        inbox.patterns.remove(pattern)
+        self._cache.clear()
+        return True
+
     def move(self, old: bytes, new: bytes) -> list[bytes]:
         """Replace *old* by *new* at the beginning of every pattern, and return the new patterns."""
         moved: list[bytes] = []
@@ -341,7 +377,45 @@ class Routes:
         found = self._cache.get(key)
         if found is None:
             found = tuple(inbox for inbox in self._inboxes if any(self._keyspace.matches(pattern, key) for pattern in inbox.patterns))
-            if len(self._cache) >= _CACHED_KEYS:
-                self._cache.clear()
-            self._cache[key] = found
+            self._remember(key, found)
         return found
+
+    def find_member(self, key: bytes, group: bytes) -> tuple[Inbox, ...]:
+        """Return the inbox for a message with *key* that the connection got as a member of *group*; empty if none matches.
+
+        Of several, it is the one with the fewest items; of those with as few, the one that was chosen least recently. The bus knows one
+        member, the connection, so that the inboxes share its messages.
+        """
+        place = stored_pattern(key, group)  # no key has a NUL
+        found = self._cache.get(place)
+        if found is None:
+            found = tuple(inbox for inbox in self._inboxes if any(self._is_of_member(stored, key, group) for stored in inbox.patterns))
+            self._remember(place, found)
+        if len(found) > 1:
+            chosen = min(found, key=lambda inbox: (inbox.is_draining, inbox.is_full, len(inbox), inbox.chosen_at))
+            self._choices += 1
+            chosen.chosen_at = self._choices
+            return (chosen,)
+        return found
+
+    def hand_over(self, inbox: Inbox) -> int:
+        """Put the messages of *inbox*, which has been removed, into other inboxes of its group that match; return their number."""
+        if not inbox.group:
+            return 0
+        moved = 0
+        for item in inbox.take_many(len(inbox)):
+            if isinstance(item, Message) and (found := self.find_member(item.key_bytes, inbox.group)):
+                found[0].put(item)
+                moved += 1
+        return moved
+
+    def _is_of_member(self, stored: bytes, key: bytes, group: bytes) -> bool:
+        """Return whether a stored pattern is that of a member of *group* and matches *key*."""
+        pattern, name = split_stored(stored)
+        return name == group and self._keyspace.matches(pattern, key)
+
+    def _remember(self, place: bytes, found: tuple[Inbox, ...]) -> None:
+        """Put inboxes into the cache."""
+        if len(self._cache) >= _CACHED_KEYS:
+            self._cache.clear()
+        self._cache[place] = found

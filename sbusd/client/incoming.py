@@ -18,7 +18,7 @@ try:
 except ImportError:  # a tree that is not built: everything works, but slower; sbusctl doctor reports it
     from sbusd.client.plain_scanner import join_batch, measure_run, message_of, take_apart
 
-__all__ = ["IS_COMPILED", "SENT_HEAD", "MessageRun", "Senders", "join_batch", "measure_run", "message_of"]
+__all__ = ["GROUP_HEAD", "IS_COMPILED", "SENT_HEAD", "MessageRun", "Senders", "join_batch", "measure_run", "message_of"]
 
 IS_COMPILED = measure_run.__module__ == "sbusd.client.speedups"
 """Whether compiled code scans for messages."""
@@ -28,6 +28,9 @@ _FRAME_BYTES = LENGTH_BYTES + len(b"MSG \0")
 
 SENT_HEAD = b"CMSG " + controls.FROM
 """The beginning of a message with its sender."""
+
+GROUP_HEAD = b"CMSG " + controls.GROUP
+"""The beginning of a message for a member of a queue group."""
 
 _CACHED_SENDERS = 1_024
 """Senders in the cache; when it is full it is cleared, so that a flood of connections cannot grow it."""
@@ -79,3 +82,15 @@ class Senders:
         if message is None:
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message with a sender: {inner[:24]!r}…")
         return message
+
+    def message_of_group(self, packet: bytes) -> tuple[Message, bytes]:
+        """Return the message of a packet that begins with :data:`GROUP_HEAD`, and the name of the group.
+
+        Raises:
+            ProtocolError: EPROTO if it is malformed.
+        """
+        head, _, inner = packet.partition(b"\0")
+        message = self.message(inner) if inner.startswith(SENT_HEAD) else message_of(inner)
+        if message is None:
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message of a group: {inner[:24]!r}…")
+        return message, head.removeprefix(GROUP_HEAD)

@@ -10,28 +10,42 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from sbusd.protocol.credentials import Peer, make_peer, vouched_peer
+from sbusd.protocol.credentials import UNKNOWN_ID, Credentials, Peer, make_peer, vouched_peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import EVENT_HEAD
+from sbusd.protocol.keys import EVENT_HEAD, text_of
 from sbusd.protocol.packets import Publish, parse_packet
 
 PRESENCE_PATTERN = EVENT_HEAD
 """The pattern for all events that this client may see."""
 
 
+_NAMES_ELSEWHERE = {"data": "payload", "body": "payload", "subject": "key", "topic": "key", "channel": "key"}
+"""Attributes of messages in nats-py, redis-py, paho-mqtt and pika, and their names here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A publication: its routing key, without NUL, and its payload, any bytes.
+    """A publication: its routing key, any bytes without NUL, and its payload, any bytes.
 
     ``sender`` is the publisher, as verified by the bus, while ``sender/on`` is set for this connection; otherwise None. If it has an
     ``origin``, the publisher only passes the message on.
     """
 
-    key: bytes
+    key_bytes: bytes
     payload: bytes
     sender: Peer | None = None
+
+    @property
+    def key(self) -> str:
+        """The key as text. Bytes that are not UTF-8 are surrogates, as in os.fsdecode(); ``publish`` accepts them."""
+        return text_of(self.key_bytes)
+
+    @property
+    def blob(self) -> memoryview | None:
+        """The content of a blob, read-only, or None: only a ``BlobMessage`` has one."""
+        return None
 
     @property
     def text(self) -> str:
@@ -41,6 +55,13 @@ class Message:
     def json(self) -> Any:
         """Return the value that the payload has as JSON. Raises ValueError if it is not JSON."""
         return json.loads(self.payload)
+
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which names the attribute here for one of another library."""
+            hint = f": its name here is {known!r}" if (known := _NAMES_ELSEWHERE.get(name)) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,32 @@ class Gap:
     """
 
     lost: int
+
+
+_NO_DATA = memoryview(b"")
+
+_UNKNOWN = Credentials(UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobMessage(Message):
+    """A message with a large content, from a subscription with *blobs*. ``payload`` is the reference that was on the bus."""
+
+    blob: memoryview = _NO_DATA
+    """The content, read-only. It never changes, and all recipients share its pages."""
+    media_type: str = ""
+    """Its type, such as ``image/png``. Its owner chooses it."""
+    owner: Credentials = _UNKNOWN
+    """The process that has created the blob, from the kernel. The sender of the message may be another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobGone(Gap):
+    """Here the blob of a message is missing, because of ``reason``: it has expired, for example. ``lost`` is 1."""
+
+    reason: str
+    message: Message
+    """The message with the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +146,8 @@ class PresenceEvent:
     peer: Peer
     time: float
     """Seconds since 1970, by the bus's clock."""
-    pattern: bytes | None = None
-    """Only of SUBSCRIBE and UNSUBSCRIBE."""
+    pattern: str | None = None
+    """Only of SUBSCRIBE and UNSUBSCRIBE. Bytes that are not UTF-8 are surrogates."""
 
 
 PresenceItem = PresenceEvent | Gap | Reconnected
@@ -125,10 +172,16 @@ class TapRecord:
     """Only of the kind ``message``."""
 
     @property
-    def key(self) -> bytes | None:
+    def key(self) -> str | None:
+        """The key or pattern of the event, or None if it has none. Bytes that are not UTF-8 are surrogates."""
+        key = self.key_bytes
+        return None if key is None else text_of(key)
+
+    @property
+    def key_bytes(self) -> bytes | None:
         """The key or pattern of the event, as bytes, or None if it has none."""
         if self.message is not None:
-            return self.message.key
+            return self.message.key_bytes
         for name in ("pattern", "key"):
             if isinstance(encoded := self.fields.get(f"{name}_base64"), str):
                 return base64.b64decode(encoded)
@@ -151,15 +204,16 @@ def presence_item(item: Item) -> PresenceItem:
         return Gap(item.count)  # every event counts, even if a newer one has the same key
     if not isinstance(item, Message):
         return item
-    word, _, rest = item.key.removeprefix(EVENT_HEAD).partition(b"/")
+    word, _, rest = item.key_bytes.removeprefix(EVENT_HEAD).partition(b"/")
     try:
         change = Change(word.decode("ascii"))
         value = json.loads(item.payload)
         peer = make_peer(int(value["id"]), value["cred"].encode("ascii"))
-        pattern = rest.partition(b"/")[2] if change in (Change.SUBSCRIBE, Change.UNSUBSCRIBE) else None
+        pattern = text_of(rest.partition(b"/")[2]) if change in (Change.SUBSCRIBE, Change.UNSUBSCRIBE) else None
         return PresenceEvent(change, peer, int(value["time"]) / 1e9, pattern)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid event: {item.key[:64]!r} with {item.payload[:64]!r}") from error
+        words = f"the bus sent an invalid event: {item.key_bytes[:64]!r} with {item.payload[:64]!r}"
+        raise ProtocolError(ErrorCode.EPROTO, words) from error
 
 
 def tap_item(item: Item) -> TapItem:

@@ -9,8 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from sbusd.client.connection_log import ConnectionLog
 from sbusd.client.errors import MessagesMissing, RemoteRefusal
-from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
+from sbusd.client.items import BlobGone, Gap, Item, Message, Reconnected, Replaced
 
 OnGap = Callable[[Gap | Reconnected | Replaced], object]
 """A function that gets what an iteration over messages leaves out, at its place between them."""
@@ -26,9 +27,10 @@ _KEPT_REFUSALS = 64
 class NoticeLog:
     """Logs what a program does not handle itself."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "connection")
 
     def __init__(self) -> None:
+        self.connection = ConnectionLog()
         self._counts: Counter[str] = Counter()
 
     def refused(self, refusal: RemoteRefusal) -> None:
@@ -40,6 +42,10 @@ class NoticeLog:
         if isinstance(item, Message):
             return
         self._log(type(item).__name__, f"subscription to {', '.join(map(repr, patterns[:3]))}: {words_of(item)}")
+
+    def job_lost(self, queue: str, seq: int) -> None:
+        """Log that a job was done and not acknowledged, because the connection was lost meanwhile."""
+        self._log("jobs", f"job {seq} of queue {queue!r} was done while the connection was lost, and is tried again")
 
     def _log(self, kind: str, words: str) -> None:
         self._counts[kind] += 1
@@ -84,6 +90,8 @@ class Refusals(deque[RemoteRefusal]):
 
 def words_of(item: Gap | Reconnected | Replaced) -> str:
     """Return *item* in words."""
+    if isinstance(item, BlobGone):
+        return f"the blob of a message is missing: {item.reason}"
     if isinstance(item, Gap):
         return f"{item.lost} messages are missing" if item.lost else "an unknown number of messages is missing"
     if isinstance(item, Replaced):

@@ -9,20 +9,21 @@ If a wait fails or is cancelled, the link raises that exception inside the opera
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from sbusd.client.bus_calls import Call, Expects, members_question, parse_members
 from sbusd.client.encoding import Data, control_key, payload_bytes, to_bytes
-from sbusd.client.errors import TimedOut
+from sbusd.client.errors import Disconnected, NoBus, RemoteRefusal, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.rpc.pending_requests import PendingRequest
 from sbusd.client.session import Session
 from sbusd.protocol import controls
+from sbusd.protocol.connection_names import parse_name
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import text_of
 from sbusd.protocol.packets import control_packet
 from sbusd.protocol.vouching import loss_payload
 
@@ -64,6 +65,12 @@ class Deadline:
         return TimedOut(self._what, self._seconds or 0.0)
 
 
+def until_check(waits: Iterator[float], deadline: Deadline) -> Deadline:
+    """Return the time of the next check of the bus's service, after the next of *waits*, or *deadline* if that comes first."""
+    seconds = next(waits, None)
+    return deadline if seconds is None else deadline.sooner(Deadline("responding", seconds))
+
+
 class Begin(Generic[C]):
     """Wait until the connection can send, call *start*, and wait until each of the ``calls`` that it returned is done."""
 
@@ -95,11 +102,21 @@ class Send:
     packet: bytes
 
 
+class Awaited(Protocol):
+    """A request, or a part of its response, that a link waits for."""
+
+    on_done: Callable[[], None] | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settle:
     """Wait until one of ``requests`` is done."""
 
-    requests: Sequence[PendingRequest]
+    requests: Sequence[Awaited]
     deadline: Deadline
 
 
@@ -163,12 +180,49 @@ def ping(session: Session, timeout: float | None) -> Operation[float]:
     return seconds
 
 
+def admission(session: Session, address: str, timeout: float | None) -> Operation[None]:
+    """Wait until the bus has accepted the new connection: connect(2) succeeds before the bus decides about that.
+
+    Raises:
+        NoBus: the user has too many connections, for example, or the bus has ended.
+        TimedOut: the bus does not respond.
+    """
+    step = Begin(lambda: [session.ping()], Deadline(f"the response of the bus at {address}", timeout))
+    try:
+        yield step
+        step.result()
+    except RemoteRefusal as refusal:
+        if refusal.code not in {ErrorCode.EACCES, ErrorCode.EDQUOT}:
+            session.keep_refusal(refusal)  # that of the name, from an older bus
+            return
+        raise NoBus(address, refusal.said) from refusal
+    except Disconnected as error:
+        raise NoBus(address, error.refusal.said if error.refusal else error.fault or "the bus closed the connection") from error
+
+
 def control(session: Session, key: str | bytes, payload: Data | None, timeout: float | None) -> Operation[bytes]:
     """Send a control message, and return the payload of its response."""
     name, data = control_key(key), None if payload is None else payload_bytes(payload)
     step = Begin(lambda: [session.control(name, data)], Deadline(f"the response to {key!r}", timeout))
     yield step
     return step.result()
+
+
+def set_name(session: Session, name: str) -> None:
+    """Put the name of the connection into the session, for this connection and the next ones; empty is none.
+
+    Raises:
+        TypeError: *name* is not a str.
+        ProtocolError: EINVAL, it is longer than 64 bytes, or not printable.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be str, not {type(name).__name__}")
+    data = payload_bytes(name, "name")
+    parse_name(data)
+    if data:
+        packet = control_packet(controls.NAME, data)
+        session.send_quietly(packet)
+        session.remember_mode(controls.NAME, packet)
 
 
 def tell(session: Session, key: str | bytes, payload: Data | None) -> Operation[None]:
@@ -182,6 +236,11 @@ def tell(session: Session, key: str | bytes, payload: Data | None) -> Operation[
 def report_lost(patterns: Iterable[str | bytes], count: int) -> Operation[None]:
     """Send the subscribers of *patterns* the notice that *count* messages are lost, after all packets before it."""
     yield Send(control_packet(controls.LOST_FOR, loss_payload(count, [to_bytes(pattern, "pattern") for pattern in patterns])))
+
+
+def address(session: Session, deadline: Deadline) -> Operation[str]:
+    """Return the connection's own address as text."""
+    return text_of((yield from own_address(session, deadline)))
 
 
 def own_address(session: Session, deadline: Deadline) -> Operation[bytes]:

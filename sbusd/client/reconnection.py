@@ -85,7 +85,9 @@ class SavedSettings:
     def save(self, key: bytes, packet: bytes) -> None:
         """Save *packet*, if its *key* sets a mode."""
         group, _, last = key.rpartition(b"/")
-        if group in _GROUPS:
+        if key == controls.NAME:
+            self._packets[key] = packet
+        elif group in _GROUPS:
             if key in (controls.TAP_OFF, controls.SENDER_OFF):
                 self._packets.pop(group, None)
             elif last:
@@ -105,6 +107,7 @@ def resubscribe(session: Session) -> list[Call]:
     if session.pacing.always:
         session.pacing.prepare(b"")
     patterns = [pattern for inbox in session.routes.inboxes for pattern in inbox.patterns]
+    calls += session.ask_groups(patterns)
     old = session.previous_address
     if old and any(pattern.startswith(old) for pattern in patterns):
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from sbusd.client.bus_calls import AddressCall, Call, Expects, PendingReplies, ReceiptCall
-from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError
-from sbusd.client.features import Batching, Pacing, PacingCall
+from sbusd.client.bus_calls import AddressCall, Call, Expects, PendingReplies, ReceiptCall, parse_count, request_words
+from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError, refusal_of
+from sbusd.client.features import Batching, Pacing, group_question, pacing_question
 from sbusd.client.inbox import Bounds, Inbox, Routes
-from sbusd.client.incoming import SENT_HEAD, MessageRun, Senders, measure_run, message_of
+from sbusd.client.incoming import GROUP_HEAD, SENT_HEAD, MessageRun, Senders, measure_run, message_of
 from sbusd.client.items import Message, Reconnected
 from sbusd.client.notices import NoticeLog, Refusals
 from sbusd.client.outgoing import Outgoing
@@ -29,16 +29,8 @@ from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import KeySpace, parse_connection_address
-from sbusd.protocol.packets import (
-    BATCH_HEAD,
-    LENGTH_BYTES,
-    MAX_PACKET_BYTES,
-    control_packet,
-    parse_batch,
-    parse_error,
-    subscribe_packet,
-    unsubscribe_packet,
-)
+from sbusd.protocol.memberships import split_stored, subscription_packet, unsubscription_packet
+from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_PACKET_BYTES, control_packet, parse_batch
 
 
 class MessageObserver(Protocol):
@@ -121,7 +113,11 @@ class Session:
         """Handle a packet that is neither a batch nor a message without its sender; return a message as :meth:`receive` does."""
         if packet.startswith(SENT_HEAD):
             return self._receive_message(self._senders.message(packet), taker)
-        self._receive_control(packet)
+        if packet.startswith(GROUP_HEAD):
+            message, group = self._senders.message_of_group(packet)
+            self._deliver(message, self.routes.find_member(message.key_bytes, group))
+        else:
+            self._receive_control(packet)
         return None
 
     @property
@@ -146,7 +142,7 @@ class Session:
             return self.ask_address()
         packet = self.outgoing.fitting(control_packet(key, payload))
         self.remember_mode(key, packet)
-        return self._send_call(Call(f"CMSG {repr(key)[1:]}", Expects.ANSWER, key), packet)
+        return self._send_call(Call(request_words("CMSG", key), Expects.ANSWER, key), packet)
 
     def send_call(self, call: Call, *packets: bytes) -> Call:
         """Put *packets* into ``outgoing``, all or none, fenced off from earlier packets that may cause errors; *call* gets the reply.
@@ -185,7 +181,7 @@ class Session:
 
     def ask_pacing(self) -> Call:
         """Put the question whether the bus knows pacing into ``outgoing``; its call fails with Unsupported if not."""
-        return self._send_call(PacingCall(self.pacing), control_packet(controls.FEATURES))
+        return self._send_call(pacing_question(self.pacing), control_packet(controls.FEATURES))
 
     def ask_for_batches(self) -> None:
         """Put the question whether the bus takes batches into ``outgoing``, unless it has been asked."""
@@ -205,20 +201,27 @@ class Session:
         """Route messages to *inbox*, and put its SUBs into ``outgoing``, each with a barrier, so that a refusal names its pattern."""
         self.batching.request()
         for pattern in inbox.patterns:
-            self.outgoing.fitting(subscribe_packet(pattern))
-        calls = [self.subscribe_pattern(pattern) for pattern in inbox.patterns]
+            self.outgoing.fitting(subscription_packet(pattern))
+        calls = self.ask_groups(inbox.patterns)
+        calls += [self.subscribe_pattern(pattern) for pattern in inbox.patterns]
         self.routes.add(inbox)
         self._update_only_inbox()
         return calls
 
+    def ask_groups(self, patterns: Sequence[bytes]) -> list[Call]:
+        """Put the question whether the bus knows queue groups into ``outgoing``, if one of the stored *patterns* is that of a member."""
+        is_member = any(split_stored(pattern)[1] for pattern in patterns)
+        return [self._send_call(group_question(), control_packet(controls.FEATURES))] if is_member else []
+
     def subscribe_pattern(self, pattern: bytes) -> Call:
-        """Put the SUB of *pattern*, and a barrier, into ``outgoing``."""
-        return self._send_call(Call(f"SUB {repr(pattern)[1:]}", Expects.SILENCE, pattern), subscribe_packet(pattern))
+        """Put the packet that stores *pattern*, and a barrier, into ``outgoing``."""
+        return self._send_call(Call(request_words("SUB", pattern), Expects.SILENCE, pattern), subscription_packet(pattern))
 
     def roll_back(self, inbox: Inbox, calls: Sequence[Call]) -> None:
         """Undo a :meth:`subscribe` that failed or was cancelled: now for accepted SUBs, later for those without an outcome yet."""
-        if not self._forget(inbox):
+        if not self._stop_routing(inbox):
             return
+        self._hand_over(inbox)
         for call in calls:
             if call.key not in inbox.patterns:
                 continue
@@ -233,11 +236,14 @@ class Session:
         self._update_only_inbox()
 
     def unsubscribe_all(self, inbox: Inbox) -> None:
-        """End the subscription of *inbox*: no more messages are routed to it, and UNSUBs are sent. Harmless when already done."""
+        """End the subscription of *inbox*: no more messages are routed to it, and UNSUBs are sent. Harmless when already done.
+
+        Queued messages of a queue group go to the other members of it on this connection.
+        """
         patterns = inbox.kept if inbox.is_draining else inbox.patterns
-        if self._forget(inbox) and patterns:
-            self._send_unsubscribe(*patterns)
-        inbox.retire()
+        is_routed = self._stop_routing(inbox)
+        if self._hand_over(inbox) or (is_routed and patterns):
+            self._send_unsubscribe(*patterns if is_routed else ())  # its barrier also wakes a thread that waits for one of those items
 
     def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
         """Send UNSUBs, and end the subscription of *inbox* when everything has arrived that the bus sent before. Its items stay.
@@ -248,7 +254,7 @@ class Session:
             return
         inbox.is_draining = True
         inbox.kept = [pattern for pattern in inbox.patterns if keep and pattern.startswith(keep)]
-        self.outgoing.put(*(unsubscribe_packet(pattern) for pattern in inbox.patterns if pattern not in inbox.kept))
+        self.outgoing.put(*(unsubscription_packet(pattern) for pattern in inbox.patterns if pattern not in inbox.kept))
         call = self.ping()
         call.on_done.append(partial(self._drained, inbox, call))
         self._unsettled = self._pending.last_token
@@ -273,6 +279,7 @@ class Session:
         """
         if (refusal := self.last_refusal) and self.refusals and self.refusals[-1] is refusal:
             self.refusals.pop()
+        self.notice_log.connection.disconnected(make_error(), is_final=is_final)
         self.outgoing.disconnected(is_final=is_final)
         self.batching.disconnected()
         self.pacing.disconnected()
@@ -295,21 +302,19 @@ class Session:
     def reconnected(self, attempts: int, seconds: float) -> None:
         """Put ``Reconnected`` into every subscription."""
         self.counters.reconnects += 1
+        self.notice_log.connection.reconnected(attempts, seconds)
         for inbox in self._all_inboxes():
             inbox.put_reconnected(Reconnected(attempts, seconds))
 
     def statistics(self) -> Statistics:
         """Return the counts up to now."""
-        inboxes = self.routes.inboxes
         return replace(
             self.counters,
-            delivered=self.counters.delivered + sum(inbox.delivered for inbox in inboxes),
-            lost_local=self.counters.lost_local + sum(inbox.discarded for inbox in inboxes),
+            delivered=self.counters.delivered + sum(inbox.delivered for inbox in self.routes.inboxes),
+            lost_local=self.counters.lost_local + sum(inbox.discarded for inbox in self.routes.inboxes),
             batches_sent=self.outgoing.batches,
             unsent=self.outgoing.unsent,
         )
-
-    # Private
 
     def _receive_message(self, message: Message, taker: Inbox | None) -> Message | None:
         """Queue *message*, or return it if it is for *taker* alone and no item waits before it."""
@@ -365,8 +370,11 @@ class Session:
         observer = self._observer
         if observer is not None and observer.take(message):
             return
-        inboxes = self.routes.find(message.key)
-        if not inboxes and not (observer is not None and observer.watches(message.key)):
+        self._deliver(message, self.routes.find(message.key_bytes))
+
+    def _deliver(self, message: Message, inboxes: Sequence[Inbox]) -> None:
+        """Queue *message* in *inboxes*, and count it if there is none and no observer expects it."""
+        if not inboxes and not (self._observer is not None and self._observer.watches(message.key_bytes)):
             self.counters.unclaimed += 1
         for inbox in inboxes:
             inbox.put(message)
@@ -396,21 +404,22 @@ class Session:
     def _receive_error(self, payload: bytes) -> None:
         """Give an error to its call, or keep it."""
         self.counters.refusals += 1
-        refusal = RemoteRefusal(*parse_error(payload))
+        refusal = refusal_of(payload)
         self._last_refusal = (self.counters.received, refusal)
         # An error that ends the connection is in the Disconnected that follows at once.
         if not (self._pending.refused(refusal) or (refusal.code is not None and refusal.code.disconnects)):
-            self._keep_refusal(refusal)
+            self.keep_refusal(refusal)
 
-    def _keep_refusal(self, refusal: RemoteRefusal) -> None:
+    def keep_refusal(self, refusal: RemoteRefusal) -> None:
         """Keep an error that no call waited for."""
         self.counters.refusals_dropped += not self.refusals.keep(refusal)
 
     def _receive_lost(self, payload: bytes) -> None:
         """Put a gap into every subscription, and ensure that no call waits for a reply that was lost."""
-        count = _parse_count(controls.LOST, payload)
+        count = parse_count(controls.LOST, payload)
         self.counters.lost_remote += count
         self.counters.lost_unknown += not count
+        self.notice_log.connection.lost(count, self.counters.lost_remote)
         for inbox in self._all_inboxes():
             inbox.put_gap(count)
         if self._pending.lost():
@@ -420,7 +429,7 @@ class Session:
 
     def _receive_replaced(self, payload: bytes) -> None:
         """Put the number of replaced messages into every subscription."""
-        count = _parse_count(controls.REPLACED, payload)
+        count = parse_count(controls.REPLACED, payload)
         self.counters.replaced += count
         for inbox in self._all_inboxes():
             inbox.put_replaced(count)
@@ -441,7 +450,7 @@ class Session:
 
     def _send_unsubscribe(self, *patterns: bytes) -> None:
         """Put UNSUBs into ``outgoing``; until their barrier returns, messages for them may still arrive."""
-        self.outgoing.put(*map(unsubscribe_packet, patterns))
+        self.outgoing.put(*map(unsubscription_packet, patterns))
         self._send_barrier()
         self._unsettled = self._pending.last_token
         self._update_only_inbox()
@@ -461,18 +470,18 @@ class Session:
     def _drained(self, inbox: Inbox, call: Call) -> None:
         """End a subscription that has been drained, or whose connection has ended."""
         if isinstance(call.error, RemoteRefusal):
-            self._keep_refusal(call.error)  # of an earlier packet
+            self.keep_refusal(call.error)  # of an earlier packet
         inbox.is_drained = True
         if not inbox.kept:
             self._stop_routing(inbox)
             inbox.patterns.clear()
 
-    def _forget(self, inbox: Inbox) -> bool:
-        """Do as :meth:`_stop_routing`, and drop the items of *inbox*."""
-        if not self._stop_routing(inbox):
-            return False
+    def _hand_over(self, inbox: Inbox) -> int:
+        """Drop the items of *inbox*, except those for other members of its queue group, which get them; return their number."""
+        moved = self.routes.hand_over(inbox)
+        self.counters.delivered -= moved  # the other inboxes count them too
         inbox.retire()
-        return True
+        return moved
 
     def _stop_routing(self, inbox: Inbox) -> bool:
         """Route no more messages to *inbox*, and keep its counts; return whether messages were routed to it."""
@@ -486,10 +495,3 @@ class Session:
     def _update_only_inbox(self) -> None:
         """Note the inbox that gets every message: the only inbox, unless messages of an ended subscription may still arrive."""
         self._only_inbox = None if self._unsettled or self._observer is not None else self.routes.only
-
-
-def _parse_count(key: bytes, payload: bytes) -> int:
-    """Return the count in a notice of the bus. Raises ProtocolError if it is malformed."""
-    if not (payload.isdigit() and len(payload) < 20):
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {key.decode()} with an invalid count: {payload[:24]!r}")
-    return int(payload)

@@ -5,6 +5,8 @@ The scanner finds messages in packets, and joins packets. ``plain_scanner`` is t
 because in Python this is nearly the whole cost of receiving: 1,000 to 2,000 ns for a message of a batch, against 50 ns here. It is also a
 fifth of the cost of publishing.
 
+``publication_encoder`` makes the packets that publish: a third of the cost of a gathered message in Python.
+
 With ``Taker`` each step of ``async for`` over items that are ready costs as much as a function call; a coroutine would cost twice that.
 """
 
@@ -34,11 +36,13 @@ cdef extern from "Python.h":
 
 cdef enum:
     LENGTH_BYTES = 4  # of a packet in a batch
+    CACHED_HEADS = 512      # keys whose packet head is cached, and as many of type str: most programs publish to few keys
+    CACHED_KEY_BYTES = 1024
     VERB_BYTES = 4    # "MSG "
     LEAST_BYTES = 5   # of a message: the verb, and the NUL after an empty key
 
 cdef type _message_type = Message
-cdef str _key = "key"
+cdef str _key = "key_bytes"
 cdef str _payload = "payload"
 cdef str _sender = "sender"
 cdef bytes _batch_head = BATCH_HEAD
@@ -161,6 +165,42 @@ cdef inline object make_message(const char* packet, Py_ssize_t size, bytes key, 
     PyObject_GenericSetAttr(message, _payload, PyBytes_FromStringAndSize(packet + head, size - head))
     PyObject_GenericSetAttr(message, _sender, sender)
     return message
+
+
+def publication_encoder(encode):
+    """Return a function that does as *encode*, of a key and a payload, and keeps the head of the packets of each key.
+
+    *encode* returns a packet that ends with the payload and depends on nothing else, or raises an error. Only its packets of payloads
+    that are bytes, with keys that are bytes or str, are used for others.
+    """
+    cdef dict heads = {}
+    cdef dict text_heads = {}   # in one with bytes, python -b would warn
+
+    def publication(key, payload):
+        cdef dict cache = text_heads if type(key) is str else heads
+        cdef object head
+        if type(payload) is bytes and (type(key) is str or type(key) is bytes):
+            head = cache.get(key)
+            if head is not None and PyBytes_GET_SIZE(head) + PyBytes_GET_SIZE(payload) <= _most:
+                return joined(<bytes>head, <bytes>payload)
+            packet = encode(key, payload)
+            if head is None and len(key) <= CACHED_KEY_BYTES:
+                if len(cache) >= CACHED_HEADS:
+                    cache.clear()
+                cache[key] = packet[:len(packet) - len(payload)]
+            return packet
+        return encode(key, payload)
+
+    return publication
+
+
+cdef inline bytes joined(bytes head, bytes payload):
+    """Return the bytes of both."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(head)
+    cdef bytes packet = PyBytes_FromStringAndSize(NULL, size + PyBytes_GET_SIZE(payload))
+    memcpy(PyBytes_AS_STRING(packet), PyBytes_AS_STRING(head), size)
+    memcpy(PyBytes_AS_STRING(packet) + size, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+    return packet
 
 
 @cython.final

@@ -44,5 +44,9 @@ class Statistics:
     """Responses to calls that were dropped: they were late, or from a connection that was not called."""
     unwatched_callees: int = 0
     """Calls of services whose disconnection the bus's rules hide from this client: such a call can only time out."""
+    blobs_gone: int = 0
+    """Messages whose blob had ended, or could not be got; each is a ``BlobGone``."""
+    jobs_lost: int = 0
+    """Jobs of the store that were done while the connection was lost: their acknowledgement came too late, so they run again."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Requests to services of this bus object, by outcome, with the names of sbus-rpc(7) §8."""

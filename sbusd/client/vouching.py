@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from sbusd.client.direct_messages import direct_publication
 from sbusd.client.encoding import Data, publication
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
@@ -23,14 +24,19 @@ _CACHED_HEADS = 1_024
 _PLAIN = publish_packet(b"")
 
 
-def vouched_publication(origin: bytes, key: str | bytes, payload: Data = b"") -> bytes:
+def vouched_publication(origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> bytes:
     """Return the packet that publishes *payload* under *key* in the name of *origin*. It can be a part of a batch.
+
+    With *to*, only the connection with that number can get the message; the user of the service needs the right ``deliver`` too.
 
     Raises:
         PayloadTooLarge: no bus accepts a packet of that size.
-        ProtocolError: EINVAL or EMSGSIZE if *origin* is malformed or too long; EINVAL if *key* has a NUL, or a str is not UTF-8.
+        ProtocolError: EINVAL or EMSGSIZE if *origin* is malformed or too long; EINVAL if *key* has a NUL, or a str is not UTF-8;
+            EINVAL if *to* is not the number of a connection.
     """
     packet = _head(origin) + publication(key, payload)
+    if to is not None:
+        return direct_publication(to, packet)
     if len(packet) > MAX_PACKET_BYTES:
         raise PayloadTooLarge(len(packet), MAX_PACKET_BYTES)
     return packet
@@ -42,20 +48,20 @@ def _head(origin: bytes) -> bytes:
     return vouched_packet(origin, _PLAIN).removesuffix(_PLAIN)
 
 
-def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: Data = b"") -> None:
+def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> None:
     """Publish as :meth:`Bus.publish`, in the name of *origin*. If the bus refuses it, the next receive or ping raises the refusal.
 
     Raises:
-        ProtocolError: *origin* is malformed.
+        ProtocolError: *origin* or *to* is malformed.
         PayloadTooLarge, TimedOut, Disconnected: as :meth:`Bus.publish`.
     """
-    packet = vouched_publication(origin, key, payload)
+    packet = vouched_publication(origin, key, payload, to=to)
     if not bus._link.send_now(packet):
         bus._link.send_later(packet)
 
 
-async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: Data = b"") -> None:
+async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> None:
     """Do as :func:`publish_vouched` with an ``AsyncBus``. Raises what that raises."""
-    packet = vouched_publication(origin, key, payload)
+    packet = vouched_publication(origin, key, payload, to=to)
     if not bus._link.send_now(packet):
         await bus._link.send_later(packet)

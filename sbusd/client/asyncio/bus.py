@@ -6,22 +6,33 @@ task has received some messages. A task that waits for a response while only it 
 
 Any call can be cancelled safely: a publication was then either sent whole or not at all, an item that was not returned is still
 queued, a late response is dropped, and a subscription that was not returned is undone.
+
+The logger ``sbusd.client`` has records with level INFO: a connection and its end, a reconnection with its attempts and seconds, and the
+numbers of lost packets. Those with level WARNING are: a connection that is lost and made again, messages that are missing without
+``on_gap``, and refusals without ``on_refused``. Of the last two and of losses, the 1st, 2nd, 4th, 8th… is logged. No record has a
+payload. Without a handler, only the warnings about messages and refusals go to standard error. A ``logging.Handler`` may use the bus
+that a record is about. A ``Bus`` writes the same records.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
+from sbusd.client.arguments import check_connection, made_link
 from sbusd.client.asyncio import documented_by
-from sbusd.client.asyncio.link import AsyncLink
+from sbusd.client.asyncio.blobs import AsyncBlobMethods, AsyncBlobSubscription
+from sbusd.client.asyncio.control import AsyncControlMethods
+from sbusd.client.asyncio.link import AsyncLink, make_link
+from sbusd.client.asyncio.parts import AsyncBusParts
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
 from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
-from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
+from sbusd.client.direct_messages import direct_publication
+from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
@@ -29,28 +40,32 @@ from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
+from sbusd.client.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
 from sbusd.client.sync.bus import Bus
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
+from sbusd.protocol.keys import text_of
+from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
 
 if TYPE_CHECKING:
+    from sbusd.client.asyncio.store import AsyncStore
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.service import Dispatcher, H
 
 
 @documented_by(Bus)
-class AsyncBus:
+class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
     """A connection to a bus, from :meth:`AsyncBus.connect`. ``async with`` opens and closes it; if you ``await`` it instead, close it.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
     another call.
     """
 
-    def __init__(self, link: AsyncLink, *, pace: bool = False) -> None:
-        self._link = link
-        self._session = link.session
+    def __init__(self, link: AsyncLink | None = None, *, pace: bool = False) -> None:
+        self._link = made_link(link, AsyncLink, "AsyncBus")
+        self._session = self._link.session
         self._is_to_pace = pace
         self._caller: Caller | None = None
         self._dispatcher: Dispatcher | None = None
@@ -70,19 +85,29 @@ class AsyncBus:
         batching: bool = True,
         pace: bool = False,
         background: bool = False,
+        gather: bool = False,
+        name: str = "",
     ) -> Self:
+        check_connection(timeout, separator)
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(AsyncLink(target, session, timeout, reconnect=reconnect, background=background), pace=pace)
+        operations.set_name(session, name)
+        return cls(make_link(target, session, timeout, reconnect=reconnect, background=background, gather=gather), pace=pace)
 
     @overload
-    async def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
+    async def publish(
+        self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ..., to: int | None = ...
+    ) -> None: ...
 
     @overload
-    async def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
+    async def publish(
+        self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ..., to: int | None = ...
+    ) -> int | None: ...
 
-    async def publish(self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
-        packet = publication(key, payload)
+    async def publish(
+        self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False, to: int | None = None
+    ) -> int | None:
+        packet = publication(key, payload) if to is None else direct_publication(to, publication(key, payload))
         if wait:
             if not self._session.pacing.is_known:
                 await self._link.run(operations.check_pacing(self._session, self._link.timeout))
@@ -104,32 +129,35 @@ class AsyncBus:
     async def flush(self) -> None:
         await self._link.flush()
 
-    def subscribe(self, *patterns: Patterns, on_gap: OnGap | None = None) -> AsyncSubscription:
-        return AsyncSubscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)), on_gap)
+    def subscribe(
+        self,
+        *patterns: Patterns,
+        group: str | bytes = b"",
+        last: bool = False,
+        on_gap: OnGap | None = None,
+        blobs: bool = False,
+    ) -> AsyncSubscription:
+        if blobs and last:
+            raise ValueError("last and blobs cannot be combined: subscribe twice")
+        inbox = self._session.new_inbox(pattern_list(patterns, self._session.separator, group))
+        if blobs:
+            return AsyncBlobSubscription(self._link, inbox, on_gap, self._blob_socket())
+        return self._with_last_values(inbox, on_gap) if last else AsyncSubscription(self._link, inbox, on_gap)
 
-    async def unsubscribe(self, pattern: str | bytes) -> None:
+    async def unsubscribe(self, pattern: str | bytes, *, group: str | bytes = b"") -> None:
         with self._link.entered():
-            self._session.unsubscribe(to_bytes(pattern, "pattern"))
+            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), to_bytes(group, "group")))
         self._link.push()
 
-    async def whoami(self) -> bytes:
-        return await self.control(controls.WHOAMI)
+    async def whoami(self) -> str:
+        return text_of(await self.control(controls.WHOAMI))
 
     async def ping(self) -> float:
         return await self._link.run(operations.ping(self._session, self._link.timeout))
 
-    async def control(self, key: str | bytes, payload: Data | None = None) -> bytes:
-        return await self._link.run(operations.control(self._session, key, payload, self._link.timeout))
-
-    async def tell(self, key: str | bytes, payload: Data | None = None) -> None:
-        await self._link.run(operations.tell(self._session, key, payload))
-
-    async def report_lost(self, patterns: Iterable[str | bytes], count: int) -> None:
-        await self._link.run(operations.report_lost(patterns, count))
-
     @property
-    def address(self) -> Coroutine[None, None, bytes]:
-        return self._link.run(operations.own_address(self._session, Deadline("requesting the address", self._link.timeout)))
+    def address(self) -> Coroutine[None, None, str]:
+        return self._link.run(operations.address(self._session, Deadline("requesting the address", self._link.timeout)))
 
     async def members(self, key: str | bytes) -> tuple[Peer, ...]:
         deadline = Deadline(f"listing the members of {key!r}", self._link.timeout)
@@ -150,25 +178,50 @@ class AsyncBus:
         member: Peer | None = None,
         twin: int | None = None,
         tries: int = CALL_TRIES,
+        context: str = "",
     ) -> Answer:
-        return await self._link.run(
-            self._begin_calls().call(Invocation(command, payload_bytes(data, "data"), timeout, twin, tries), member)
-        )
+        request = Invocation(command, payload_bytes(data, "data"), timeout, twin, tries, context)
+        return await self._link.run(self._begin_calls().call(request, member))
 
-    async def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
-        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout))
+    async def call_all(
+        self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS, context: str = ""
+    ) -> AsyncIterator[Outcome]:
+        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout, context=context))
         try:
             while (outcome := await self._link.run(group.next())) is not None:
                 yield outcome
         finally:
             with self._link.entered():
                 group.close()
+            self._link.push()
 
-    def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
-        dispatcher = self._begin_services()
+    async def stream(
+        self,
+        command: str,
+        data: Data = b"",
+        *,
+        timeout: float | None = CALL_SECONDS,
+        member: Peer | None = None,
+        window: int = STREAM_WINDOW,
+        context: str = "",
+    ) -> AsyncGenerator[Answer]:
+        request = StreamInvocation(command, payload_bytes(data, "data"), timeout, context=context, window=window)
+        stream = StreamCall(self._begin_calls(), request, member)
+        try:
+            while (part := await self._link.run(stream.next())) is not None:
+                yield part
+        finally:
+            with self._link.entered():
+                stream.close()
+            self._link.push()
+
+    def service(
+        self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP
+    ) -> Callable[[H], H]:
+        dispatcher = self._begin_services(command)
 
         def decorate(handler: H) -> H:
-            dispatcher.add(command, handler, allow, twins)
+            dispatcher.add(command, handler, allow, twins, group_name(group))
             return handler
 
         return decorate
@@ -182,6 +235,10 @@ class AsyncBus:
         if self._dispatcher is not None and self._dispatcher.inbox is not None:
             # Callers ask whether the service is still at its address, until its responses have arrived.
             self._link.drain(self._dispatcher.inbox, keep=self._session.address)
+
+    @property
+    def store(self) -> AsyncStore:
+        return self._begin_store()
 
     @property
     def state(self) -> State:
@@ -206,6 +263,7 @@ class AsyncBus:
         return self._link.fileno()
 
     async def close(self) -> None:
+        self._close_blobs()
         await self._link.close()
 
     def __await__(self) -> Generator[None, None, Self]:
@@ -219,14 +277,18 @@ class AsyncBus:
 
     async def _begun(self) -> Self:
         """Connect, unless that has been done."""
+        is_new = not self._link.is_open and not self._link.target.is_connected
         await self._link.open()
-        if self._is_to_pace:
-            try:
+        self._link.push()
+        try:
+            if is_new:
+                await self._link.run(operations.admission(self._session, self._link.target.text, self._link.timeout))
+            if self._is_to_pace:
                 await self._link.run(operations.pace_all(self._session, self._link.timeout))
-            except BaseException:
-                await self._link.close()
-                raise
-            self._is_to_pace = False
+        except BaseException:
+            await self._link.close()
+            raise
+        self._is_to_pace = False
         return self
 
     def _begin_calls(self) -> Caller:
@@ -235,11 +297,3 @@ class AsyncBus:
             if self._caller is None:
                 self._caller = Caller(self._session)
             return self._caller
-
-    def _begin_services(self) -> Dispatcher:
-        """Return the services of this connection. They are imported only now, because most programs serve nothing."""
-        if self._dispatcher is None:
-            from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415
-
-            self._dispatcher = Dispatcher()
-        return self._dispatcher

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from sbusd.client import forks
 from sbusd.client.asyncio.writer import AsyncWriter, resolver, wait_for
 from sbusd.client.bus_calls import Call
 from sbusd.client.bus_socket import RECEIVE_BYTES, State, Target, is_gone, open_socket, packet_limit, receive_buffer
+from sbusd.client.bus_unit import WAIT_SECONDS, UnitCheck, explained, unit_of
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -27,13 +29,14 @@ from sbusd.client.errors import (
     ProtocolError,
     RemoteRefusal,
     SbusError,
+    TimedOut,
     Unsupported,
     disconnection,
     rejection,
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Item
-from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
+from sbusd.client.operations import Begin, Deadline, Operation, Send, Step, until_check
 from sbusd.client.outgoing import CLOSING_SECONDS
 from sbusd.client.reconnection import Backoff, resubscribe
 from sbusd.client.session import Session
@@ -51,15 +54,7 @@ _TURN_BYTES = 4 * MAX_BATCH_BYTES
 class AsyncLink:
     """The connections of one session, one after another, in one event loop."""
 
-    def __init__(
-        self,
-        target: Target,
-        session: Session,
-        timeout: float | None,
-        *,
-        reconnect: bool,
-        background: bool = False,  # noqa: ARG002 - a loop always reads in the background
-    ) -> None:
+    def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool) -> None:
         self.target = target
         self.session = session
         self.timeout = timeout
@@ -79,6 +74,9 @@ class AsyncLink:
         self._backoff = Backoff(time.monotonic())
         self._reviver: asyncio.Task[None] | None = None
         self._make_failure: Callable[[], SbusError] | None = None
+        self._log = session.notice_log.connection
+        unit = unit_of(target.text)
+        self._unit = None if unit is None else UnitCheck(unit)
 
     def entered(self) -> contextlib.AbstractContextManager[None]:
         """Do nothing: no other thread uses this link. Its counterpart is that of SyncLink."""
@@ -96,13 +94,15 @@ class AsyncLink:
                 break
             except NoBus as error:
                 # The backlog is full. accept(2) makes room, and the kernel has no event for that.
-                if not isinstance(error.__cause__, BlockingIOError) or deadline.remaining() == 0:
-                    raise
+                if error.errno != errno.EAGAIN or deadline.remaining() == 0:
+                    raise await self._loop.run_in_executor(None, explained, error, self._unit) from None
                 self._backoff.attempt(time.monotonic())
                 await asyncio.sleep(max(0.0, self._backoff.due - time.monotonic()))
         self._attach(sock)
         self.is_open = True
         forks.watch(self)
+        self._log.connected(self.target.text)
+        self._log.write()
 
     def check(self) -> None:
         """Raise the error that every call raises, if the connection has ended for good or was never opened."""
@@ -185,6 +185,7 @@ class AsyncLink:
                     self.resume_reading()
                 return item
             if not inbox.is_begun:
+                inbox.is_used = True
                 raise RuntimeError("the subscription is not open: use 'async with' or 'await' first")
             if inbox.has_ended:
                 raise Closed("the subscription")
@@ -274,6 +275,8 @@ class AsyncLink:
         if self.session.outgoing:
             self.writer.drain()
         self._wake()
+        if self._log.pending:
+            self._log.write()
 
     def _read(self, sock: socket.socket) -> bool:
         """Receive one packet, or the end of the connection; return False if there is neither yet."""
@@ -318,15 +321,27 @@ class AsyncLink:
 
     async def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
+        patience = iter(WAIT_SECONDS) if self._unit is not None else iter(())
+        limit = until_check(patience, deadline)
         for call in calls:
-            if not call.is_done:
+            while not call.is_done:
                 done = self._new_future()
                 resolve = resolver(done)
                 call.on_done.append(resolve)
                 try:
-                    await wait_for(done, deadline)
+                    await wait_for(done, limit)
+                except TimedOut:
+                    if limit is deadline:
+                        raise
+                    await self._check_unit()
+                    limit = until_check(patience, deadline)
                 finally:
                     call.on_done.remove(resolve)
+
+    async def _check_unit(self) -> None:
+        """Close the connection if the service of the bus fails to start, so that no caller waits for it."""
+        if self._unit is not None and (reason := await self._loop.run_in_executor(None, self._unit.failure)):
+            self.hang_up(reason)
 
     # Disconnecting and reconnecting
 
@@ -357,6 +372,7 @@ class AsyncLink:
         self.session.disconnected(make_failure)
         self.writer.fail(make_failure)
         self._wake()
+        self._log.write()
 
     def hang_up(self, fault: str | None = None) -> None:
         """Close a connection that the bus has closed, or that *fault* has made useless."""
@@ -371,6 +387,7 @@ class AsyncLink:
         self._backoff.lost(time.monotonic())
         if self._reviver is None:
             self._reviver = self._loop.create_task(self._revive(), name="sbus reconnect")
+        self._log.write()
 
     async def _revive(self) -> None:
         """Connect and subscribe again, with as many attempts as it takes."""
@@ -398,6 +415,7 @@ class AsyncLink:
         backoff.connected(now)
         # Before any packet of the new connection is read, so that Reconnected precedes them in every subscription.
         session.reconnected(backoff.attempts, now - backoff.since)
+        self._log.write()
         self._attach(sock)
         self.writer.is_resuming = True
         try:
@@ -413,3 +431,16 @@ class AsyncLink:
             elif isinstance(call.error, AnswerLost):
                 self.hang_up("the bus discarded responses while this client subscribed again")
         self.writer.drain()
+
+
+def make_link(
+    target: Target,
+    session: Session,
+    timeout: float | None,
+    *,
+    reconnect: bool,
+    background: bool,  # noqa: ARG001 - a loop always reads in the background
+    gather: bool,  # noqa: ARG001 - the writer always gathers
+) -> AsyncLink:
+    """Return the link of a new ``AsyncBus``."""
+    return AsyncLink(target, session, timeout, reconnect=reconnect)

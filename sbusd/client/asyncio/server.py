@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 
 from sbusd.client.asyncio.link import AsyncLink
-from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, TimedOut
+from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, ServiceError, TimedOut
 from sbusd.client.inbox import Inbox
 from sbusd.client.operations import Deadline, begin_serving
+from sbusd.client.rpc.cancellation import WATCH_SECONDS
+from sbusd.client.rpc.live_requests import CallerWatch
 from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher, Task
+from sbusd.client.rpc.streaming import Parts, is_stream
 
 
 class AsyncServer:
@@ -23,12 +26,23 @@ class AsyncServer:
         self._dispatcher = dispatcher
         self._max_concurrent = max_concurrent
         self._running: set[asyncio.Task[None]] = set()
+        self._streaming: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.TimerHandle | None = None
 
     async def run(self, ready: Callable[[], None] | None) -> None:
-        """Serve until the bus is closed, or this is cancelled."""
+        """Serve until the bus is closed, or this is cancelled. Raises RuntimeError if another call serves already."""
+        self._dispatcher.begin_serving()
+        try:
+            await self._serve(ready)
+        finally:
+            self._dispatcher.end_serving()
+
+    async def _serve(self, ready: Callable[[], None] | None) -> None:
         link = self._link
         inbox = await link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
         self._dispatcher.inbox = inbox
+        if self._dispatcher.is_cancellable:
+            self._dispatcher.watch = CallerWatch(link.session, inbox, self._dispatcher.live)
         is_ours = link.session.refusals.handler is None
         if is_ours:
             link.session.refusals.handler = self._dispatcher.note_refusal
@@ -43,7 +57,9 @@ class AsyncServer:
             while inbox.is_draining and self._running and link.state == "connected":
                 await asyncio.wait(self._running)
         finally:
-            self._dispatcher.inbox = None
+            self._dispatcher.inbox = self._dispatcher.watch = None
+            if self._watching is not None:
+                self._watching.cancel()
             if is_ours:
                 link.session.refusals.handler = None
             await self._stop(inbox)
@@ -57,6 +73,17 @@ class AsyncServer:
             if task is None:
                 return
             self._start(self._run(task))
+            if self._watching is None and self._dispatcher.watch is not None:
+                self._watching = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Watch the callers of requests that take long, and look again while there are requests."""
+        self._watching = None
+        watch = self._dispatcher.watch
+        if watch is not None and len(self._dispatcher.live):
+            watch.look()
+            self._link.push()
+            self._watching = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
 
     def _start(self, coroutine: Coroutine[None, None, None]) -> None:
         """Run *coroutine* concurrently with the others; when it is done, start others."""
@@ -65,22 +92,71 @@ class AsyncServer:
         running.add_done_callback(self._ended)
 
     def _ended(self, running: asyncio.Task[None]) -> None:
-        """Start other requests, unless this one was cancelled, because then all are."""
+        """Start other requests, unless the server has stopped."""
         self._running.discard(running)
-        if not running.cancelled():
+        self._streaming.discard(running)
+        if not running.cancelled() and self._dispatcher.inbox is not None:
             self._start_some()
 
     async def _run(self, task: Task) -> None:
-        """Run one request, and send its response."""
+        """Run one request, and send its response, unless the caller cancels it."""
+        running, cancelled = asyncio.current_task(), task.cancelled
+        if cancelled.is_known or running is None:
+            self._dispatcher.ended(task)
+            return
+        cancelled.on_set = running.cancel
         try:
             result = task.handler(task.request)
-            packet = self._dispatcher.answered(task, await result if inspect.isawaitable(result) else result)
+            if inspect.isawaitable(result):
+                result = await result
+            packet = await self._send_parts(task, result, running) if is_stream(result) else self._dispatcher.answered(task, result)
         except Exception as error:
             packet = self._dispatcher.failed(task, error)
-        except BaseException:
-            await self._send_last(task.error("the service stopped while it ran the request"))
+        except BaseException as error:
+            cancelled.on_set = None
+            is_cancelled = self._dispatcher.ended(task)
+            if is_cancelled and isinstance(error, asyncio.CancelledError):
+                return
+            await self._send_last(b"" if is_cancelled else task.error("the service stopped while it ran the request"))
             raise
+        finally:
+            cancelled.on_set = None
         await self._send(packet, task)
+
+    async def _send_parts(self, task: Task, parts: Parts, running: asyncio.Task[None]) -> bytes:
+        """Send the parts that a handler makes, as the caller accepts them, and return the packet of the end."""
+        try:
+            stream = self._dispatcher.streams.open(task, parts)
+        except ServiceError:
+            await _close(parts)
+            raise
+        wake = asyncio.Event()
+        stream.on_wake = wake.set
+        # It may wait for its caller, and must not take the place of another request meanwhile.
+        self._running.discard(running)
+        self._streaming.add(running)
+        self._start_some()
+        try:
+            while True:
+                while not stream.may_send():
+                    stream.is_parked = True
+                    wake.clear()
+                    await wake.wait()
+                try:
+                    part = await anext(parts) if isinstance(parts, AsyncGenerator) else next(parts)
+                except (StopIteration, StopAsyncIteration):
+                    return self._dispatcher.streamed(task, stream.sent)
+                await self._send_part(stream.part(part))
+        finally:
+            self._dispatcher.streams.close(stream)
+            await _close(parts)
+
+    async def _send_part(self, packet: bytes) -> None:
+        """Send a part. Raises ServiceError if that is not possible: the stream would have a gap."""
+        try:
+            await self._link.writer.send(packet)
+        except (PayloadTooLarge, TimedOut, Closed, ConnectionError) as error:
+            raise ServiceError(f"cannot send a part: {error}") from error
 
     async def _send(self, packet: bytes, task: Task | None = None) -> None:
         """Send a response, if there is one, or an error if it is too long for the socket."""
@@ -108,10 +184,18 @@ class AsyncServer:
             self._dispatcher.handle(item, time.time())
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
-        running = tuple(self._running)
+        running = (*self._running, *self._streaming)
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for packet in self._dispatcher.stop():
             await self._send_last(packet)
         self._link.push()
+
+
+async def _close(parts: Parts) -> None:
+    """End the generator of a handler."""
+    if isinstance(parts, AsyncGenerator):
+        await parts.aclose()
+    else:
+        parts.close()

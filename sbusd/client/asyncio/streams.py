@@ -10,12 +10,15 @@ from typing import Self
 from sbusd.client import operations
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.link import AsyncLink
+from sbusd.client.asyncio.unused_subscriptions import WarnsIfUnused
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
 from sbusd.client.sync.streams import Presence, Subscription, Tap
+from sbusd.protocol.keys import text_of
+from sbusd.protocol.memberships import split_stored
 
 make_taker: Callable[[deque[Message], Sized, Callable[[], Awaitable[Message]]], AsyncIterator[Message]] | None
 """Makes an iterator that yields the same as ``AsyncSubscription.__anext__`` and is faster; None in a tree that is not built."""
@@ -28,7 +31,7 @@ except ImportError:
 
 
 @documented_by(Subscription)
-class AsyncSubscription:
+class AsyncSubscription(WarnsIfUnused):
     """Messages for one or more patterns, from :meth:`AsyncBus.subscribe`: iterate over it, or call :meth:`receive`.
 
     It begins with ``async with``, which also ends it, or with ``await``, and then you close it. Iteration ends when you close the
@@ -41,8 +44,8 @@ class AsyncSubscription:
         self._on_gap = on_gap
 
     @property
-    def patterns(self) -> tuple[bytes, ...]:
-        return tuple(self._inbox.patterns)
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(text_of(split_stored(pattern)[0]) for pattern in self._inbox.patterns)
 
     @property
     def pending(self) -> int:
@@ -118,6 +121,7 @@ class AsyncSubscription:
 
     async def _begun(self) -> Self:
         """Subscribe, unless that has been done."""
+        self._inbox.is_used = True
         await self._link.run(operations.subscribe(self._link.session, self._inbox, self._link.timeout))
         return self
 

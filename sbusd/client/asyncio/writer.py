@@ -147,6 +147,12 @@ class AsyncWriter:
         if not self._gathering and self._outgoing:
             await self.flush()
 
+    def end_gathering_now(self) -> None:
+        """Send the gathered packets; some wait if the socket is full."""
+        self._gathering -= 1
+        if not self._gathering and self._outgoing:
+            self.drain()
+
     async def flush(self, deadline: Deadline | None = None) -> None:
         """Send all packets that wait, until *deadline*, by default the timeout of the bus.
 

@@ -4,38 +4,52 @@ The packets of one call to the services of ``echo``:
 
 ::
 
-    CMSG !/bus/members\\0rpc/echo           the members, a moment before the request
-    CMSG receipt/undeliverable\\0<token>    report if there are none
+    CMSG !/bus/members\\0rpc/echo           the members, a moment before the request; not for a command that was called before
+    CMSG receipt/recipients\\0<token>       who gets it: of several services of a user, one
     MSG rpc/echo\\0<request>                one round trip up to here, and no more for a known service
     SUB !/event/disconnect/7               for each new member: watch its disconnection, and only then ask
     CMSG !/bus/members\\0!/conn/7/rpc/echo  whether it is connected and a service; a mere subscriber is not a service
     CMSG !/bus/members\\0rpc/echo           a callee that is not a member any more has disconnected
+
+Without a service, it calls ``trigger/start/echo`` of sbus-trigger(8), and sends the request again when that has succeeded.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+from sbusd.client.arguments import check_timeout
 from sbusd.client.bus_calls import Call, Expects, RequestCall, members_question, parse_members
 from sbusd.client.encoding import publication
-from sbusd.client.errors import AnswerLost, CallTimeout, RemoteRefusal, SbusError, TimedOut
+from sbusd.client.errors import CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.operations import Begin, Deadline, Operation, Settle, ask_members, members
+from sbusd.client.rpc.cancellation import post, withdraw
 from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests
 from sbusd.client.session import Session
 from sbusd.protocol import controls
-from sbusd.protocol.credentials import Peer
-from sbusd.protocol.envelope import NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key
+from sbusd.protocol.credentials import Peer, unknown_peer
+from sbusd.protocol.envelope import NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key, start_command
 from sbusd.protocol.packets import control_packet, subscribe_packet
+from sbusd.protocol.trace_context import context_problem
 
 CALL_SECONDS = 30.0
 """Default timeout of a call: the bus's own default for a blocked client. The disconnection of a service is known at once."""
 
 CALL_TRIES = 4
 """Default number of retries for a host that cannot be reached: with the relay's default interval that is twenty seconds, which is within
-``CALL_SECONDS``. The founding document's example has the same number."""
+``CALL_SECONDS``."""
+
+MAX_STARTS = 3
+"""Times that a call has a service started: it may end before the request arrives, for example because it was idle."""
+
+MAX_TRIGGERS = 8
+"""Connections that are asked to start a service: the trigger, and subscribers of root whose patterns match all calls."""
 
 MAX_CONCURRENT_REQUESTS = 64
 """Requests of one group call that wait at the same time, so that a large group is neither flooded nor held in memory as a whole."""
@@ -57,6 +71,15 @@ class Answer(bytes):
         made.callee = pending.answerer
         made.source = pending.answer.source
         return made
+
+    @property
+    def text(self) -> str:
+        """The response as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        return self.decode()
+
+    def json(self) -> Any:
+        """Return the value that the response has as JSON. Raises ValueError if it is not JSON."""
+        return json.loads(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +109,10 @@ class Invocation:
     twin: int | None = None
     tries: int = CALL_TRIES
     """The number of retries if *twin* cannot be reached."""
+    context: str = ""
+    """The trace context, a W3C traceparent; empty for none."""
+    kind: ClassVar[type[PendingRequest]] = PendingRequest
+    """How its responses are handled."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.command, str):
@@ -96,6 +123,11 @@ class Invocation:
             raise ValueError(f"invalid twin {self.twin}: must be 0 to {NUMBER_LIMITS['src']}")
         if not 0 <= self.tries <= NUMBER_LIMITS["try"]:
             raise ValueError(f"invalid tries {self.tries}: must be 0 to {NUMBER_LIMITS['try']}")
+        if not isinstance(self.context, str):
+            raise TypeError(f"context must be str, not {type(self.context).__name__}")
+        check_timeout(self.timeout)
+        if self.context and (problem := context_problem(self.context)):
+            raise ValueError(f"the context {self.context[:300]!r} {problem}")
 
     @property
     def key(self) -> bytes:
@@ -110,7 +142,7 @@ class Invocation:
         """Return the payload of the request, if it is sent now."""
         remaining = deadline.remaining()
         expires = 0 if remaining is None else min(max(1, math.ceil(remaining)), NUMBER_LIMITS["exp"])
-        envelope = Envelope(self.command, uid, self.data, reply_to.decode("ascii"), expires, int(time.time()))
+        envelope = Envelope(self.command, uid, self.data, reply_to.decode("ascii"), expires, int(time.time()), context=self.context)
         return self.routed(envelope).encode()
 
     def routed(self, envelope: Envelope) -> Envelope:
@@ -133,8 +165,29 @@ class Caller:
         if member is not None and request.twin is not None:
             raise ValueError("cannot call both a member and a remote host: give member or twin, not both")
         deadline = request.deadline()
-        pending = yield from self.open(request, deadline, member)
+        pending = yield from self.open_started(request, deadline, member)
         return (yield from self.wait(request, pending, deadline))
+
+    def open_started(self, request: Invocation, deadline: Deadline, member: Peer | None = None) -> Operation[PendingRequest]:
+        """Do as :meth:`open`. If no service of the command exists, let sbus-trigger(8) start one, and send the request again.
+
+        The request itself goes only to services, so they get it with the credentials of this connection. Duty: as that of :meth:`open`.
+        """
+        for attempt in range(MAX_STARTS + 1):
+            pending = yield from self.open(request, deadline, member)
+            is_unserved = isinstance(pending.error, NoRecipient) and member is None and request.twin is None
+            if not is_unserved or attempt == MAX_STARTS:
+                break
+            try:
+                reason = yield from self._start_service(request, deadline)
+            finally:
+                self.requests.close(pending)
+            if reason is None:
+                break
+            if reason:
+                pending.error = NoRecipient(request.command, reason=reason)
+                break
+        return pending
 
     def open(self, request: Invocation, deadline: Deadline, member: Peer | None = None) -> Operation[PendingRequest]:
         """Send *request* to *member*, or to every service of its command, and find out the callees.
@@ -162,6 +215,8 @@ class Caller:
                 self.note_watched(sent[0][2])
         except BaseException as error:
             for pending, _, _ in sent:
+                if not isinstance(error, RemoteRefusal):
+                    withdraw(self.session, pending)
                 self.requests.close(pending)
             if isinstance(error, TimedOut):
                 raise CallTimeout(request.command, request.timeout or 0.0) from error
@@ -176,10 +231,39 @@ class Caller:
         except TimedOut as error:
             raise self.late(request, pending) from error
         finally:
+            withdraw(self.session, pending)
             self.requests.close(pending)
         if pending.error is not None:
             raise pending.error
         return Answer.of(pending)
+
+    def _start_service(self, request: Invocation, deadline: Deadline) -> Operation[str | None]:
+        """Let the trigger start a service for *request*; return why that failed, no words if it has not, None without a trigger.
+
+        Only a trigger of root or of the own user counts. Otherwise any user could make callers wait.
+        """
+        command = start_command(request.command)
+        if command_problem(command):
+            return None
+        try:
+            found = yield from members(self.session, service_key(command), deadline)
+        except RemoteRefusal:
+            return None
+        except TimedOut as error:
+            raise CallTimeout(request.command, request.timeout or 0.0) from error
+        for trigger in [peer for peer in found if peer.uid in (0, os.geteuid())][:MAX_TRIGGERS]:
+            try:
+                yield from self.call(Invocation(command, b"", deadline.remaining()), trigger)
+            except NoRecipient:
+                continue  # a mere subscriber
+            except CallTimeout as error:
+                raise CallTimeout(request.command, request.timeout or 0.0) from error
+            except RemoteError as error:
+                return error.words
+            except PeerDisconnected:
+                return "sbus-trigger has disconnected while it started a service"
+            return ""
+        return None
 
     # For group calls
 
@@ -200,13 +284,14 @@ class Caller:
         The SUB for the disconnection of a member precedes the request, so that the disconnection is not missed.
         """
         watch = None if member is None else self._watch(member)
-        pending = self.requests.open(request.command, request.key, member)
+        pending = self.requests.open(request.command, request.key, member, request.kind)
         try:
             call = RequestCall(f"a call of {request.command!r}", pending.uid.encode("ascii"))
             envelope = request.envelope(pending.uid, self.requests.reply_key(pending), deadline)
-            key = request.key if member is None else member.address + request.key
-            packets = [control_packet(controls.RECEIPT_UNDELIVERABLE, call.token), publication(key, envelope)]
-            if member is None:
+            key = request.key if member is None else member.address_bytes + request.key
+            receipt = controls.RECEIPT_RECIPIENTS if member is None else controls.RECEIPT_UNDELIVERABLE
+            packets = [control_packet(receipt, call.token), publication(key, envelope)]
+            if member is None and not self.requests.knows(key):
                 packets.insert(0, control_packet(controls.MEMBERS, members_question(key)))
             self.session.send_call(call, *packets)
             self.session.ask_for_batches()  # for the packets of the next call
@@ -225,6 +310,10 @@ class Caller:
         for peer in callees:
             self.requests.doubt(peer.connection, request.key)
         return CallTimeout(request.command, request.timeout or 0.0, callees)
+
+    def post(self, packet: bytes) -> None:
+        """Put a publication into the session that no call waits for."""
+        post(self.session, packet)
 
     # Private
 
@@ -245,18 +334,15 @@ class Caller:
         if call.is_undeliverable:
             pending.undelivered()
             return
-        if call.members is None:
-            raise AnswerLost(call.request)
-        page, following = parse_members(call.members)
         key = pending.key
-        candidates = _by_number(page if following is None else (yield from members(self.session, key, deadline)))
+        candidates = yield from self._candidates(key, call, deadline)
         serving: dict[int, Peer] = {}
         departed: dict[int, Peer] = {}
         looked: set[int] = set()
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if call.recipients is None else 1):
             fresh = [peer for connection, peer in candidates.items() if connection not in looked]
             looked.update(candidates)
-            serving |= _by_number(peer for peer in fresh if self.requests.serves(peer.connection, key))
+            serving |= _by_number(filter(None, (self.requests.service(peer.connection, key) for peer in fresh)))
             unknown = [peer for peer in fresh if peer.connection not in serving]
             # The request was delivered: if no callee is known yet, it is a member that subscribed just now.
             if not unknown and serving:
@@ -267,6 +353,16 @@ class Caller:
                 break
         self.requests.resolve(pending, serving.values(), departed.values())
 
+    def _candidates(self, key: bytes, call: RequestCall, deadline: Deadline) -> Operation[dict[int, Peer]]:
+        """Return the connections that may have got a request: those that did, or all members of *key* if the bus did not list them."""
+        if call.recipients is not None and call.members is None:
+            return {number: unknown_peer(number) for number in call.recipients}
+        page, following = ((), 0) if call.members is None else parse_members(call.members)
+        found = _by_number(page if following is None else (yield from members(self.session, key, deadline)))
+        if call.recipients is None:
+            return found
+        return {number: found.get(number) or unknown_peer(number) for number in call.recipients}
+
     def _look(self, unknown: Iterable[Peer], key: bytes, serving: dict[int, Peer], deadline: Deadline) -> Operation[dict[int, Peer]]:
         """Begin to watch peers, add those that serve *key* to *serving*, and return the present members of *key*."""
         asked: list[tuple[Peer, PeerWatch, Call]] = []
@@ -274,19 +370,19 @@ class Caller:
         def start() -> list[Call]:
             for peer in unknown:
                 watch = self._watch(peer)
-                asked.append((peer, watch, ask_members(self.session, peer.address + key)))
+                asked.append((peer, watch, ask_members(self.session, peer.address_bytes + key)))
             return [call for _, watch, question in asked for call in (watch.subscribing, question)]
 
         yield Begin(start, deadline)
         for peer, watch, question in asked:
-            if parse_members(question.result())[0]:
-                serving[peer.connection] = peer
+            if found := parse_members(question.result())[0]:
+                watch.peer = serving[peer.connection] = found[0]
                 self._note_service(watch, key)
         return _by_number((yield from members(self.session, key, deadline)))
 
     def _watch(self, peer: Peer) -> PeerWatch:
         """Return the watch of *peer*; if there was none, its SUB is put into the session."""
-        return self.requests.watch(peer.connection, lambda: self._watch_end(peer))
+        return self.requests.watch(peer, lambda: self._watch_end(peer))
 
     def _note_service(self, watch: PeerWatch, key: bytes) -> None:
         """Note that the peer of *watch* serves *key*; a peer whose disconnection is hidden is asked again for each call."""

@@ -13,6 +13,7 @@ from sbusd.client.bus_calls import Call, RequestCall
 from sbusd.client.errors import TimedOut
 from sbusd.client.operations import Begin, Deadline, Operation, Settle, members
 from sbusd.client.rpc.calls import MAX_CONCURRENT_REQUESTS, Answer, Caller, Invocation, Outcome
+from sbusd.client.rpc.cancellation import withdraw
 from sbusd.client.rpc.pending_requests import PendingRequest
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import SbusError
@@ -53,6 +54,7 @@ class GroupCall:
     def close(self) -> None:
         """Stop waiting for responses. Harmless when already closed."""
         for pending in self._active:
+            withdraw(self._caller.session, pending)
             self._caller.requests.close(pending)
         self._active.clear()
 
@@ -103,6 +105,7 @@ class GroupCall:
         """Fail the requests whose deadline has passed."""
         for pending, (_, deadline) in self._active.items():
             if deadline.remaining() == 0:
+                withdraw(self._caller.session, pending)
                 pending.finish(self._caller.late(self._request, pending))
 
     def _close(self, pending: PendingRequest) -> None:

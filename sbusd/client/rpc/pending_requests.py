@@ -20,7 +20,7 @@ from functools import partial
 from typing import Protocol
 
 from sbusd.client.bus_calls import Call, PresenceCall
-from sbusd.client.errors import NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
+from sbusd.client.errors import AnswerLost, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.client.items import Message
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
@@ -35,7 +35,7 @@ ANSWERS = b"ret/"
 """The key for responses under the own address: ``!/conn/<id>/ret/<uid>``."""
 
 _HELD_ANSWERS = 16
-"""Responses held until the callees are known; more than one is a rare race, more than these are an attack."""
+"""Responses of one user held until the callees are known; more than one is a rare race, more than these are an attack."""
 
 _WATCHED_PEERS = 1_024
 """Callees that are watched when no request waits for them, so that the next call to them needs no subscription: far more than a program
@@ -99,15 +99,23 @@ class PendingRequest:
         if self.is_done:
             return False
         if self.callees is None:
-            if len(self._held) >= _HELD_ANSWERS:
+            # For each user, so that listeners of other users cannot displace the response.
+            if sum(peer.uid == sender.uid for peer, _ in self._held) >= _HELD_ANSWERS:
                 return False
             self._held.append((sender, envelope))
             return True
         if sender.connection not in self.callees:
             return False
+        self.accept(sender, envelope)
+        return True
+
+    def accept(self, sender: Peer, envelope: Envelope) -> None:
+        """Handle a response of a callee."""
         self.answer, self.answerer = envelope, sender
         self.finish(RemoteError(self.command, envelope.error, sender) if envelope.error else None)
-        return True
+
+    def lost(self) -> None:
+        """Note that packets for this connection were lost: a callee is asked for again, and a response is waited for."""
 
     def called(self, serving: Iterable[Peer], departed: Iterable[Peer]) -> int:
         """Note the callees: those *serving*, and those *departed*, of which only a response that is already held can count.
@@ -157,9 +165,10 @@ class PendingRequest:
 class PeerWatch:
     """A peer whose disconnection is watched: the call of the SUB, and the keys at its address that it was found to serve."""
 
-    __slots__ = ("serves", "subscribing")
+    __slots__ = ("peer", "serves", "subscribing")
 
-    def __init__(self, subscribing: Call) -> None:
+    def __init__(self, peer: Peer, subscribing: Call) -> None:
+        self.peer = peer
         self.subscribing = subscribing
         self.serves: set[bytes] = set()
 
@@ -187,12 +196,13 @@ class PendingRequests:
         self._session = session
         self._waiting: dict[bytes, PendingRequest] = {}
         self._watches: OrderedDict[int, PeerWatch] = OrderedDict()
+        self._asked: dict[tuple[int, bytes], Call] = {}
 
     # Requests
 
-    def open(self, command: str, key: bytes, member: Peer | None = None) -> PendingRequest:
-        """Return a new request that waits for its response from now on. Duty: :meth:`close` it."""
-        pending = PendingRequest(command, key, os.urandom(16).hex(), member)
+    def open(self, command: str, key: bytes, member: Peer | None = None, kind: type[PendingRequest] = PendingRequest) -> PendingRequest:
+        """Return a new request of *kind* that waits for its response from now on. Duty: :meth:`close` it."""
+        pending = kind(command, key, os.urandom(16).hex(), member)
         self._waiting[self.reply_key(pending)] = pending
         return pending
 
@@ -212,22 +222,26 @@ class PendingRequests:
 
     # Peers
 
-    def watch(self, connection: int, start: Callable[[], Call]) -> PeerWatch:
+    def watch(self, peer: Peer, start: Callable[[], Call]) -> PeerWatch:
         """Return the watch of a peer; if there is none, *start* subscribes to its disconnection."""
-        watch = self._watches.get(connection)
+        watch = self._watches.get(peer.connection)
         if watch is None or watch.has_failed:
-            watch = self._watches[connection] = PeerWatch(start())
+            watch = self._watches[peer.connection] = PeerWatch(peer, start())
             self._forget_oldest()
-        self._watches.move_to_end(connection)
+        self._watches.move_to_end(peer.connection)
         return watch
 
-    def serves(self, connection: int, key: bytes) -> bool:
-        """Return whether a peer is watched, and was found to serve *key* at its own address."""
+    def service(self, connection: int, key: bytes) -> Peer | None:
+        """Return a peer that is watched, and was found to serve *key* at its own address; None if this one was not."""
         watch = self._watches.get(connection)
         if watch is None or key not in watch.serves:
-            return False
+            return None
         self._watches.move_to_end(connection)
-        return True
+        return watch.peer
+
+    def knows(self, key: bytes) -> bool:
+        """Return whether a service of *key* is known."""
+        return any(key in watch.serves for watch in reversed(self._watches.values()))  # the most recent one first
 
     def doubt(self, connection: int, key: bytes) -> None:
         """Note that a peer may no longer serve *key*."""
@@ -238,7 +252,7 @@ class PendingRequests:
 
     def take(self, message: Message) -> bool:
         """Handle *message*; return whether it was a response, which is not for inboxes."""
-        key = message.key
+        key = message.key_bytes
         if key.startswith(DISCONNECT_HEAD):
             digits = key[len(DISCONNECT_HEAD) :]
             if digits.isdigit() and len(digits) <= 20:
@@ -256,8 +270,9 @@ class PendingRequests:
 
     def lost(self) -> None:
         """Ask again whether the callees are connected: the events of their disconnection may be lost."""
-        for pending in self._waiting.values():
+        for pending in tuple(self._waiting.values()):
             pending.is_doubtful = pending.callees is None
+            pending.lost()
         self._ask_again(self._waiting.values())
 
     def disconnected(self, make_error: Callable[[], SbusError]) -> None:
@@ -272,7 +287,7 @@ class PendingRequests:
 
     def _answered(self, message: Message) -> bool:
         """Give a response to its request; return whether it counts."""
-        pending = self._waiting.get(message.key)
+        pending = self._waiting.get(message.key_bytes)
         if pending is None or message.sender is None:
             return False
         try:
@@ -283,10 +298,22 @@ class PendingRequests:
         return envelope.uid == pending.uid and pending.answered(message.sender, envelope)
 
     def _ask_again(self, doubtful: Iterable[PendingRequest]) -> None:
-        """Ask the bus whether the callees are connected. One that no longer serves counts as disconnected, which is rare."""
-        for connection, key in {(each, waiting.key) for waiting in doubtful if not waiting.is_done for each in waiting.callees or ()}:
+        """Ask the bus whether the callees are connected. One that no longer serves counts as disconnected, which is rare.
+
+        What is lost so far precedes the answer to an open question, so none is asked a second time.
+        """
+        self._asked = {place: call for place, call in self._asked.items() if not call.is_done}
+        places = {(each, waiting.key) for waiting in doubtful if not waiting.is_done for each in waiting.callees or ()}
+        for connection, key in places - self._asked.keys():
             question = control_packet(controls.MEMBERS, connection_address(connection) + key)
-            self._session.send_call(PresenceCall(partial(self._left, connection)), question)
+            call = self._session.send_call(PresenceCall(partial(self._left, connection)), question)
+            call.on_done.append(partial(self._question_answered, call))
+            self._asked[connection, key] = call
+
+    def _question_answered(self, call: Call) -> None:
+        """Ask again if the answer to a question is lost."""
+        if isinstance(call.error, AnswerLost):
+            self._ask_again(self._waiting.values())
 
     def _left(self, connection: int) -> None:
         """Note that a connection has ended."""

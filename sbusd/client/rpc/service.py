@@ -13,20 +13,28 @@ Attacks of other users that a service prevents:
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from sbusd.client.errors import RemoteRefusal
+from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.inbox import Inbox
-from sbusd.client.items import Gap, Item, Message, Replaced
+from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
 from sbusd.client.rpc.caller_access import Allow, Twins
+from sbusd.client.rpc.cancellation import Cancellation
+from sbusd.client.rpc.handlers import InvalidResultError, check_handler
+from sbusd.client.rpc.live_requests import CallerWatch, LiveRequests
+from sbusd.client.rpc.request_queue import WAITING_PER_USER, RequestQueue
+from sbusd.client.rpc.streaming import Part, ServiceStreams
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer, remote_peer
 from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, parse_envelope, relayed_key, service_key
-from sbusd.protocol.errors import ProtocolError, SbusError
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbusd.protocol.printable import printable
 
@@ -37,10 +45,6 @@ MAX_CONCURRENT_HANDLERS = 64
 
 QUEUED_REQUESTS = 256
 """Requests that are queued before the next one is run, so that the users of all of them take turns."""
-
-WAITING_PER_USER = 256
-"""Maximum number of queued requests of a user: more than a caller sends concurrently by default, and for a thousand users at most some
-hundred megabytes, because few requests are large."""
 
 _REMEMBERED_UIDS = 256
 """Uids remembered for each connection: as many as a user may have queued requests."""
@@ -53,10 +57,6 @@ _REMEMBERED_CAUSES = 1_024
 
 Result = bytes | str | None
 """The result of a handler: bytes, text to encode in UTF-8, or None for no bytes."""
-
-
-class ServiceError(SbusError, RuntimeError):
-    """Raise it in a handler: the caller gets its words, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,19 @@ class Request:
     """Time in seconds since 1970 when the caller stops waiting; None for never."""
     source: int = 0
     """The number of the remote host that calls, as reported by the relay; 0 is this host."""
+    context: str = ""
+    """The trace context that the caller gave, a W3C traceparent; empty if there is none. It proves nothing."""
+    cancelled: Cancellation = field(default_factory=Cancellation)
+    """True when the caller has cancelled the request or has disconnected. Test it, or wait for it."""
+
+    @property
+    def text(self) -> str:
+        """The data as text. Raises UnicodeDecodeError, of which the caller gets the name, if they are not UTF-8."""
+        return self.data.decode()
+
+    def json(self) -> Any:
+        """Return the value that the data have as JSON. Raises ValueError, of which the caller gets the name, if they are not JSON."""
+        return json.loads(self.data)
 
     @property
     def party(self) -> tuple[int, int]:
@@ -82,7 +95,7 @@ class Request:
         return self.caller.uid, self.source
 
 
-Handler = Callable[[Request], Result | Awaitable[Result]]
+Handler = Callable[[Request], Result | Awaitable[Result] | Iterator[Part] | AsyncIterator[Part]]
 
 H = TypeVar("H", bound=Handler)
 
@@ -98,23 +111,56 @@ class Task:
     key: bytes
     """Where the request was sent."""
 
-    def answer(self, result: Result) -> bytes:
+    @property
+    def place(self) -> tuple[int, str]:
+        """The connection of the caller, and the ``uid``: no two requests at the same time have the same."""
+        return self.request.caller.connection, self.request.uid
+
+    @property
+    def command(self) -> str:
+        """The command."""
+        return self.request.command
+
+    @property
+    def party(self) -> tuple[int, int]:
+        """The user or remote host of the caller."""
+        return self.request.party
+
+    @property
+    def window(self) -> int:
+        """The number of the last part that the request grants; 0 if the caller does not accept parts."""
+        return self.envelope.window if self.reply_key and not self.envelope.source else 0
+
+    @property
+    def cancelled(self) -> Cancellation:
+        """Whether the request is cancelled."""
+        return self.request.cancelled
+
+    def answer(self, result: object, part: int = 0) -> bytes:
         """Return the packet of the response *result*, or of the error that it is too long, or no bytes if none is wanted.
 
+        With the number of a *part*, other parts follow, and the result is empty if it is too long.
+
         Raises:
-            TypeError: *result* is neither bytes nor text nor None.
+            InvalidResultError: *result* is neither bytes nor text nor None.
         """
         data = b"" if result is None else result.encode() if isinstance(result, str) else result
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"invalid result: must be bytes, str or None, not {type(result).__name__}")
-        packet = self._packet(bytes(data), "")
-        return packet or self.error(f"response too long: {len(data)} bytes do not fit into a packet of {MAX_PACKET_BYTES}")
+            raise InvalidResultError(f"the result of the handler must be bytes, str or None, not {type(result).__name__}")
+        packet = self._packet(bytes(data), "", part, more=1 if part else 0)
+        return (
+            packet if part else packet or self.error(f"response too long: {len(data)} bytes do not fit into a packet of {MAX_PACKET_BYTES}")
+        )
 
     def error(self, words: str) -> bytes:
         """Return the packet of the error response, or no bytes if none is wanted."""
         return self._packet(b"", _cut(words) or "failed")
 
-    def _packet(self, data: bytes, error: str) -> bytes:
+    def end(self, part: int) -> bytes:
+        """Return the packet of the end of a stream, whose number follows that of the last part."""
+        return self._packet(b"", "", part)
+
+    def _packet(self, data: bytes, error: str, part: int = 0, more: int = 0) -> bytes:
         """Return the packet of the response, or no bytes if none is wanted or it is too long."""
         if not self.reply_key:
             return b""
@@ -131,6 +177,8 @@ class Task:
             source=source,
             destinations=(asked.source,) if asked.source else (),
             tries=asked.tries,
+            part=part,
+            more=more,
         )
         try:
             return publish_packet(self.reply_key, reply.encode())
@@ -145,38 +193,8 @@ class Service:
     handler: Handler
     allow: Allow | None = None
     twins: Twins | None = None
-
-
-class RequestQueue:
-    """Queued requests: a queue for each user, and for each remote host, which take turns."""
-
-    def __init__(self) -> None:
-        self._queues: OrderedDict[tuple[int, int], deque[Task]] = OrderedDict()
-        self._size = 0
-
-    def __len__(self) -> int:
-        """Return the number of queued requests."""
-        return self._size
-
-    def put(self, task: Task) -> bool:
-        """Queue *task*; return False if too many of the same party are queued."""
-        queue = self._queues.setdefault(task.request.party, deque())
-        if len(queue) >= WAITING_PER_USER:
-            return False
-        queue.append(task)
-        self._size += 1
-        return True
-
-    def take(self) -> Task | None:
-        """Return the first request of the party that is next; None if the queue is empty."""
-        if not self._queues:
-            return None
-        party, queue = self._queues.popitem(last=False)
-        task = queue.popleft()
-        self._size -= 1
-        if queue:
-            self._queues[party] = queue
-        return task
+    group: bytes = SERVICE_GROUP.encode()
+    """Its queue group; empty if it runs every request."""
 
 
 class Dispatcher:
@@ -185,35 +203,75 @@ class Dispatcher:
     ``counts`` are the numbers of requests by outcome; the names are those of sbus-rpc(7) §8.
     """
 
+    is_cancellable = True
+    """Whether callers can cancel their requests."""
+
     def __init__(self) -> None:
         self.queue = RequestQueue()
+        self.live = LiveRequests()
+        self.streams = ServiceStreams()
+        self.watch: CallerWatch | None = None
+        """Watches the callers of ``live`` while they are served."""
         self.inbox: Inbox | None = None
         """The subscription that is served now."""
+        self._serving_process = 0
         self.counts: Counter[str] = Counter()
         self._services: dict[str, Service] = {}
         self._seen: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()
         self._logged: Counter[tuple[str, int]] = Counter()
 
-    def add(self, command: str, handler: Handler, allow: Allow | None, twins: Twins | None = None) -> None:
-        """Serve *command* from the next ``serve`` on. Raises ValueError if it is invalid, or is already served."""
+    def add(
+        self, command: str, handler: Handler, allow: Allow | None, twins: Twins | None = None, group: bytes = SERVICE_GROUP.encode()
+    ) -> None:
+        """Serve *command* from the next ``serve`` on.
+
+        Raises:
+            TypeError: *handler* cannot be called with a request.
+            ValueError: *command* is invalid, or is already served.
+            RuntimeError: the services have subscribed to their keys already.
+        """
+        check_handler(command, handler)
+        if self._is_served:
+            raise RuntimeError(f"cannot add the service {command!r} while serve() runs: add it before, or on another connection")
         if problem := command_problem(command):
             raise ValueError(f"the command {command!r} {problem}")
         if command in self._services:
             raise ValueError(f"cannot serve {command!r}: this bus object already serves it")
-        self._services[command] = Service(handler, allow, twins)
+        self._services[command] = Service(handler, allow, twins, group)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether the services are served in this process: a child of fork(2) does not inherit that."""
+        return self._serving_process == os.getpid()
+
+    def begin_serving(self) -> None:
+        """Note that the services are served from now on. Raises RuntimeError if they are already served."""
+        if self._is_served:
+            raise RuntimeError("cannot serve: serve() already runs on this bus; use a connection for each thread, or one AsyncBus")
+        self._serving_process = os.getpid()
+
+    def end_serving(self) -> None:
+        """Note that the services are not served any more."""
+        self._serving_process = 0
 
     def patterns(self, address: bytes) -> list[bytes]:
-        """Return the patterns to subscribe to: the keys of each command, and the same under *address*, the connection's own."""
+        """Return the patterns to store: the keys of each command, in its group, and the same under *address*, the connection's own."""
         if not self._services:
             raise ValueError("nothing to serve: decorate a function with service() first")
-        keys = [service_key(command) for command in self._services]
-        keys += [relayed_key(command) for command, service in self._services.items() if service.twins is not None]
-        return [each for key in keys for each in (key, address + key)]
+        keys = [(service_key(command), service.group) for command, service in self._services.items()]
+        keys += [(relayed_key(command), service.group) for command, service in self._services.items() if service.twins is not None]
+        return [each for key, group in keys for each in (stored_pattern(key, group), address + key)]
 
     def handle(self, item: Item, now: float) -> bytes:
         """Handle an item of the services' subscription; return the packet to send at once, or no bytes. *now* is as for :meth:`receive`."""
         if isinstance(item, Message):
-            return self.receive(item, now)
+            is_event = self.watch is not None and self.watch.left(item.key_bytes)
+            return b"" if is_event else self.receive(item, now)
+        if self.watch is not None and isinstance(item, Reconnected):
+            self.watch.reconnected()
+        if self.watch is not None and isinstance(item, Gap):
+            self.streams.lost()
+            self.watch.lost()
         self.note_missing(item.count if isinstance(item, Replaced) else item.lost if isinstance(item, Gap) else 0)
         return b""
 
@@ -222,29 +280,50 @@ class Dispatcher:
 
         *now* is in seconds since 1970.
         """
-        self.counts["requests"] += 1
         caller = message.sender
-        command, service = self.find(message.key)
+        command, service = self.find(message.key_bytes)
         if caller is None:
             return self._drop("without_sender", message, "the bus named no sender")
         if service is None:
             return self._drop("unknown", message, "no service for its command")
-        try:
-            envelope = parse_envelope(message.payload)
-        except ProtocolError as error:
-            return self._drop("malformed", message, error.words)
-        reply_key = envelope.reply_to.encode()
-        if reply_key and not reply_key.startswith(caller.address):
-            return self._drop("foreign_ret", message, f"ret is {printable(reply_key, 64)}, which is not at the address of the caller")
-        if envelope.command != command:
-            return self._drop("malformed", message, f"cmd is {printable(envelope.command, 64)}, which is not the command of the key")
-        if is_relayed(message.key):
+        envelope = self._read(message, command, caller)
+        if envelope is None:
+            return b""
+        if envelope.cancel or envelope.more:
+            self._follow(envelope, (caller.connection, envelope.uid))
+            return b""
+        self.counts["requests"] += 1
+        if is_relayed(message.key_bytes):
             request = _request(envelope, remote_peer(caller, envelope.source), envelope.source)
             problem = _relaying_problem(request, service.twins or Twins(), caller)
         else:
             request = _request(envelope, caller)
             problem = "" if service.allow is None or service.allow.admits(caller) else f"{_author(caller)} may not call {command}"
-        return self.judge(Task(request, service.handler, envelope, reply_key, message.key), problem, now)
+        return self.judge(Task(request, service.handler, envelope, envelope.reply_to.encode(), message.key_bytes), problem, now)
+
+    def _follow(self, envelope: Envelope, place: tuple[int, str]) -> None:
+        """Handle a message about the request at *place*: it is cancelled, or the caller accepts more parts of its response."""
+        if not envelope.cancel:
+            if not self.streams.grant(place, envelope.command, envelope.window):
+                self.counts["stray_grants"] += 1
+        elif not (self.is_cancellable and self.live.cancel(place, envelope.command)):
+            self.counts["stray_cancels"] += 1
+
+    def _read(self, message: Message, command: str, caller: Peer) -> Envelope | None:
+        """Return the envelope in *message* of *caller*, None if it is not a valid message for the service of *command*."""
+        try:
+            envelope = parse_envelope(message.payload)
+        except ProtocolError as error:
+            self._drop("malformed", message, error.words)
+            return None
+        reply_key = envelope.reply_to.encode()
+        if reply_key and not reply_key.startswith(caller.address_bytes):
+            self._drop("foreign_ret", message, f"ret is {printable(reply_key, 64)}, which is not at the address of the caller")
+            return None
+        if envelope.command != command:
+            self._drop("malformed", message, f"cmd is {printable(envelope.command, 64)}, which is not the command of the key")
+            return None
+        return envelope
 
     def find(self, key: bytes) -> tuple[str, Service | None]:
         """Return the command that a request with *key* must name, and its service, None if there is none."""
@@ -252,30 +331,52 @@ class Dispatcher:
         service = self._services.get(command)
         return command, None if service is not None and service.twins is None and is_relayed(key) else service
 
+    def ended(self, task: Task) -> bool:
+        """Note that a request has ended; return whether its caller has cancelled it, and therefore gets no response."""
+        self.live.remove(task)
+        if task.cancelled.is_known:
+            self.counts["cancelled"] += 1
+        return task.cancelled.is_known
+
     def failed(self, task: Task, error: Exception) -> bytes:
         """Return the response with the words of a ServiceError, or only the type of another *error*, whose text is for the log."""
+        if self.ended(task):
+            return b""
         self.counts["failed"] += 1
         if isinstance(error, ServiceError):
             return task.error(str(error))
         if self._is_due(f"{task.request.command} {type(error).__name__}", task.request.caller):
             LOG.error("%s failed for %s", task.request.command, _name(task.request.caller), exc_info=error)
-        return task.error(f"the handler raised {type(error).__name__}")
+        return task.error(str(error) if isinstance(error, InvalidResultError) else f"the handler raised {type(error).__name__}")
 
-    def answered(self, task: Task, result: Result) -> bytes:
+    def answered(self, task: Task, result: object) -> bytes:
         """Return the response of a handler that has returned *result*."""
         try:
             packet = task.answer(result)
         except TypeError as error:
             return self.failed(task, error)
+        if self.ended(task):
+            return b""
         self.counts["answered"] += 1
         return packet
+
+    def streamed(self, task: Task, parts: int) -> bytes:
+        """Return the packet of the end of a stream, after the last of *parts* parts."""
+        if self.ended(task):
+            return b""
+        self.counts["answered"] += 1
+        return task.end(parts + 1)
 
     def next(self, now: float) -> tuple[Task | None, list[bytes]]:
         """Return the next request to run at *now*, or None, and the responses to requests that have expired."""
         packets: list[bytes] = []
         while (task := self.queue.take()) is not None:
+            if task.cancelled.is_known:
+                self.ended(task)
+                continue
             if not task.envelope.is_expired(now):
                 return task, packets
+            self.live.remove(task)
             self.counts["expired"] += 1
             packets.append(task.error("the request expired while it was queued, and was not run"))
         return None, [packet for packet in packets if packet]
@@ -295,6 +396,8 @@ class Dispatcher:
     def stop(self) -> Iterable[bytes]:
         """Yield the error responses to all queued requests, which will not be run."""
         while (task := self.queue.take()) is not None:
+            if self.ended(task):
+                continue
             self.counts["stopped"] += 1
             if packet := task.error("the service stopped before it ran the request"):
                 yield packet
@@ -302,7 +405,7 @@ class Dispatcher:
     def judge(self, task: Task, problem: str, now: float) -> bytes:
         """Queue a well-formed request, unless it is rejected; *problem* says why this caller is not permitted, if so."""
         request = task.request
-        if not self._is_new(request.caller.connection, request.uid):
+        if task.place in self.live or not self._is_new(*task.place):
             # The first request is answered; the caller does not expect a second response.
             self.counts["duplicate"] += 1
             return b""
@@ -318,6 +421,7 @@ class Dispatcher:
             self.counts["busy"] += 1
             party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
             return task.error(f"busy: {WAITING_PER_USER} requests of {party} are already queued")
+        self.live.add(task)
         return b""
 
     def _is_new(self, connection: int, uid: str) -> bool:
@@ -335,10 +439,11 @@ class Dispatcher:
 
     def _drop(self, reason: str, message: Message, words: str) -> bytes:
         """Count and log a message that is not a request, or cannot be answered."""
+        self.counts["requests"] += 1
         self.counts[reason] += 1
         sender = "an unknown sender" if message.sender is None else _name(message.sender)
         if self._is_due(reason, message.sender):
-            LOG.warning("discarded a request to %s from %s: %s", printable(message.key, 128), sender, words)
+            LOG.warning("discarded a request to %s from %s: %s", printable(message.key_bytes, 128), sender, words)
         return b""
 
     def _is_due(self, reason: str, peer: Peer | None) -> bool:
@@ -354,7 +459,7 @@ def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
     """Return the request for a handler."""
     has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
     expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
-    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source)
+    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source, envelope.context)
 
 
 def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
@@ -366,13 +471,13 @@ def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
 
 def _author(peer: Peer) -> str:
     """Return a description of the user of *peer* for its error."""
-    return peer.origin.decode("ascii", "backslashreplace") if peer.origin else f"user {peer.uid}"
+    return peer.origin_bytes.decode("ascii", "backslashreplace") if peer.origin else f"user {peer.uid}"
 
 
 def _name(peer: Peer) -> str:
     """Return a description of *peer* for the log."""
     if peer.uid == UNKNOWN_ID:
-        return f"{printable(peer.key, 64)} by connection {peer.connection}"
+        return f"{printable(peer.key_bytes, 64)} by connection {peer.connection}"
     return f"connection {peer.connection} (uid {peer.uid}, pid {peer.pid})"
 
 

@@ -3,27 +3,27 @@
 Any number of threads may use a ``Bus`` at the same time. The messages of each thread keep their order; several threads that receive from
 one subscription share its messages. ``coalesce`` gathers what its own thread publishes. One thread at a time serves requests.
 
-Without ``background``, a ``Bus`` reads its socket only inside a call that waits: ``receive`` and iteration, ``subscribe``, ``whoami``,
-``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. One of the threads in such a call reads for all of them.
-Messages for other subscriptions that arrive meanwhile are queued there. With ``Overflow.BLOCK``, the default, a full queue stops the
-reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own thread, or none, it
-raises ``InboxFull``. This happens only to a subscription that is hardly ever read.
+Without ``background``, a ``Bus`` reads its socket only inside a call that waits, such as ``receive``, ``subscribe`` or ``ping``. One of the
+threads in such a call reads for all of them, and queues messages for other subscriptions. With ``Overflow.BLOCK``, the default, a full
+queue stops the reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own thread,
+or none, it raises ``InboxFull``.
 
-Signal handlers may use the bus. If one has interrupted a call of it in a state that allows no other call, it gets RuntimeError, and should
-set a flag instead; ``close`` then takes effect at the end of that call.
+Signal handlers may use the bus. If one interrupts a call that allows no other, it gets RuntimeError; ``close`` acts at the end of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
+from sbusd.client.arguments import check_connection, made_link
 from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
-from sbusd.client.encoding import Data, Patterns, pattern_list, payload_bytes, publication, to_bytes
+from sbusd.client.direct_messages import direct_publication
+from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
@@ -31,19 +31,27 @@ from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
+from sbusd.client.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
+from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
+from sbusd.client.sync.control import ControlMethods
+from sbusd.client.sync.gathering import make_link
 from sbusd.client.sync.link import SyncLink
+from sbusd.client.sync.parts import BusParts
 from sbusd.client.sync.streams import Presence, Subscription, Tap
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
+from sbusd.protocol.keys import text_of
+from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.service import Dispatcher, H
+    from sbusd.client.sync.store import Store
 
 
-class Bus:
+class Bus(ControlMethods, BlobMethods, BusParts):
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it with ``with``.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
@@ -53,9 +61,9 @@ class Bus:
     connects again and gets the subscriptions, but not what waited in them. An ``AsyncBus`` always raises ForkedError there.
     """
 
-    def __init__(self, link: SyncLink, *, pace: bool = False) -> None:
-        self._link = link
-        self._session = link.session
+    def __init__(self, link: SyncLink | None = None, *, pace: bool = False) -> None:
+        self._link = made_link(link, SyncLink, "Bus")
+        self._session = self._link.session
         self._is_to_pace = pace
         self._caller: Caller | None = None
         self._dispatcher: Dispatcher | None = None
@@ -75,35 +83,52 @@ class Bus:
         batching: bool = True,
         pace: bool = False,
         background: bool = False,
+        gather: bool = False,
+        name: str = "",
     ) -> Self:
         """Connect to the bus that :func:`~sbusd.client.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
 
         *timeout* in seconds limits every call except ``receive``; None means no limit. With *reconnect*, a lost connection is made
         again, by the next call of a ``Bus`` and in the background by an ``AsyncBus``, with delays of up to 5 s between attempts; each
         subscription then yields ``Reconnected``. The first connection is attempted once. *queue_packets*, *queue_bytes* and *overflow*
-        apply to each subscription; see ``Overflow``. *separator* must be that of the bus.
-        Without *batching*, each message is received and sent in a packet of its own.
-        With *pace*, every message of this connection waits for slow recipients, as if published with ``wait``.
-        With *background*, a thread of a ``Bus`` reads all the time, also while the program is busy, and connects again at once. It
-        ends when the bus is closed. An ``AsyncBus`` reads whenever its loop runs, and needs none.
+        apply to each subscription; see ``Overflow``. *separator* must be that of the bus. Without *batching*, each message is received
+        and sent in a packet of its own. With *pace*, every message of this connection waits for slow recipients, as if published with
+        ``wait``. With *background*, a thread of a ``Bus`` reads all the time, also while the program is busy, and connects again at
+        once; an ``AsyncBus`` reads whenever its loop runs. *name* has at most 64 bytes. It is a label for people, shown by ``sbusctl
+        connections`` and ``top``, and proves nothing.
+
+        With *gather*, a ``Bus`` gathers messages that are published within 20 us after another, as in ``coalesce``, and sends them
+        after at most 1 ms, from a thread if necessary. It sends them before anything that waits, such as a receipt or ``ping``, and
+        also at the end of the program, but not if that ends by a signal or ``os._exit``. While another thread computes, the interpreter
+        can add its switch interval, 5 ms. An ``AsyncBus`` always gathers.
 
         Raises:
-            NoBus: there is no bus at the address.
+            NoBus: there is no bus at the address, or it does not accept the connection: this user has too many, for example.
+            TimedOut: the bus does not respond.
             BadAddressError: the address is malformed, or it is a descriptor and *reconnect* is set.
             Unsupported: the bus does not know *pace*.
-            ValueError: a limit is below 1.
+            TypeError, ValueError: an argument has a wrong type, or a limit is below 1.
+            ProtocolError: *name* is too long or not printable.
         """
+        check_connection(timeout, separator)
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(SyncLink(target, session, timeout, reconnect=reconnect, background=background), pace=pace)._begun()
+        operations.set_name(session, name)
+        return cls(make_link(target, session, timeout, reconnect=reconnect, background=background, gather=gather), pace=pace)._begun()
 
     @overload
-    def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
+    def publish(
+        self, key: str | bytes, payload: Data = ..., *, receipt: Literal[False] = ..., wait: bool = ..., to: int | None = ...
+    ) -> None: ...
 
     @overload
-    def publish(self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
+    def publish(
+        self, key: str | bytes, payload: Data = ..., *, receipt: Literal[True], wait: bool = ..., to: int | None = ...
+    ) -> int | None: ...
 
-    def publish(self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
+    def publish(
+        self, key: str | bytes, payload: Data = b"", *, receipt: bool = False, wait: bool = False, to: int | None = None
+    ) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is encoded in UTF-8.
 
         Blocks while the socket is full. After an error nothing was sent. If the bus refuses the message, ``on_refused`` is called with the
@@ -120,15 +145,18 @@ class Bus:
         messages are discarded. Returns when the kernel has the message; ``ping`` returns when the bus has routed it. Messages keep
         their order, with *wait* or without. The first message with *wait* costs a request to the bus.
 
+        With *to*, the number of a connection such as ``Peer.connection``, only that connection can get the message, if one of its patterns
+        matches. This needs the right ``deliver``; otherwise the bus refuses the message.
+
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.
-            ProtocolError: *key* has a NUL.
+            ProtocolError: *key* has a NUL, or no connection has the number *to*.
             TimedOut: the socket was full for too long, or the receipt did not arrive.
             Disconnected: the bus closed the connection.
             RemoteRefusal, AnswerLost: only with *receipt*.
             Unsupported: *wait* was given, and the bus does not know pacing; nothing was sent.
         """
-        packet = publication(key, payload)
+        packet = publication(key, payload) if to is None else direct_publication(to, publication(key, payload))
         if wait:
             if not self._session.pacing.is_known:
                 self._link.run(operations.check_pacing(self._session, self._link.timeout))
@@ -146,9 +174,8 @@ class Bus:
         Gathered messages are sent when they are 32 KiB, before anything that waits for a response, and at the end. A ``Bus`` also sends
         them when something is published 1 ms or more after the first of them, and before it waits for anything; an ``AsyncBus``
         sends them 1 ms after the first. Until then they are only in this process. If the bus does not take batches, or without
-        ``batching``, each message is sent at once. Messages of ``tell`` keep their place in the order.
-
-        At the end it raises what ``flush`` raises.
+        ``batching``, each message is sent at once. Messages of ``tell`` keep their place in the order. At the end it raises what
+        ``flush`` raises.
         """
         self._link.begin_gathering()
         try:
@@ -159,13 +186,18 @@ class Bus:
     def flush(self) -> None:
         """Send everything that waits in this process; on return the kernel has it. ``ping`` returns when the bus has also routed it.
 
-        Raises:
-            TimedOut: the socket was full for too long; the rest still waits.
-            Disconnected, Closed: there is no connection.
+        Raises TimedOut if the socket was full for too long: the rest still waits. Raises Disconnected or Closed without a connection.
         """
         self._link.flush()
 
-    def subscribe(self, *patterns: Patterns, on_gap: OnGap | None = None) -> Subscription:
+    def subscribe(
+        self,
+        *patterns: Patterns,
+        group: str | bytes = b"",
+        last: bool = False,
+        on_gap: OnGap | None = None,
+        blobs: bool = False,
+    ) -> Subscription:
         """Subscribe to *patterns*, at least one, or lists of them.
 
         When the subscription has begun, the bus has accepted all, and no message is missed. A subscription of a ``Bus`` has begun on
@@ -173,81 +205,65 @@ class Bus:
         *on_gap* is called with a ``Gap``, ``Reconnected`` or ``Replaced``. By default that is logged, and with ``raise_missing`` it ends
         the iteration. A PatternWarning names patterns with a wildcard at a wrong place, and those with wildcards of MQTT or NATS.
 
+        With *last*, it begins with last values of sbus-store(8), again after a gap. One may come twice; the last of a key is the newest.
+        With *group*, the subscription is a member of a queue group: of all members of this user with that name and a matching pattern,
+        one gets each message. The bus chooses the connection that has the least to read; of several members on one connection, the one
+        with the fewest ``pending`` items gets the message. If a member ends, other members get its queue in the bus, and on the same
+        connection its ``pending`` messages. The name has 1 to 64 bytes. Other subscriptions get every message as usual. An
+        ``AsyncBus``, and a ``Bus`` with *background*, read ahead, so a busy member gets as many messages as an idle one. To prevent
+        this, subscribe on a connection of its own with *queue_packets* 1. What the socket of a member has accepted is lost if it
+        disconnects.
+
+        With *blobs*, a message that refers to a blob arrives as a ``BlobMessage``, with its content in ``blob``. If the blob has ended
+        before this client has got it, a ``BlobGone`` is yielded instead, which is a ``Gap``, and ``statistics.blobs_gone`` counts it.
+
         Raises:
+            Unsupported: *group* was given, and the bus does not know queue groups.
+            StoreNotRunning, StoreError: *last* was given.
+            ValueError: both *last* and *blobs* were given.
             RemoteRefusal: the bus refused a pattern; then none of them is subscribed to.
             AnswerLost: packets for this client were lost, perhaps a refusal among them.
-            TimedOut, Disconnected: the bus could not be asked.
-            InboxFull: likewise, only from a ``Bus``.
+            TimedOut, Disconnected, InboxFull: the bus could not be asked.
         """
-        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns, self._session.separator)), on_gap)._begun()
+        if blobs and last:
+            raise ValueError("last and blobs cannot be combined: subscribe twice")
+        inbox = self._session.new_inbox(pattern_list(patterns, self._session.separator, group))
+        if blobs:
+            return BlobSubscription(self._link, inbox, on_gap, self._blob_socket())._begun()
+        return (self._with_last_values(inbox, on_gap) if last else Subscription(self._link, inbox, on_gap))._begun()
 
-    def unsubscribe(self, pattern: str | bytes) -> None:
-        """Remove one instance of *pattern*, from the newest subscription that has it; a subscription without patterns ends.
+    def unsubscribe(self, pattern: str | bytes, *, group: str | bytes = b"") -> None:
+        """Remove one instance of *pattern*, of a member of *group* if given, from the newest subscription that has it.
 
-        Raises:
-            NotSubscribed: no subscription has it.
+        A subscription without patterns ends. Raises NotSubscribed if no subscription has it.
         """
         with self._link.entered():
-            self._session.unsubscribe(to_bytes(pattern, "pattern"))
+            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), to_bytes(group, "group")))
         self._link.push()
 
-    def whoami(self) -> bytes:
+    def whoami(self) -> str:
         """Return this client's credentials as the bus sees them: ``!/cred/<gid>/<uid>/<pid>``, the prefix of its private keys.
 
         Raises what ``control`` raises.
         """
-        return self.control(controls.WHOAMI)
+        return text_of(self.control(controls.WHOAMI))
 
     def ping(self) -> float:
         """Return the seconds of a round trip through the bus. On return everything that was sent before has been routed.
 
         Raises:
             RemoteRefusal: the bus refused an earlier packet that no call waited for, such as a publication.
-            AnswerLost, TimedOut, Disconnected: the response did not arrive.
-            InboxFull: likewise, only from a ``Bus``.
+            AnswerLost, TimedOut, Disconnected, InboxFull: the response did not arrive.
         """
         return self._link.run(operations.ping(self._session, self._link.timeout))
 
-    def control(self, key: str | bytes, payload: Data | None = None) -> bytes:
-        """Send a control message, and return the payload of its response. Spec: sbus-protocol(7) §6.
-
-        Raises:
-            RemoteRefusal: the bus refused it.
-            Unanswered: the bus accepted it and does not answer it: send it with ``tell``.
-            AnswerLost, TimedOut, Disconnected: the response did not arrive; it is not known whether the bus has acted.
-            InboxFull: likewise, only from a ``Bus``.
-        """
-        return self._link.run(operations.control(self._session, key, payload, self._link.timeout))
-
-    def tell(self, key: str | bytes, payload: Data | None = None) -> None:
-        """Send a control message that has no response, such as ``echo/off``. If it is refused, ``on_refused`` is called.
-
-        A mode is set again on each new connection.
-
-        Raises what ``publish`` raises.
-        """
-        self._link.run(operations.tell(self._session, key, payload))
-
-    def report_lost(self, patterns: Iterable[str | bytes], count: int) -> None:
-        """Notify each connection that has one of *patterns* that *count* messages for it are lost; 0 means an unknown number.
-
-        For services that bring messages to the bus: the notice has its place among the messages of this connection, and each
-        connection gets one. A pattern is compared as it is, without wildcards. The user of the service needs the right ``vouch``.
-        If the bus refuses the report, ``on_refused`` is called. A bus without the feature ``vouch`` ignores it.
-
-        Raises:
-            ProtocolError: *patterns* has none or more than 64, one has a NUL, or *count* has more than 15 digits.
-            TimedOut, Disconnected: as ``publish``.
-        """
-        self._link.run(operations.report_lost(patterns, count))
-
     @property
-    def address(self) -> bytes:
+    def address(self) -> str:
         """The connection's own address, ``!/conn/<id>/``: keys under it reach only this connection. It changes with a reconnection.
 
         The bus is asked once. With an ``AsyncBus``, await it. Raises what ``control`` raises.
         """
-        return self._link.run(operations.own_address(self._session, Deadline("requesting the address", self._link.timeout)))
+        return self._link.run(operations.address(self._session, Deadline("requesting the address", self._link.timeout)))
 
     def members(self, key: str | bytes) -> tuple[Peer, ...]:
         """Return the connections that a message with *key* would reach now, by ascending connection number.
@@ -289,55 +305,93 @@ class Bus:
         member: Peer | None = None,
         twin: int | None = None,
         tries: int = CALL_TRIES,
+        context: str = "",
     ) -> Answer:
         """Send the request *data* to a service of *command*, and return its response. Spec: sbus-rpc(7).
 
-        The request goes to every service of the command, and the first response is returned; with *member*, from ``members`` or
-        ``presence``, it goes only to that one. With *twin*, the service is on that remote host, which the relay tries to reach again
-        up to *tries* times. *timeout* is in seconds; None means no limit, and an hour between hosts. The response's ``callee`` is the
-        service that responded, as verified by the bus. From the first call on, messages arrive with their senders.
+        Of several services of one user, one gets the request. If several users have services, one of each gets it, and the first
+        response is returned. With *member*, from ``members`` or ``presence``, only that service gets it. With *twin*, the service is on
+        that remote host, which the relay tries to reach again up to *tries* times. *timeout* is in seconds; None means no limit, and an
+        hour between hosts. The response's ``callee`` is the service that responded, as verified by the bus. *context* is the W3C
+        traceparent of the caller's span, for ``request.context``. From the first call on, messages arrive with their senders.
 
         Raises:
             NoRecipient: there is no service of the command; raised at once.
             PeerDisconnected: the service disconnected; raised at once. It may have run the command.
-            CallTimeout: no response in time. A service may have run the command; a late response is dropped.
+            CallTimeout: no response in time. A service may have run the command, and is asked to stop; a late response is dropped.
             RemoteError: the service responded with an error.
             RemoteRefusal: the bus does not permit the call.
-            ValueError: *command*, *twin* or *tries* is invalid, or both *member* and *twin* are given.
+            ValueError: *command*, *twin*, *tries* or *context* is invalid, or both *member* and *twin* are given.
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
-        return self._link.run(self._begin_calls().call(Invocation(command, payload_bytes(data, "data"), timeout, twin, tries), member))
+        request = Invocation(command, payload_bytes(data, "data"), timeout, twin, tries, context)
+        return self._link.run(self._begin_calls().call(request, member))
 
-    def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS) -> Iterator[Outcome]:
+    def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS, context: str = "") -> Iterator[Outcome]:
         """Send the request *data* to each service of *command*, and yield an ``Outcome`` of each, in the order of their completion.
 
         The services are those present at the beginning. Each is called at its own address, and each has *timeout* seconds. An
-        ``Outcome`` has the response or the error. If there is no service, nothing is yielded.
-
-        Raises what ``members`` raises, and ValueError if *command* is invalid.
+        ``Outcome`` has the response or the error. If there is no service, nothing is yielded. *context* is as for ``call``.
+        Raises what ``members`` raises, and ValueError if *command* or *context* is invalid.
         """
-        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout))
+        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout, context=context))
         try:
             while (outcome := self._link.run(group.next())) is not None:
                 yield outcome
         finally:
             with self._link.entered():
                 group.close()
+            self._link.push()
 
-    def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
+    def stream(
+        self,
+        command: str,
+        data: Data = b"",
+        *,
+        timeout: float | None = CALL_SECONDS,
+        member: Peer | None = None,
+        window: int = STREAM_WINDOW,
+        context: str = "",
+    ) -> Generator[Answer]:
+        """Send the request *data* to a service of *command*, and yield the parts of its response. Spec: sbus-rpc(7), "A stream".
+
+        If several services run it, the stream is that of the first part. At most *window* parts are on the way, so a service is as fast
+        as the loop. Leaving the loop cancels the stream; with ``AsyncBus`` use ``contextlib.aclosing``. *timeout* in seconds limits the
+        wait for each part. The loop ends without an error only after the last part; AnswerLost says that one is missing. Services of
+        remote hosts cannot stream to this one. Raises what ``call`` raises, and ValueError if *window* is not 1 to 1024.
+        """
+        request = StreamInvocation(command, payload_bytes(data, "data"), timeout, context=context, window=window)
+        stream = StreamCall(self._begin_calls(), request, member)
+        try:
+            while (part := self._link.run(stream.next())) is not None:
+                yield part
+        finally:
+            with self._link.entered():
+                stream.close()
+            self._link.push()
+
+    def service(
+        self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP
+    ) -> Callable[[H], H]:
         """Return a decorator for the function that handles *command*; :meth:`serve` serves all decorated functions.
 
-        The function gets a ``Request`` and returns bytes, text or None; with ``AsyncBus`` it may be a coroutine function. With *allow*,
+        The function gets a ``Request`` and returns bytes, text or None; with ``AsyncBus`` it may be a coroutine function. If
+        it is a generator function, callers get its parts by ``stream``; with ``AsyncBus`` it may be asynchronous. With *allow*,
         only those users and groups may call; other callers get an error. Remote hosts may call only with *twins*. The caller gets the
-        words of a ``ServiceError``. Of any other exception it gets one line, and the traceback is logged.
+        words of a ``ServiceError``. Of any other exception it gets one line, and the traceback is logged. If the caller cancels the
+        request or disconnects, ``request.cancelled`` becomes true, and the task of a coroutine is cancelled. To finish nevertheless,
+        use ``asyncio.shield``. Of all services of this user with the same command and *group*, a name of 1 to 64 bytes, one runs each
+        call. With an empty *group*, this service runs every call that is not sent to another one alone.
 
         Raises:
-            ValueError: *command* is invalid, or already has a function.
+            TypeError: *command* is not a str, or the function cannot be called with one argument.
+            ValueError: *command* is invalid or already has a function.
+            ProtocolError, RuntimeError: *group* is invalid; ``serve`` has begun.
         """
-        dispatcher = self._begin_services()
+        dispatcher = self._begin_services(command)
 
         def decorate(handler: H) -> H:
-            dispatcher.add(command, handler, allow, twins)
+            dispatcher.add(command, handler, allow, twins, group_name(group))
             return handler
 
         return decorate
@@ -345,15 +399,14 @@ class Bus:
     def serve(self, *, ready: Callable[[], None] | None = None) -> None:
         """Serve the commands of :meth:`service` until the bus is closed, or ``stop_serving`` is called.
 
-        *ready* is called when callers can find them.
-
-        Users take turns, however many requests each has sent. A ``Bus`` runs one handler at a time, in this thread. An ``AsyncBus`` runs
-        up to 64 coroutines concurrently; plain functions block its loop. Requests that still wait at the end get an error: the
-        service has stopped. From now on, messages arrive with their senders.
+        *ready* is called when callers can find them. Users take turns, however many requests each has sent. A ``Bus`` runs one handler
+        at a time, in this thread. An ``AsyncBus`` runs up to 64 coroutines concurrently; plain functions block its loop. Requests that
+        still wait at the end get an error: the service has stopped. From now on, messages arrive with their senders.
 
         Raises:
             RemoteRefusal: the bus does not permit this client to serve one of the commands.
             ValueError: there is no command.
+            RuntimeError: another ``serve`` runs on this bus.
             Disconnected: the bus closed the connection.
         """
         from sbusd.client.sync.server import Server  # noqa: PLC0415 - most programs serve nothing
@@ -368,6 +421,11 @@ class Bus:
         if self._dispatcher is not None and self._dispatcher.inbox is not None:
             # Callers ask whether the service is still at its address, until its responses have arrived.
             self._link.drain(self._dispatcher.inbox, keep=self._session.address)
+
+    @property
+    def store(self) -> Store:
+        """The messages and jobs that sbus-store(8) keeps on disk."""
+        return self._begin_store()
 
     @property
     def state(self) -> State:
@@ -397,12 +455,9 @@ class Bus:
         return replace(statistics, requests=dict(self._dispatcher.counts)) if self._dispatcher is not None else statistics
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for reading; it changes with a reconnection.
+        """Return the descriptor to poll for reading; it changes with a reconnection. Raises Closed or Disconnected without a connection.
 
         Duty: poll does not report packets that have already been read, so before you poll, read everything with ``receive(timeout=0)``.
-
-        Raises:
-            Closed, Disconnected: there is no connection.
         """
         return self._link.fileno()
 
@@ -412,6 +467,7 @@ class Bus:
         Messages that still wait in this process are sent first, if there is room for them in time; otherwise ``statistics.unsent``
         counts them.
         """
+        self._close_blobs()
         self._link.close()
 
     def __enter__(self) -> Self:
@@ -422,14 +478,18 @@ class Bus:
 
     def _begun(self) -> Self:
         """Connect, unless that has been done."""
+        is_new = not self._link.is_open and not self._link.target.is_connected
         self._link.open()
-        if self._is_to_pace:
-            try:
+        self._link.push()
+        try:
+            if is_new:
+                self._link.run(operations.admission(self._session, self._link.target.text, self._link.timeout))
+            if self._is_to_pace:
                 self._link.run(operations.pace_all(self._session, self._link.timeout))
-            except BaseException:
-                self._link.close()
-                raise
-            self._is_to_pace = False
+        except BaseException:
+            self._link.close()
+            raise
+        self._is_to_pace = False
         return self
 
     def _begin_calls(self) -> Caller:
@@ -438,11 +498,3 @@ class Bus:
             if self._caller is None:
                 self._caller = Caller(self._session)
             return self._caller
-
-    def _begin_services(self) -> Dispatcher:
-        """Return the services of this connection. They are imported only now, because most programs serve nothing."""
-        if self._dispatcher is None:
-            from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415
-
-            self._dispatcher = Dispatcher()
-        return self._dispatcher

@@ -10,13 +10,15 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from threading import get_ident
 from typing import TypeVar
 
 from sbusd.client.bus_calls import Call
 from sbusd.client.bus_socket import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, receive_buffer, send_failure
+from sbusd.client.bus_unit import WAIT_SECONDS, UnitCheck, unit_of
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -34,7 +36,7 @@ from sbusd.client.errors import (
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Message
-from sbusd.client.operations import Deadline
+from sbusd.client.operations import Deadline, until_check
 from sbusd.client.reconnection import Backoff, resubscribe
 from sbusd.client.session import Session
 from sbusd.client.sync.threads import Threads
@@ -45,6 +47,28 @@ SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _STALLED_SECONDS = 30.0
 """Time that a thread waits for another one to receive from a full subscription."""
+
+
+class _Use:
+    """The exclusive use of a connection by a thread, for the with statement.
+
+    Not a generator with :func:`contextlib.contextmanager`. The frame of contextlib would separate the frames of this module, and
+    :class:`Threads` would conclude that a signal handler has interrupted the method that called it.
+    """
+
+    __slots__ = ("_connection", "threads")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.threads = connection.threads
+        """By this, :class:`Threads` recognizes the frames of these methods."""
+
+    def __enter__(self) -> None:
+        self.threads.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.threads.exit()
+        self._connection.write_log()
 
 
 class Connection:
@@ -64,15 +88,19 @@ class Connection:
         self._make_failure: Callable[[], SbusError] | None = None
         self._reads_in_background = background
         self._background: threading.Thread | None = None
+        self._log = session.notice_log.connection
+        unit = unit_of(target.text)
+        self._unit = None if unit is None else UnitCheck(unit)
+        self._use = _Use(self)
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Let this thread alone use the state of the link and the session. Raises RuntimeError as :meth:`Threads.enter`."""
-        self.threads.enter()
-        try:
-            yield
-        finally:
-            self.threads.exit()
+    def entered(self) -> AbstractContextManager[None]:
+        """Let this thread alone use the state of the link and the session. Entering raises RuntimeError as :meth:`Threads.enter`."""
+        return self._use
+
+    def write_log(self) -> None:
+        """Write the records about the connection; as the only thing here, it does not need the lock, and nothing is done with it."""
+        if self._log.pending and get_ident() not in (self.threads.alone, self.threads.inside):
+            self._log.write()
 
     def _flush(self) -> bool:
         """Send the session's packets; return whether all were sent. False also when the connection has ended."""
@@ -270,7 +298,9 @@ class Connection:
         session, threads, forever = self.session, self.threads, Deadline("receiving", None)
         with self.entered(), contextlib.suppress(SbusError):  # the next call of another thread raises it
             while self._make_failure is None:
-                if session.stalled:
+                if self._log.pending and not threads.has_reader:
+                    threads.unlocked(self._log.write)
+                elif session.stalled:
                     threads.wait(lambda: not session.stalled or self._make_failure is not None, forever)
                 elif self._sock is None or self._resuming:
                     self._open_again(forever)
@@ -279,9 +309,22 @@ class Connection:
 
     def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
+        patience = iter(WAIT_SECONDS) if self._unit is not None else iter(())
+        limit = until_check(patience, deadline)
         for call in calls:
             while not call.is_done:
-                self._step(deadline, lambda call=call: call.is_done)  # type: ignore[misc]
+                try:
+                    self._step(limit, lambda call=call: call.is_done)  # type: ignore[misc]
+                except TimedOut:
+                    if limit is deadline:
+                        raise
+                    self._check_unit()
+                    limit = until_check(patience, deadline)
+
+    def _check_unit(self) -> None:
+        """Close the connection if the service of the bus fails to start, so that no caller waits for it."""
+        if self._unit is not None and (reason := self.threads.outside(self._unit.failure)):
+            self._hang_up(reason)
 
     def _failure(self) -> SbusError:
         """Return the error that every call raises from now on."""
@@ -342,6 +385,8 @@ class Connection:
     def _connect_again(self, deadline: Deadline) -> None:
         """Connect, with as many attempts as it takes, and begin to subscribe again."""
         backoff = self._backoff
+        if self._log.pending:
+            self.threads.unlocked(self._log.write)  # it may take long to connect
         while self._sock is None:
             self._sleep_until(backoff.due, deadline)
             backoff.attempt(time.monotonic())

@@ -12,12 +12,8 @@ from typing import TypeVar
 
 from sbusd.client import forks
 from sbusd.client.bus_socket import State, Target, open_socket, packet_limit
-from sbusd.client.errors import (
-    Closed,
-    Disconnected,
-    ForkedError,
-    SbusError,
-)
+from sbusd.client.bus_unit import explained
+from sbusd.client.errors import Closed, Disconnected, ForkedError, NoBus, SbusError
 from sbusd.client.features import Paced
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Item, Message
@@ -44,11 +40,15 @@ class SyncLink(Connection):
     def open(self) -> None:
         """Make the first connection, unless that has been done. Raises NoBus."""
         if not self.is_open:
-            self._sock = open_socket(self.target, self.timeout)
+            try:
+                self._sock = open_socket(self.target, self.timeout)
+            except NoBus as error:
+                raise explained(error, self._unit) from None
             self.session.outgoing.packet_limit = packet_limit(self._sock)
             self.is_open = True
             forks.watch(self)
             with self.entered():
+                self._log.connected(self.target.text)
                 self._start_background()
 
     def fileno(self) -> int:
@@ -133,6 +133,7 @@ class SyncLink(Connection):
             self._send_later(packet)
         finally:
             threads.exit()
+            self.write_log()
 
     def begin_gathering(self) -> None:
         """Gather the packets that this thread sends from now on. Raises Disconnected, Closed."""
@@ -203,6 +204,9 @@ class SyncLink(Connection):
             except StopIteration as end:
                 result: T = end.value
                 return result
+            except BaseException:
+                self._push()  # the packets that undo what it has begun
+                raise
 
     def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
@@ -217,6 +221,8 @@ class SyncLink(Connection):
                     threads.alone = 0
                 else:
                     threads.exit()
+                if self._log.pending:
+                    self.write_log()
             if item is not None:
                 return item
             self.session.refusals.report()
@@ -238,6 +244,8 @@ class SyncLink(Connection):
                     threads.alone = 0
                 else:
                     threads.exit()
+                if self._log.pending:
+                    self.write_log()
             self.session.refusals.report()
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:

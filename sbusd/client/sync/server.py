@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from threading import get_ident
 
-from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, TimedOut
+from sbusd.client.bus_calls import Call
+from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, ServiceError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.operations import Deadline, begin_serving
+from sbusd.client.operations import Begin, Deadline, Operation, begin_serving
+from sbusd.client.rpc.handlers import InvalidResultError
+from sbusd.client.rpc.live_requests import CallerWatch
 from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher, Result, Task
+from sbusd.client.rpc.streaming import Part, Parts, ServiceStream, is_stream
 from sbusd.client.sync.link import SyncLink
 
 
@@ -22,10 +28,19 @@ class Server:
         self._dispatcher = dispatcher
 
     def run(self, ready: Callable[[], None] | None) -> None:
-        """Serve until the bus is closed."""
+        """Serve until the bus is closed. Raises RuntimeError if another call serves already."""
+        with self._link.entered():
+            self._dispatcher.begin_serving()
+        try:
+            self._serve(ready)
+        finally:
+            self._dispatcher.end_serving()
+
+    def _serve(self, ready: Callable[[], None] | None) -> None:
         link = self._link
         inbox = link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
         self._dispatcher.inbox = inbox
+        self._dispatcher.watch = CallerWatch(link.session, inbox, self._dispatcher.live)
         is_ours = link.session.refusals.handler is None
         if is_ours:
             link.session.refusals.handler = self._dispatcher.note_refusal
@@ -39,7 +54,7 @@ class Server:
         except Closed:
             return
         finally:
-            self._dispatcher.inbox = None
+            self._dispatcher.inbox = self._dispatcher.watch = None
             if is_ours:
                 link.session.refusals.handler = None
             self._stop(inbox)
@@ -52,12 +67,12 @@ class Server:
             return True
         return False
 
-    def _take_in(self, inbox: Inbox) -> None:
-        """Queue the requests that are here; wait for one if none is queued."""
-        queue = self._dispatcher.queue
+    def _take_in(self, inbox: Inbox, *, is_waiting: bool = True) -> None:
+        """Queue the requests that are here; if *is_waiting*, wait for one if none is queued."""
+        queue, streams = self._dispatcher.queue, self._dispatcher.streams
         for _ in range(QUEUED_REQUESTS):
             try:
-                item = self._link.receive(inbox, 0 if len(queue) else None)
+                item = self._link.receive(inbox, 0 if len(queue) or streams.is_ready or not is_waiting else None)
             except TimedOut:
                 return
             self._send(self._dispatcher.handle(item, time.time()))
@@ -69,18 +84,128 @@ class Server:
             self._send(packet)
         if task is not None:
             self._run(task)
+        if (stream := self._dispatcher.streams.next()) is not None:
+            self._advance(stream)
 
     def _run(self, task: Task) -> None:
-        """Run one request, and send its response."""
+        """Run one request, and send its response, unless the caller cancels it."""
+        thread = get_ident()
+        task.cancelled.look = lambda seconds: get_ident() == thread and self._look(task, seconds)
         try:
-            packet = self._dispatcher.answered(task, _plain(task.handler(task.request)))
+            result = _plain(task.handler(task.request))
+            if is_stream(result):
+                self._begin_stream(task, result)
+                return
+            packet = self._dispatcher.answered(task, result)
         except Exception as error:
             packet = self._dispatcher.failed(task, error)
         except BaseException:
             with contextlib.suppress(SbusError, OSError):
-                self._send(task.error("the service stopped while it ran the request"))
+                self._send(b"" if self._dispatcher.ended(task) else task.error("the service stopped while it ran the request"))
             raise
+        finally:
+            task.cancelled.look = None
         self._send(packet, task)
+
+    def _begin_stream(self, task: Task, parts: Parts) -> None:
+        """Queue the stream of a handler. Raises ServiceError if the caller may not have it, TypeError if it is asynchronous."""
+        if isinstance(parts, AsyncGenerator):
+            raise InvalidResultError("cannot run an asynchronous generator as a handler; serve it on an AsyncBus")
+        # A caller that has cancelled streams may open others, although those have not had their turn to end.
+        for each in self._dispatcher.streams.all():
+            if each.task.cancelled.is_known:
+                self._advance(each)
+        try:
+            stream = self._dispatcher.streams.open(task, parts)
+        except ServiceError:
+            parts.close()
+            raise
+        stream.on_wake = partial(self._dispatcher.streams.put, stream)
+        task.cancelled.on_set = stream.wake
+        self._dispatcher.streams.put(stream)
+
+    def _advance(self, stream: ServiceStream) -> None:
+        """Send one part of *stream*, or its end."""
+        thread, task = get_ident(), stream.task
+        task.cancelled.look = lambda seconds: get_ident() == thread and self._look(task, seconds)
+        try:
+            if not task.cancelled.is_known and stream.may_send() and self._send_part(stream):
+                self._dispatcher.streams.put(stream)
+                self._watch_waiting(stream)
+                return
+            packet = self._dispatcher.streamed(task, stream.sent)
+        except Exception as error:
+            packet = self._dispatcher.failed(task, error)
+        except BaseException:
+            with contextlib.suppress(SbusError, OSError):
+                self._end_stream(stream)
+            raise
+        finally:
+            task.cancelled.look = None
+        self._close_stream(stream)
+        self._send(packet, task)
+
+    def _send_part(self, stream: ServiceStream) -> bool:
+        """Send the next part; return False if there is none. Raises ServiceError if it cannot be sent."""
+        if isinstance(stream.parts, AsyncGenerator):
+            return False
+        try:
+            part = next(stream.parts)
+        except StopIteration:
+            return False
+        try:
+            self._link.send(stream.part(part))
+        except (PayloadTooLarge, TimedOut) as error:
+            # Without it, the stream would have a gap.
+            raise ServiceError(f"cannot send a part: {error}") from error
+        return True
+
+    def _watch_waiting(self, stream: ServiceStream) -> None:
+        """Watch the caller of a stream that waits for it: no handler runs meanwhile that would notice the end of the caller."""
+        watch = self._dispatcher.watch
+        if stream.is_parked and watch is not None:
+            with contextlib.suppress(TimedOut):
+                self._link.run(self._watch(partial(watch.watch, stream.task)))
+
+    def _close_stream(self, stream: ServiceStream) -> None:
+        """End the generator of *stream*, and forget it."""
+        stream.task.cancelled.on_set = stream.on_wake = None
+        self._dispatcher.streams.close(stream)
+        try:
+            if not isinstance(stream.parts, AsyncGenerator):
+                stream.parts.close()
+        except Exception:
+            LOG.exception("the handler of %s failed when its stream was closed", stream.task.command)
+
+    def _end_stream(self, stream: ServiceStream) -> None:
+        """End *stream* because the service stops."""
+        packet = b"" if self._dispatcher.ended(stream.task) else stream.task.error("the service stopped while it ran the request")
+        self._close_stream(stream)
+        self._send(packet)
+
+    def _look(self, task: Task, seconds: float) -> bool:
+        """Wait at most *seconds* until requests and cancellations arrive, and take them in; return False if no more come."""
+        inbox, watch = self._dispatcher.inbox, self._dispatcher.watch
+        if inbox is None or watch is None:
+            return False
+        try:
+            self._link.run(self._watch(watch.look))
+            if task.cancelled.is_known:
+                return True
+            self._send(self._dispatcher.handle(self._link.receive(inbox, seconds), time.time()))
+            self._take_in(inbox, is_waiting=False)
+        except TimedOut:
+            self._link.push()
+        except Closed:
+            return False
+        except (SbusError, OSError):
+            # The connection has ended, and so has that of each caller to this service.
+            task.cancelled.set()
+        return True
+
+    def _watch(self, start: Callable[[], Sequence[Call]]) -> Operation[None]:
+        """Watch the callers that *start* returns questions about; a caller that has disconnected already is known afterwards."""
+        yield Begin(start, Deadline("asking for callers", self._link.timeout))
 
     def _send(self, packet: bytes, task: Task | None = None) -> None:
         """Send a response, if there is one, or an error if it is too long for the socket."""
@@ -103,15 +228,19 @@ class Server:
             self._link.session.unsubscribe_all(inbox)
             inbox.patterns.clear()
         with contextlib.suppress(SbusError, OSError):
+            for stream in self._dispatcher.streams.all():
+                self._end_stream(stream)
             for packet in self._dispatcher.stop():
                 self._link.send(packet)
         self._link.push()
 
 
-def _plain(result: Result | Awaitable[Result]) -> Result:
+def _plain(
+    result: Result | Awaitable[Result] | Iterator[Part] | AsyncIterator[Part],
+) -> Result | Iterator[Part] | AsyncIterator[Part]:
     """Return the result of a handler. Raises TypeError if it is awaitable."""
     if not inspect.isawaitable(result):
         return result
     if inspect.iscoroutine(result):
         result.close()
-    raise TypeError("cannot run a coroutine function as a handler; serve it on an AsyncBus")
+    raise InvalidResultError("cannot run a coroutine function as a handler; serve it on an AsyncBus")

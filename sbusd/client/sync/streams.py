@@ -13,6 +13,8 @@ from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_it
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
 from sbusd.client.sync.link import SyncLink
+from sbusd.protocol.keys import text_of
+from sbusd.protocol.memberships import split_stored
 
 
 class Subscription:
@@ -31,13 +33,13 @@ class Subscription:
         self._on_gap = on_gap
 
     @property
-    def patterns(self) -> tuple[bytes, ...]:
+    def patterns(self) -> tuple[str, ...]:
         """Its present patterns."""
-        return tuple(self._inbox.patterns)
+        return tuple(text_of(split_stored(pattern)[0]) for pattern in self._inbox.patterns)
 
     @property
     def pending(self) -> int:
-        """Items that wait here to be received."""
+        """Items that wait in this process to be received. The socket can hold more, which ``ping`` reads."""
         return len(self._inbox)
 
     @property
@@ -88,7 +90,10 @@ class Subscription:
         self._link.drain(self._inbox)
 
     def close(self) -> None:
-        """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed."""
+        """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed.
+
+        Messages of a queue group that wait here go to its other members on this connection, if there are any.
+        """
         with self._link.entered():
             self._link.session.unsubscribe_all(self._inbox)
             self._inbox.patterns.clear()
@@ -106,6 +111,7 @@ class Subscription:
 
     def _begun(self) -> Self:
         """Subscribe, unless that has been done."""
+        self._inbox.is_used = True
         self._link.run(operations.subscribe(self._link.session, self._inbox, self._link.timeout))
         return self
 

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import TypeVar
@@ -70,7 +71,7 @@ class Threads:
         """In the order in which they began to wait."""
         self._is_shared = False
         self._lock = threading.RLock()  # reentrant for signal handlers
-        self._writers = 0  # threads outside that wait for room
+        self._writers = 0  # threads outside that do not read
         self._closing: list[socket.socket] = []
 
     def enter(self) -> None:
@@ -101,8 +102,8 @@ class Threads:
             if self.owner == thread:
                 return
             self.alone = 0
-        self._lock.acquire()
         try:
+            self._lock.acquire()
             if not (self._is_shared or self.owner):
                 self.owner = self.alone = thread
                 self._lock.release()
@@ -111,7 +112,9 @@ class Threads:
             if self.alone:
                 self._wait_for_owner()
         except BaseException:
-            self._lock.release()
+            # An exception of a signal handler may come when the lock has been taken, or released, and the next line not begun.
+            if self._lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+                self._lock.release()
             raise
         self.inside = thread
 
@@ -173,6 +176,11 @@ class Threads:
         """Wait a short time outside until *sock* has room, and return the events of poll(2)."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
+        ready = self.outside(partial(poller.poll, _ROOM_SECONDS * 1000))
+        return ready[0][1] if ready else 0
+
+    def outside(self, wait: Callable[[], T]) -> T:
+        """Return the result of *wait*, called outside, but not as the reader: there may be another one."""
         thread = get_ident()
         try:
             self._writers += 1
@@ -181,13 +189,12 @@ class Threads:
                 self._lock.release()
             else:
                 self.alone = 0
-            ready = poller.poll(_ROOM_SECONDS * 1000)
+            return wait()
         finally:
             self._go_inside(thread)
             self._writers -= 1
             if self._closing:
                 self._close_all()
-        return ready[0][1] if ready else 0
 
     def close(self, sock: socket.socket) -> None:
         """Close *sock*; if a thread uses it, wake that thread, which closes it: another file could get the descriptor's number."""

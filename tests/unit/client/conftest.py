@@ -97,7 +97,7 @@ class Peer:
         elif key == b"!/bus/features" and (self.takes_batches or self.knows_pacing):
             known = {b"batch": self.takes_batches, b"pace": self.knows_pacing, b"ping": True}
             self.say(b"CMSG !/bus/features\0" + b"\n".join(name for name in known if known[name]))
-        elif key.startswith(b"!/") and not key.startswith(b"!/from/"):
+        elif key.startswith(b"!/") and not key.startswith((b"!/from/", b"!/to/")):
             self._refuse(b"ENOSYS unknown control " + key)
 
     def _refuse(self, said: bytes) -> None:

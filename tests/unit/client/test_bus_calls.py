@@ -237,11 +237,30 @@ def test_a_request_gathers_what_comes_in_its_section() -> None:
     pending.close_section(call)
     assert pending.answered(b"!/bus/members", b"page")
     assert not pending.answered(b"!/bus/members", b"another")
-    assert not pending.answered(b"!/bus/receipt", b"t\x001")
+    assert not pending.answered(b"!/bus/receipt", b"u\x001\x0012")
     assert pending.answered(b"!/bus/receipt", b"t\x000")
-    assert (call.members, call.is_undeliverable, call.is_done) == (b"page", True, False)
+    assert (call.members, call.recipients, call.is_undeliverable, call.is_done) == (b"page", None, True, False)
     pending.passed(b"sbusd.client/1")
     assert (call.is_done, call.error, call.expects) == (True, None, Expects.SILENCE)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "recipients"),
+    [(b"t\x002\x0012,7", (12, 7)), (b"t\x001\x0012", (12,)), (b"t\x00100", None), (b"t\0-", None)],
+)
+def test_the_receipt_of_a_request_lists_its_recipients(receipt: bytes, recipients: tuple[int, ...] | None) -> None:
+    pending, call = PendingReplies(), RequestCall("a call", b"t")
+    pending.close_section(call)
+    assert pending.answered(b"!/bus/receipt", receipt)
+    assert (call.recipients, call.is_undeliverable) == (recipients, False)
+
+
+@pytest.mark.parametrize("listed", [b"", b"1,", b"1,,2", b"-1", b"x", b"1" * 21])
+def test_an_invalid_list_of_recipients_is_an_error_of_the_bus(listed: bytes) -> None:
+    pending, call = PendingReplies(), RequestCall("a call", b"t")
+    pending.close_section(call)
+    with pytest.raises(ProtocolError, match="invalid list of recipients"):
+        pending.answered(b"!/bus/receipt", b"t\x001\0" + listed)
 
 
 def test_the_address_is_set_before_callbacks_run() -> None:

@@ -97,9 +97,18 @@ def test_a_descriptor_that_is_not_a_bus(tmp_path: Path) -> None:
         connect(f"/dev/fd/{alone.fileno()}")
 
 
+@pytest.mark.parametrize("address", ["nats://localhost:4222", "localhost:4222", "/run/none ", "10.0.0.1:4222"])
+def test_an_address_is_a_path(address: str) -> None:
+    with pytest.raises(NoBus, match=r"an address is the path of a Unix socket, such as /run/sbus\.socket$") as caught:
+        connect(address)
+    assert caught.value.__suppress_context__
+
+
 def test_nothing_there(tmp_path: Path, listener: socket.socket) -> None:
     with pytest.raises(NoBus, match="no such socket; start the bus"):
         connect(str(tmp_path / "other"))
+    with pytest.raises(NoBus, match="an address is a path, without 'unix:' before it"):
+        connect(f"unix:path={tmp_path}/other")
     with listener, pytest.raises(NoBus, match=r"no process listens on this socket; start the bus$"):
         connect(listener.getsockname())
     with pytest.raises(NoBus, match=r": not a socket$"):

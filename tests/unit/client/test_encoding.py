@@ -7,9 +7,12 @@ import warnings
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbusd.client.encoding import pattern_list, payload_bytes, publication, to_bytes
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
+from sbusd.client.items import Message
 from sbusd.client.pattern_hints import PatternWarning
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
@@ -21,7 +24,17 @@ def test_text_is_utf8() -> None:
 
 def test_a_surrogate_is_one_clear_line() -> None:
     with pytest.raises(ProtocolError, match="give bytes instead"):
-        to_bytes("\udcff")
+        to_bytes("\ud800")
+    with pytest.raises(ProtocolError, match="give bytes instead"):
+        payload_bytes("\udcff")
+
+
+@given(st.binary().map(lambda data: data.replace(b"\0", b"x")))
+def test_a_key_that_came_out_goes_in_unchanged(key: bytes) -> None:
+    message = Message(key, b"")
+    with warnings.catch_warnings(action="ignore", category=PatternWarning):
+        assert (to_bytes(message.key), pattern_list((message.key,))) == (key, [key])
+    assert publication(message.key, "x") == publication(key, "x")
 
 
 def test_a_nul_in_a_key_is_refused() -> None:

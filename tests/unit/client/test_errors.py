@@ -26,6 +26,12 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         "the connection to /s belongs to the parent process: connect again after fork()",
     ),
     (errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", "SUB 'a'"), RuntimeError, "the bus refused SUB 'a': EPERM no"),
+    (errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", key="a/b"), RuntimeError, "the bus refused a message to 'a/b': EPERM no"),
+    (
+        errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", "a message with a receipt", "x" * 200 + "\n"),
+        RuntimeError,
+        f"the bus refused a message with a receipt to '{'x' * 100}…{'x' * 23}\\n': EPERM no",
+    ),
     (errors.Unanswered("CMSG 'x'"), RuntimeError, "the bus sends no response to CMSG 'x'; send it with tell()"),
     (
         errors.AnswerLost("ping"),
@@ -38,7 +44,7 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         BufferError,
         "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
     ),
-    (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8"),
+    (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8; publish_blob() sends more"),
     (errors.NotSubscribed(b"a"), LookupError, "not subscribed to 'a'"),
 ]
 

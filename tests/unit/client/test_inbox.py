@@ -8,6 +8,7 @@ from sbusd.client.inbox import _CACHED_KEYS, Bounds, Inbox, Overflow, Routes
 from sbusd.client.incoming import MessageRun, measure_run
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
 from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.memberships import stored_pattern
 from sbusd.protocol.packets import BATCH_HEAD, join_batch
 
 
@@ -244,3 +245,63 @@ def test_no_flood_of_keys_grows_the_cache() -> None:
     for number in range(_CACHED_KEYS + 10):
         routes.find(b"%d" % number)
     assert len(routes._cache) <= _CACHED_KEYS
+
+
+def member(*patterns: bytes, packets: int = 10, stalled: set[Inbox] | None = None) -> Inbox:
+    return Inbox([stored_pattern(each, b"g") for each in patterns], Bounds(packets), set() if stalled is None else stalled)
+
+
+def put_for_group(routes: Routes, key: bytes) -> Inbox:
+    """Route a message that the connection got as a member, and return the inbox that has it."""
+    (chosen,) = routes.find_member(key, b"g")
+    chosen.put(Message(key, b""))
+    return chosen
+
+
+def test_members_on_one_connection_share_messages() -> None:
+    routes = Routes(KeySpace())
+    one, two, three = member(b"a/"), member(b"a/", b"b"), member(b"b")
+    for each in (one, two, three, inbox(b"a/"), Inbox([stored_pattern(b"a/", b"other")], Bounds(), set())):
+        routes.add(each)
+    assert [put_for_group(routes, b"a/b") for _ in range(4)] == [one, two, one, two]
+    assert put_for_group(routes, b"b") is three
+    assert routes.find_member(b"c", b"g") == ()
+    one.take_many(2)
+    assert [put_for_group(routes, b"a/b") for _ in range(3)] == [one, one, two]
+    for each in (one, two):
+        each.clear()
+    assert [put_for_group(routes, b"a/b") for _ in range(2)] == [one, two]
+    one.clear()
+    two.clear()
+    one.is_draining = True
+    assert [put_for_group(routes, b"a/b") for _ in range(2)] == [two, two]
+    routes.discard(two)
+    assert put_for_group(routes, b"a/b") is one
+
+
+def test_a_full_member_gets_a_message_only_if_all_are_full() -> None:
+    routes, stalled = Routes(KeySpace()), set[Inbox]()
+    small, large = member(b"a", packets=1, stalled=stalled), member(b"a", packets=3, stalled=stalled)
+    routes.add(small)
+    routes.add(large)
+    assert [put_for_group(routes, b"a") for _ in range(4)] == [small, large, large, large]
+    assert put_for_group(routes, b"a") is small
+    assert stalled == {small, large}
+
+
+def test_what_waits_for_a_member_that_has_ended_goes_to_the_others() -> None:
+    routes = Routes(KeySpace())
+    one, two, other = member(b"a", b"b"), member(b"a"), inbox(b"a")
+    for each in (one, two, other):
+        routes.add(each)
+    for number in range(3):
+        one.put(Message(b"a", b"%d" % number))
+    one.put(Message(b"b", b""))
+    one.put_gap(1)
+    routes.discard(one)
+    assert routes.hand_over(one) == 3
+    assert drain(two) == [Message(b"a", b"%d" % number) for number in range(3)]
+    assert (drain(one), drain(other)) == ([], [])
+    other.put(Message(b"a", b""))
+    routes.discard(other)
+    assert routes.hand_over(other) == 0

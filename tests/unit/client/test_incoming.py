@@ -17,7 +17,7 @@ from tools.stage import ROOT
 
 def test_a_run_knows_its_messages_and_their_size() -> None:
     messages = [Message(b"a", b""), Message(b"", b"\0x"), Message(b"b/c", b"y" * 300)]
-    batch = join_batch([b"MSG %b\0%b" % (each.key, each.payload) for each in messages])
+    batch = join_batch([b"MSG %b\0%b" % (each.key_bytes, each.payload) for each in messages])
     run = MessageRun(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
     assert run.count == 3
     assert run.messages() == messages

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import pickle
+import warnings
 from typing import Any, cast
 
 import pytest
@@ -21,8 +25,8 @@ PEER = Peer(7, 1000, 100, 42, b"!/cred/100/1000/42")
     [
         (b"!/event/connect/7", PresenceEvent(Change.CONNECT, PEER, 1.5)),
         (b"!/event/disconnect/7", PresenceEvent(Change.DISCONNECT, PEER, 1.5)),
-        (b"!/event/subscribe/7/a/*/\xff/", PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, b"a/*/\xff/")),
-        (b"!/event/unsubscribe/7/", PresenceEvent(Change.UNSUBSCRIBE, PEER, 1.5, b"")),
+        (b"!/event/subscribe/7/a/*/\xff/", PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, "a/*/\udcff/")),
+        (b"!/event/unsubscribe/7/", PresenceEvent(Change.UNSUBSCRIBE, PEER, 1.5, "")),
     ],
 )
 def test_events(key: bytes, event: PresenceEvent) -> None:
@@ -62,7 +66,7 @@ def test_the_member_list_is_requested_after_the_subscription(mini_bus: MiniBus) 
             while True:
                 event = presence.receive(WAIT_SECONDS)
                 assert isinstance(event, PresenceEvent)
-                if (event.change, event.pattern) == (Change.SUBSCRIBE, b"group"):
+                if (event.change, event.pattern) == (Change.SUBSCRIBE, "group"):
                     there.add(event.peer.connection)
                     break
             assert there == {peer.connection for peer in watcher.members("group")} == {2}
@@ -101,6 +105,26 @@ def test_a_message_has_its_payload_decoded() -> None:
         Message(b"k", b"x").json()
 
 
+@pytest.mark.parametrize(
+    ("name", "known"), [("data", "payload"), ("body", "payload"), ("subject", "key"), ("topic", "key"), ("channel", "key")]
+)
+def test_an_attribute_of_another_library_names_the_one_here(name: str, known: str) -> None:
+    message: Any = Message(b"k", b"x")
+    with pytest.raises(AttributeError, match=f"'Message' object has no attribute '{name}': its name here is '{known}'"):
+        getattr(message, name)
+
+
+def test_another_missing_attribute_has_no_hint() -> None:
+    message: Any = Message(b"k", b"x")
+    with pytest.raises(AttributeError, match=r"^'Message' object has no attribute 'sub'$"):
+        _ = message.sub
+
+
+def test_messages_can_be_copied_and_pickled() -> None:
+    message = Message(b"k", b"x", PEER)
+    assert copy.deepcopy(message) == pickle.loads(pickle.dumps(message)) == message
+
+
 def test_wrong_arguments_are_named(mini_bus: MiniBus) -> None:
     wrong: Any = "1"
     text: Any = b"sync"
@@ -119,5 +143,20 @@ def test_a_forgotten_await_of_connect_is_named(mini_bus: MiniBus) -> None:
         for use in (bus.publish("a", "b"), bus.ping()):
             with pytest.raises(RuntimeError, match="the bus is not connected: use 'async with AsyncBus"):
                 await use
+
+    asyncio.run(main())
+
+
+def test_a_forgotten_await_of_a_subscription_is_a_warning(mini_bus: MiniBus) -> None:
+    async def main() -> None:
+        async with AsyncBus.connect(mini_bus.address) as bus:
+            with pytest.warns(RuntimeWarning, match=r"the subscription to 'a/\*', 'b' was never awaited, so it never began"):
+                bus.subscribe("a/*", "b")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                await bus.subscribe("a")
+                async with bus.subscribe("b"):
+                    pass
+                gc.collect()
 
     asyncio.run(main())

@@ -19,8 +19,10 @@ from sbusd.protocol.keys import pattern_matches
         (b"+/b/+", "write '*/b/*'"),
         (b"a/>", "NATS, and matches only itself here; write 'a/'"),
         (b"a.b.>", "NATS, and matches only itself here; write 'a/b/'"),
-        (b"a.*.c", "write 'a/*/c'"),
-        (b"a.*", "write 'a/*'"),
+        (b"a.*.c", "NATS, and can never match here; write 'a/*/c'"),
+        (b"a.*", "NATS, and matches keys such as 'a.x' here; write 'a/*'"),
+        (b"+/b*", "MQTT, and matches keys such as '+/bx' here; write '*/b*'"),
+        (b">", "NATS, and matches only itself here; write ''"),
         (b"a/*x", "can never match: '*' matches the rest of its segment, so it must be the end of the segment"),
         (b"*a*", "can never match"),
     ],
@@ -31,10 +33,14 @@ def test_mistakes_are_named(pattern: bytes, right: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [b"", b"a", b"a/", b"a/*", b"*/b", b"a*/b/", b"a.b", b"file.txt", b"a/b.c", b"a+b/c#", b"!/cred//1//x", b"*", b"**", b">", b"\xff"],
+    [b"", b"a", b"a/", b"a/*", b"*/b", b"a*/b/", b"a.b", b"file.txt", b"a/b.c", b"a+b/c#", b"!/cred//1//x", b"*", b"**", b"\xff"],
 )
 def test_ordinary_patterns_have_no_hint(pattern: bytes) -> None:
     assert hint(pattern) is None
+
+
+def test_a_long_pattern_is_cut() -> None:
+    assert len(hint(b"a" * 5_000 + b"/#") or "") < 500
 
 
 def test_a_pattern_never_matches_exactly_if_the_hint_says_so() -> None:

@@ -141,7 +141,7 @@ def test_unsubscribe_removes_the_newest_instance() -> None:
     session.unsubscribe(b"a")
     with pytest.raises(NotSubscribed) as caught:
         session.unsubscribe(b"a")
-    assert caught.value.pattern == b"a"
+    assert caught.value.pattern == "a"
 
 
 def test_a_loss_of_unknown_size_is_reported_and_counted() -> None:
@@ -187,6 +187,20 @@ def test_an_unknown_control_message_is_counted() -> None:
     session.receive(b"CMSG !/later\0x")
     session.receive(b"CMSG !/bus/ping\0somebody's")
     assert session.statistics().unclaimed == 2
+
+
+def test_the_error_for_a_message_names_its_key() -> None:
+    session = Session()
+    session.receive(b"CMSG !/bus/error\0EPERM refused by rule 1 of f: why\0a/\xff")
+    session.receive(b"CMSG !/bus/error\0EPERM no\0")
+    session.receive(b"CMSG !/bus/error\0EPERM no")
+    assert [refusal.key for refusal in session.refusals] == ["a/\udcff", "", None]
+    assert session.refusals[0].words == "refused by rule 1 of f: why"
+    assert str(session.refusals[0]) == "the bus refused a message to 'a/\\udcff': EPERM refused by rule 1 of f: why"
+    call = session.publish(b"MSG k\0")
+    session.receive(b"CMSG !/bus/error\0EPERM no\0k")
+    assert isinstance(call.error, RemoteRefusal)
+    assert (call.error.key, call.error.request) == ("k", "a message with a receipt")
 
 
 def test_an_error_of_an_unknown_code_is_printable() -> None:
@@ -404,3 +418,44 @@ def test_replaced_messages_are_reported_in_every_subscription_and_counted() -> N
     assert (session.statistics().replaced, session.statistics().lost_remote) == (12, 0)
     with pytest.raises(ProtocolError, match="!/bus/replaced"):
         session.receive(b"CMSG !/bus/replaced\0many")
+
+
+def members_of(session: Session, count: int) -> list[Inbox]:
+    members = [session.new_inbox([b"jobs/\0g"]) for _ in range(count)]
+    for member in members:
+        session.subscribe(member)
+    for packet in sent(session):
+        if packet.startswith(b"CMSG !/bus/ping"):
+            session.receive(packet)
+    return members
+
+
+def test_each_message_of_a_group_goes_to_one_member_of_the_connection() -> None:
+    session = Session()
+    one, two = members_of(session, 2)
+    for number in range(4):
+        session.receive(b"CMSG !/group/g\0MSG jobs/a\0%d" % number)
+    assert [len(one), len(two)] == [2, 2]
+    session.unsubscribe_all(one)
+    assert sent(session)[:1] == [b"CMSG group/leave\0g\0jobs/"]
+    assert [item.payload for item in two.take_many(9) if isinstance(item, Message)] == [b"1", b"3", b"0", b"2"]
+    assert session.statistics().delivered == 4
+    session.receive(b"CMSG !/group/g\0MSG jobs/a\0late")
+    assert two.take() == Message(b"jobs/a", b"late")
+
+
+def test_what_a_drained_member_leaves_goes_to_the_others_and_wakes_them() -> None:
+    session = Session()
+    one, two = members_of(session, 2)
+    session.receive(b"CMSG !/group/g\0MSG jobs/a\0first")
+    session.drain(one)
+    leave, barrier = sent(session)
+    assert leave == b"CMSG group/leave\0g\0jobs/"
+    session.receive(barrier)
+    assert one.is_drained
+    session.unsubscribe_all(one)
+    assert two.take() == Message(b"jobs/a", b"first")
+    (barrier,) = sent(session)  # the answer wakes a thread that waits for packets
+    assert barrier.startswith(b"CMSG !/bus/ping")
+    session.unsubscribe_all(one)
+    assert sent(session) == []

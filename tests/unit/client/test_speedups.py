@@ -1,4 +1,4 @@
-"""Messages found in packets: the plain module and the compiled one do the same."""
+"""The compiled module does as the plain one, and packets of cached keys are those of the function that makes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sbusd.client import plain_scanner
+from sbusd.client.encoding import Data, Encode, payload_bytes, to_bytes
 from sbusd.client.items import Message
 from sbusd.protocol.credentials import make_peer
 from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch, parse_batch
+from sbusd.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch, parse_batch, publish_packet
 from tests.support.skips import require
 
 START = len(BATCH_HEAD)
@@ -33,7 +34,7 @@ def scanner(request: pytest.FixtureRequest) -> ModuleType:
 
 def test_messages_in_a_row_are_measured_and_taken_apart(scanner: ModuleType) -> None:
     messages = [Message(b"a", b""), Message(b"a", b"1"), Message(b"", b"\0x"), Message(b"b/c", b"y" * 300), Message(b"b/d", b"")]
-    batch = join_batch([b"MSG %b\0%b" % (each.key, each.payload) for each in messages])
+    batch = join_batch([b"MSG %b\0%b" % (each.key_bytes, each.payload) for each in messages])
     end, count = scanner.measure_run(batch, START)
     assert (end, count) == (len(batch), len(messages))
     assert scanner.take_apart(batch, START, end) == messages
@@ -50,7 +51,7 @@ def test_a_message_is_like_any_other(scanner: ModuleType) -> None:
     assert message.sender is None
     sender = make_peer(7, b"!/cred/1/2/3")
     assert scanner.message_of(b"MSG a/b\0x", sender) == Message(b"a/b", b"x", sender)
-    for field in ("key", "payload", "sender"):
+    for field in ("key_bytes", "payload", "sender"):
         with pytest.raises(AttributeError):
             setattr(message, field, b"c")
 
@@ -146,3 +147,49 @@ def test_both_make_the_same_of_any_bytes(packets: list[bytes], data: st.DataObje
         assert other.take_apart(batch, place, end) == messages
     for packet in packets:
         assert other.message_of(packet) == plain_scanner.message_of(packet)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.sampled_from(["a/b", b"a/b", "", b"", "\u00fc", "k" * 1025]), st.text(max_size=8), st.binary(max_size=8)),
+            st.one_of(st.binary(max_size=20), st.text(max_size=8), st.builds(bytearray, st.binary(max_size=8))),
+        ),
+        max_size=20,
+    )
+)
+def test_packets_of_cached_keys_are_those_of_the_function(publications: list[tuple[str | bytes, Data]]) -> None:
+    encode = compiled().publication_encoder(plainly)
+    for key, payload in publications * 2:
+        assert outcome(encode, key, payload) == outcome(plainly, key, payload)
+
+
+def test_more_keys_than_are_cached() -> None:
+    """Of both types, again and again, with bytes and str that are equal in UTF-8."""
+    encode = compiled().publication_encoder(plainly)
+    for _ in range(2):
+        for number in range(1_200):
+            assert encode(f"k/{number}", b"x") == b"MSG k/%d\0x" % number
+            assert encode(b"k/%d" % number, b"x") == b"MSG k/%d\0x" % number
+
+
+def test_a_packet_with_a_cached_key_is_never_too_long() -> None:
+    encode = compiled().publication_encoder(plainly)
+    room = MAX_PACKET_BYTES - len(b"MSG k\0")
+    assert encode("k", b"") == b"MSG k\0"
+    assert len(encode("k", b"x" * room)) == MAX_PACKET_BYTES
+    with pytest.raises(ProtocolError, match="too long"):
+        encode("k", b"x" * (room + 1))
+
+
+def plainly(key: str | bytes, payload: Data) -> bytes:
+    """Return the packet of a publication."""
+    return publish_packet(to_bytes(key), payload_bytes(payload))
+
+
+def outcome(encode: Encode, key: str | bytes, payload: Data) -> bytes | str:
+    """Return the packet, or the text of the error."""
+    try:
+        return encode(key, payload)
+    except ProtocolError as error:
+        return str(error)

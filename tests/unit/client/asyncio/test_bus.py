@@ -78,7 +78,7 @@ def published(received: list[bytes]) -> list[bytes]:
 def test_the_life_of_a_client(fake: FakeBus) -> None:
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus:
-            assert await bus.whoami() == WHOAMI
+            assert await bus.whoami() == WHOAMI.decode()
             async with bus.subscribe("a/*/c", b"net/") as sub:
                 await bus.publish("a/b/c", "é")
                 await bus.publish(b"else")
@@ -424,16 +424,15 @@ def test_a_full_backlog_is_waited_for(fake: FakeBus) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(fake.address)
             listener.listen(0)
-            async with AsyncBus.connect(fake.address):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+                first.connect(fake.address)
                 with pytest.raises(NoBus, match="did not accept"):
                     await AsyncBus.connect(fake.address, timeout=0)
-
-                async def connect() -> None:
-                    await (await AsyncBus.connect(fake.address)).close()
-
-                connecting = await started(connect())
+                connecting = await started(AsyncBus.connect(fake.address)._begun())
                 listener.accept()[0].close()
-                await connecting
+                with await asyncio.to_thread(lambda: listener.accept()[0]) as accepted:
+                    accepted.send(await asyncio.to_thread(accepted.recv, 1000))
+                    await (await connecting).close()
         fake.path.unlink()
 
     run(main)

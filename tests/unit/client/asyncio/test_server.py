@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -153,7 +154,7 @@ def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini_bus:
     async def main(_service: AsyncBus, caller: AsyncBus) -> None:
         blocking = asyncio.get_running_loop().run_in_executor(None, serve)
         await asyncio.to_thread(mini_bus.wait_for, lambda: bool(mini_bus.members(b"rpc/end")))
-        with pytest.raises(RemoteError, match="the handler raised TypeError"):
+        with pytest.raises(RemoteError, match="cannot run a coroutine function as a handler; serve it on an AsyncBus"):
             await caller.call("odd")
         with pytest.raises(RemoteError, match="stopped while it ran the request"):
             await caller.call("end")
@@ -161,6 +162,41 @@ def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini_bus:
 
     run(mini_bus, main)
     assert "serve it on an AsyncBus" in caplog.text
+
+
+def test_serve_runs_once_at_a_time(mini_bus: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        service.service("echo")(lambda request: request.data)
+        task = await serving(service)
+        with pytest.raises(RuntimeError, match="already runs on this bus"):
+            await service.serve()
+        with pytest.raises(RuntimeError, match="cannot add the service 'late'"):
+            service.service("late")(lambda request: request.data)
+        assert await caller.call("echo", "x") == b"x"
+        service.stop_serving()
+        await task
+        service.service("late")(lambda request: request.data)
+        again = await serving(service)
+        assert await caller.call("late", "x") == b"x"
+        service.stop_serving()
+        await again
+
+    run(mini_bus, main)
+
+
+def test_a_second_thread_cannot_serve_the_same_bus(mini_bus: MiniBus) -> None:
+    with Bus.connect(mini_bus.address) as service, Bus.connect(mini_bus.address) as caller:
+        service.service("echo")(lambda request: request.data)
+        ready = threading.Event()
+        thread = threading.Thread(target=service.serve, kwargs={"ready": ready.set})
+        thread.start()
+        assert ready.wait(WAIT_SECONDS)
+        with pytest.raises(RuntimeError, match="already runs on this bus"):
+            service.serve()
+        assert caller.call("echo", "x") == b"x"
+        service.stop_serving()
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
 
 
 def test_there_must_be_something_to_serve(mini_bus: MiniBus) -> None:

@@ -65,6 +65,38 @@ def test_a_call_is_answered(face: Face, services: ServiceThreads) -> None:
     assert answer.source == 0
 
 
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_a_service_finds_the_trace_context_and_passes_it_on(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
+    def inner(request: Request) -> str:
+        return request.context
+
+    def outer(request: Request) -> bytes:
+        with Bus.connect(mini_bus.address) as bus:
+            return bus.call("inner", context=request.context)
+
+    services.add(inner=inner)
+    services.add(outer=outer)
+    assert face.call("outer", context=CONTEXT) == CONTEXT.encode()
+    assert face.call("outer") == b""
+
+
+@pytest.mark.parametrize(("context", "error"), [("x", ValueError), (CONTEXT.upper(), ValueError), (7, TypeError)])
+def test_a_caller_cannot_send_a_malformed_trace_context(face: Face, context: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="context"):
+        face.call("echo", context=context)
+
+
+def test_text_and_json_of_a_request_and_its_answer(face: Face, services: ServiceThreads) -> None:
+    services.add(upper=lambda request: request.text.upper(), total=lambda request: f'{{"total": {sum(request.json())}}}')
+    assert face.call("upper", "grün").text == "GRÜN"
+    assert face.call("total", "[1, 2, 3]").json() == {"total": 6}
+    for command, data in (("upper", b"\xff"), ("total", b"[1,")):
+        with pytest.raises(RemoteError, match=r"the handler raised (UnicodeDecode|JSONDecode)Error"):
+            face.call(command, data)
+
+
 def test_a_call_without_a_service_fails(face: Face, services: ServiceThreads) -> None:
     services.add(echo=echo)
     with pytest.raises(NoRecipient, match="no service for 'other'"):
@@ -90,7 +122,7 @@ def test_an_error_has_the_services_words(face: Face, services: ServiceThreads) -
 def test_the_time_is_up(face: Face, mini_bus: MiniBus) -> None:
     with (
         Bus.connect(mini_bus.address) as silent,
-        silent.subscribe("rpc/slow", silent.address + b"rpc/slow"),
+        silent.subscribe("rpc/slow", silent.address + "rpc/slow"),
         pytest.raises(CallTimeout) as late,
     ):
         face.call("slow", timeout=0.05)
@@ -105,13 +137,16 @@ def test_who_was_to_answer_goes(face: Face, mini_bus: MiniBus, services: Service
 
 
 def test_the_last_one_going_is_what_counts(face: Face, mini_bus: MiniBus, services: ServiceThreads) -> None:
-    first = services.add(both=lambda _request: mini_bus.hang_up(first.connection))
+    def first_one(_request: Request) -> None:
+        mini_bus.hang_up(first.connection)
+
+    first = services.add(group="", both=first_one)
 
     def last_one(request: Request) -> str:
         mini_bus.wait_for(lambda: first.connection not in mini_bus.connections)
         return "still here"
 
-    services.add(both=last_one)
+    services.add(group="", both=last_one)
     assert face.call("both", timeout=WAIT_SECONDS) == b"still here"
 
 
@@ -127,8 +162,8 @@ STEPS: dict[str, Callable[[bytes], bool]] = {
 @pytest.mark.parametrize("step", STEPS)
 def test_the_callee_dies_at_each_step(face: Face, mini_bus: MiniBus, step: str) -> None:
     """Whenever the service dies, the call fails at once, with NoRecipient or PeerDisconnected, and not with a timeout."""
-    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"):
-        number = int(silent.address.split(b"/")[2])
+    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/slow", silent.address + "rpc/slow"):
+        number = int(silent.address.split("/")[2])
 
         def before(connection: BusConnection, packet: bytes) -> None:
             if connection.number != number and STEPS[step](packet):
@@ -145,7 +180,7 @@ def test_the_callee_dies_at_each_step(face: Face, mini_bus: MiniBus, step: str) 
 
 def test_a_one_shot_service_that_answers_and_goes(face: Face, mini_bus: MiniBus) -> None:
     """Its answer counts, though it has gone before it was known who was called."""
-    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/once", service.address + b"rpc/once"):
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/once", service.address + "rpc/once"):
         asked: list[Envelope] = []
 
         def before(connection: BusConnection, packet: bytes) -> None:
@@ -161,8 +196,8 @@ def test_a_one_shot_service_that_answers_and_goes(face: Face, mini_bus: MiniBus)
 
 def forged(mini_bus: MiniBus, face: Face, forge: Callable[[Envelope], None]) -> Answer | None:
     """Make a call during which *forge* acts when the request is on the bus; then the service answers ``true``."""
-    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/secret", service.address + b"rpc/secret"):
-        number = int(service.address.split(b"/")[2])
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/secret", service.address + "rpc/secret"):
+        number = int(service.address.split("/")[2])
 
         def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/secret\0"):
@@ -200,7 +235,7 @@ def test_a_flood_of_forged_answers_does_not_hide_the_true_one(face: Face, mini_b
 
 
 def test_an_answer_that_cannot_be_read_fails_the_call(face: Face, mini_bus: MiniBus) -> None:
-    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/odd", service.address + b"rpc/odd"):
+    with Bus.connect(mini_bus.address) as service, service.subscribe("rpc/odd", service.address + "rpc/odd"):
 
         def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG rpc/odd\0"):
@@ -233,7 +268,7 @@ def test_a_member_that_goes_meanwhile(face: Face, mini_bus: MiniBus, services: S
 
 
 def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini_bus: MiniBus) -> None:
-    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + "relay/"):
         seen: list[Envelope] = []
 
         def before(connection: BusConnection, packet: bytes) -> None:
@@ -252,7 +287,7 @@ def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini_bus: MiniBus)
 
 
 def test_a_relays_error_is_a_remote_one(face: Face, mini_bus: MiniBus) -> None:
-    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+    with Bus.connect(mini_bus.address) as relay, relay.subscribe("relay/", relay.address + "relay/"):
 
         def before(connection: BusConnection, packet: bytes) -> None:
             if packet.startswith(b"MSG relay/"):
@@ -305,7 +340,7 @@ def test_a_member_and_a_twin_exclude_each_other(face: Face) -> None:
 def test_a_late_response_is_discarded_and_counted(mini_bus: MiniBus) -> None:
     with (
         Bus.connect(mini_bus.address) as service,
-        service.subscribe("rpc/slow", service.address + b"rpc/slow"),
+        service.subscribe("rpc/slow", service.address + "rpc/slow"),
         Bus.connect(mini_bus.address) as bus,
     ):
         kept: list[Envelope] = []
@@ -335,7 +370,7 @@ def test_a_second_call_of_a_known_service_takes_one_round_trip(mini_bus: MiniBus
         bus.call("echo")
         bus.ping()
         kinds = [packet.split(b"\0")[0] for packet in caller.received]
-        assert kinds == [b"CMSG !/bus/members", b"CMSG receipt/undeliverable", b"MSG rpc/echo", b"CMSG !/bus/ping", b"CMSG !/bus/ping"]
+        assert kinds == [b"CMSG receipt/recipients", b"MSG rpc/echo", b"CMSG !/bus/ping", b"CMSG !/bus/ping"]
 
 
 def test_after_a_reconnection_calls_work_from_the_new_address(mini_bus: MiniBus, services: ServiceThreads) -> None:
@@ -393,7 +428,7 @@ def test_losses_make_the_callees_be_looked_for_again(mini_bus: MiniBus) -> None:
     """The word of a callee's end may be among what the bus discarded; the call must not wait for it."""
     with (
         Bus.connect(mini_bus.address) as silent,
-        silent.subscribe("rpc/slow", silent.address + b"rpc/slow"),
+        silent.subscribe("rpc/slow", silent.address + "rpc/slow"),
         Bus.connect(mini_bus.address) as bus,
     ):
 

@@ -41,7 +41,7 @@ def test_each_member_answers_or_fails_on_its_own(face: str, mini_bus: MiniBus, s
     services.add(work=lambda _request: "one")
     services.add(work=fail)
     third = services.add(work=lambda _request: mini_bus.hang_up(third.connection))
-    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/work", silent.address + b"rpc/work"):
+    with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/work", silent.address + "rpc/work"):
         one, two, three, four = call_all(face, mini_bus.address, "work", 2.0)
     assert one.result() == b"one"
     assert isinstance(two.error, RemoteError)
@@ -107,7 +107,7 @@ def test_a_large_group_is_called_some_at_a_time(face: str, mini_bus: MiniBus) ->
     count = 2 * MAX_CONCURRENT_REQUESTS + 5
     buses = [Bus.connect(mini_bus.address) for _ in range(count)]
     try:
-        subscriptions = [bus.subscribe("rpc/work", bus.address + b"rpc/work") for bus in buses]
+        subscriptions = [bus.subscribe("rpc/work", bus.address + "rpc/work") for bus in buses]
         under_way: list[int] = []
 
         def before(connection: BusConnection, packet: bytes) -> None:

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from sbusd.client.bus_calls import Call, Expects
-from sbusd.client.errors import Disconnected, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError
+from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError
 from sbusd.client.items import Message
 from sbusd.client.rpc.pending_requests import PendingRequest, PendingRequests
-from sbusd.protocol.credentials import Peer
+from sbusd.protocol.credentials import Peer, unknown_peer
 from sbusd.protocol.envelope import Envelope
 from sbusd.protocol.errors import ErrorCode
 
@@ -63,13 +63,24 @@ def gone(connection: int) -> Message:
 
 def watch(table: PendingRequests, *connections: int) -> None:
     for connection in connections:
-        table.watch(connection, lambda: Call("SUB", Expects.SILENCE))
+        table.watch(unknown_peer(connection), lambda: Call("SUB", Expects.SILENCE))
 
 
 def test_every_request_has_a_key_that_cannot_be_guessed(table: PendingRequests) -> None:
     keys = {table.reply_key(table.open("c", b"rpc/c")) for _ in range(100)}
     assert len(keys) == 100
     assert all(len(key) == len(HERE) + 32 for key in keys)
+
+
+def test_a_flood_of_another_user_does_not_displace_an_answer_that_comes_first(table: PendingRequests) -> None:
+    pending = table.open("echo", b"rpc/echo")
+    attackers = [Peer(number, 1001, 100, 42, b"!/cred/100/1001/42") for number in range(50, 60)]
+    for attacker in attackers * 5:
+        give(table, pending, attacker, b"forged")
+    assert table.strays == 34
+    give(table, pending, ONE, b"true")
+    table.resolve(pending, [ONE], [])
+    assert (pending.is_done, pending.answer.data, table.strays) == (True, b"true", 50)
 
 
 def test_an_answer_that_comes_first_is_held(table: PendingRequests) -> None:
@@ -171,26 +182,29 @@ def test_watches_are_bounded_but_not_of_those_who_are_waited_for(table: PendingR
 
 def test_a_watch_that_the_bus_refused_is_not_asked_for_again(table: PendingRequests) -> None:
     refused = Call("SUB", Expects.SILENCE)
-    watched = table.watch(1, lambda: refused)
+    watched = table.watch(unknown_peer(1), lambda: refused)
     refused.finish(error=RemoteRefusal(ErrorCode.EPERM, "a rule"))
     assert watched.is_blind
-    assert table.watch(1, lambda: Call("SUB", Expects.SILENCE)) is watched
+    assert table.watch(unknown_peer(1), lambda: Call("SUB", Expects.SILENCE)) is watched
 
 
 def test_a_watch_of_which_nothing_is_known_is_asked_for_again(table: PendingRequests) -> None:
     lost = Call("SUB", Expects.SILENCE)
-    watched = table.watch(1, lambda: lost)
+    watched = table.watch(unknown_peer(1), lambda: lost)
     lost.finish(error=SbusError("lost"))
-    assert table.watch(1, lambda: Call("SUB", Expects.SILENCE)) is not watched
+    assert table.watch(unknown_peer(1), lambda: Call("SUB", Expects.SILENCE)) is not watched
 
 
 def test_who_serves_is_remembered_until_it_is_doubted(table: PendingRequests) -> None:
     watch(table, 1)
-    assert not table.serves(1, b"rpc/c")
-    table.watch(1, lambda: Call("SUB", Expects.SILENCE)).serves.add(b"rpc/c")
-    assert table.serves(1, b"rpc/c")
+    assert table.service(1, b"rpc/c") is None
+    assert not table.knows(b"rpc/c")
+    table.watch(unknown_peer(1), lambda: Call("SUB", Expects.SILENCE)).serves.add(b"rpc/c")
+    assert table.service(1, b"rpc/c") == unknown_peer(1)
+    assert table.knows(b"rpc/c")
     table.doubt(1, b"rpc/c")
-    assert not table.serves(1, b"rpc/c")
+    assert table.service(1, b"rpc/c") is None
+    assert not table.knows(b"rpc/c")
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -209,6 +223,22 @@ def test_after_a_loss_the_callees_are_asked_for_again(table: PendingRequests, wi
     calls[b"CMSG !/bus/members\0!/conn/2/rpc/c"].finish(b'{"members":[],"next":null}')
     assert pending.callees == {1: ONE}
     assert not pending.is_done
+
+
+def test_after_many_losses_each_callee_is_asked_for_once(table: PendingRequests, wire: Wire) -> None:
+    """A publisher that makes this client lose messages does not make it send more with each of them."""
+    pending = table.open("c", b"rpc/c")
+    table.resolve(pending, [ONE], [])
+    for _ in range(100):
+        table.lost()
+    (question,) = (call for call, _ in wire.sent)
+    wire.sent.clear()
+    question.finish(error=AnswerLost("CMSG"))
+    assert [packet for _, packet in wire.sent] == [b"CMSG !/bus/members\0!/conn/1/rpc/c"]
+    wire.sent.pop()[0].finish(b'{"members":[],"next":null}')
+    assert isinstance(pending.error, PeerDisconnected)
+    table.lost()
+    assert wire.sent == []
 
 
 def test_the_end_of_the_connection_fails_all(table: PendingRequests) -> None:

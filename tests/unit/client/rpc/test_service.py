@@ -14,7 +14,8 @@ import pytest
 from sbusd.client import Allow, Peer, Request, ServiceError, Twins
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.items import Message
-from sbusd.client.rpc.service import WAITING_PER_USER, Dispatcher, RequestQueue
+from sbusd.client.rpc.request_queue import WAITING_PER_USER
+from sbusd.client.rpc.service import Dispatcher
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import MAX_PACKET_BYTES, Publish, parse_packet
@@ -76,6 +77,17 @@ def test_the_handler_is_given_verified_credentials() -> None:
     # What a user of this host says of another is nothing.
     assert (request.caller, request.uid, request.command, request.data, request.source) == (caller(), "u", "echo", b"x", 0)
     assert request.expires_at == NOW + 31
+
+
+def test_the_handler_is_given_the_trace_context() -> None:
+    context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    seen: list[Request] = []
+    dispatcher = Dispatcher()
+    dispatcher.add("echo", seen.append, None)
+    for number, each in enumerate(("", context, "not a context")):
+        dispatcher.receive(message(asked(f"{number}", context=each), caller()), NOW)
+        run(dispatcher)
+    assert [request.context for request in seen] == ["", context, ""]
 
 
 def test_a_reply_between_hosts_swaps_source_and_destination(dispatcher: Dispatcher) -> None:
@@ -142,6 +154,78 @@ def test_a_uid_is_run_once(dispatcher: Dispatcher) -> None:
     assert dispatcher.next(NOW) == (None, [])
 
 
+def cancel(dispatcher: Dispatcher, uid: str = "u", connection: int = 7, command: str = "echo", user: int = 1000) -> None:
+    envelope = Envelope(command, uid, expires_seconds=1, sent_at=1, cancel=1)
+    key = b"!/conn/3/rpc/" + command.encode()
+    assert dispatcher.receive(message(envelope, caller(user, connection), key), NOW) == b""
+
+
+def test_a_cancelled_request_that_is_queued_is_not_run(dispatcher: Dispatcher) -> None:
+    for uid in ("a", "b"):
+        dispatcher.receive(message(asked(uid), caller()), NOW)
+    cancel(dispatcher, "a")
+    assert run(dispatcher)[1].uid == "b"
+    assert dispatcher.next(NOW) == (None, [])
+    assert dict(dispatcher.counts) == {"requests": 2, "answered": 1, "cancelled": 1}
+    assert len(dispatcher.live) == 0
+
+
+@pytest.mark.parametrize("outcome", ["result", "error", "wrong type"])
+def test_a_cancelled_request_that_runs_gets_no_response(dispatcher: Dispatcher, outcome: str) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
+    assert task is not None
+    assert not task.request.cancelled
+    cancel(dispatcher)
+    cancel(dispatcher)
+    assert task.request.cancelled
+    if outcome == "error":
+        assert dispatcher.failed(task, LookupError("x")) == b""
+    else:
+        assert dispatcher.answered(task, cast(Any, b"x" if outcome == "result" else 5)) == b""
+    assert dict(dispatcher.counts) == {"requests": 1, "cancelled": 1, "stray_cancels": 1}
+    assert len(dispatcher.live) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"uid": "other"}, {"connection": 8}, {"connection": 8, "user": 2}, {"command": "second"}], ids=str)
+def test_only_the_connection_of_a_request_cancels_it(dispatcher: Dispatcher, wrong: dict[str, Any]) -> None:
+    """User B has learned the uid of a request of user A as a listener, and cannot cancel it."""
+    dispatcher.add("second", lambda request: request.data, None)
+    dispatcher.receive(message(asked(), caller()), NOW)
+    cancel(dispatcher, **wrong)
+    assert dispatcher.counts["stray_cancels"] == 1
+    assert run(dispatcher)[1].data == b"x"
+
+
+def test_a_flood_of_cancellations_is_counted_and_leaves_nothing_behind(dispatcher: Dispatcher) -> None:
+    for number in range(1_000):
+        cancel(dispatcher, f"{number}", connection=number)
+    assert dict(dispatcher.counts) == {"stray_cancels": 1_000}
+    assert (len(dispatcher.live), len(dispatcher._seen)) == (0, 0)
+    # A uid that was cancelled before it was used is as good as any other.
+    dispatcher.receive(message(asked("5", connection=5), caller(connection=5)), NOW)
+    assert run(dispatcher)[1].data == b"x"
+
+
+def test_a_uid_that_runs_is_not_forgotten(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked("long"), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
+    for number in range(1_000):
+        dispatcher.receive(message(asked(f"{number}"), caller()), NOW)
+        run(dispatcher)
+    dispatcher.receive(message(asked("long"), caller()), NOW)
+    assert dispatcher.counts["duplicate"] == 1
+    assert task is not None
+
+
+def test_a_service_that_does_not_know_the_member_does_not_run_a_cancellation(dispatcher: Dispatcher) -> None:
+    """It has expired in 1970, even if the uid has been forgotten, and it wants no response."""
+    old = Envelope("echo", "u", expires_seconds=1, sent_at=1)
+    assert dispatcher.receive(message(old, caller()), NOW) == b""
+    assert dispatcher.next(NOW) == (None, [])
+    assert dispatcher.counts["expired"] == 1
+
+
 def test_another_connections_uid_is_another(dispatcher: Dispatcher) -> None:
     """A user who learns a uid cannot spend it before its owner does."""
     dispatcher.receive(message(asked(connection=8), caller(uid=2, connection=8)), NOW)
@@ -189,17 +273,17 @@ def test_a_caller_of_another_host_is_not_a_local_user(key: bytes) -> None:
     assert (envelope.source, envelope.destinations, envelope.data) == (1002, (1001,), b"x")
     (request,) = seen
     assert (request.source, request.caller.uid, request.caller.gid, request.caller.pid) == (1001, -1, -1, -1)
-    assert request.caller.key == b"!/twin/1001/!/cred/0/0/1"
+    assert request.caller.key == "!/twin/1001/!/cred/0/0/1"
     assert not Allow(users=(0,), groups=(0,)).admits(request.caller)
 
 
 def test_other_hosts_are_not_served_unless_the_service_says_so() -> None:
     dispatcher, seen = relayed(None)
-    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo\0rpc", b"!/conn/5/rpc/echo"]
     assert dispatcher.receive(message(asked(source=1001), RELAY, b"!/conn/5/relayed/echo"), NOW) == b""
     assert (dispatcher.next(NOW), seen, dispatcher.counts["unknown"]) == ((None, []), [], 1)
     served, _ = relayed(Twins())
-    assert served.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo", b"relayed/echo", b"!/conn/5/relayed/echo"]
+    assert served.patterns(b"!/conn/5/") == [b"rpc/echo\0rpc", b"!/conn/5/rpc/echo", b"relayed/echo\0rpc", b"!/conn/5/relayed/echo"]
 
 
 def test_only_the_hosts_that_are_named_are_served() -> None:
@@ -304,8 +388,8 @@ def test_an_invalid_response_fails(dispatcher: Dispatcher, caplog: pytest.LogCap
     task, _ = dispatcher.next(NOW)
     assert task is not None
     careless = cast(bytes, 5)
-    assert reply(dispatcher.answered(task, careless))[1].error == "the handler raised TypeError"
-    assert "invalid result: must be bytes, str or None, not int" in caplog.text
+    assert reply(dispatcher.answered(task, careless))[1].error == "the result of the handler must be bytes, str or None, not int"
+    assert "the result of the handler must be bytes, str or None, not int" in caplog.text
 
 
 @pytest.mark.parametrize(("result", "data"), [(b"\0", b"\0"), ("ä", "ä".encode()), (None, b""), (bytearray(b"x"), b"x")])
@@ -352,7 +436,7 @@ def test_waiting_callers_get_an_error_when_the_service_stops(dispatcher: Dispatc
 
 
 def test_what_is_subscribed_to(dispatcher: Dispatcher) -> None:
-    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo\0rpc", b"!/conn/5/rpc/echo"]
     with pytest.raises(ValueError, match="nothing to serve"):
         Dispatcher().patterns(b"!/conn/5/")
 
@@ -364,6 +448,18 @@ def test_a_command_is_served_once(dispatcher: Dispatcher) -> None:
         dispatcher.add("a*", lambda _request: b"", None)
 
 
+def test_services_are_served_by_one_call_of_this_process(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher.begin_serving()
+    with pytest.raises(RuntimeError, match=r"serve\(\) already runs on this bus"):
+        dispatcher.begin_serving()
+    with pytest.raises(RuntimeError, match=r"cannot add the service 'late' while serve\(\) runs"):
+        dispatcher.add("late", lambda _request: b"", None)
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    dispatcher.begin_serving()  # as in a child process
+    dispatcher.end_serving()
+    dispatcher.add("late", lambda _request: b"", None)
+
+
 def test_what_the_bus_says_is_counted(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     dispatcher.note_refusal(RemoteRefusal(ErrorCode.EPERM, "a rule"))
@@ -371,9 +467,3 @@ def test_what_the_bus_says_is_counted(dispatcher: Dispatcher, caplog: pytest.Log
     dispatcher.note_missing(0)
     assert (dispatcher.counts["refused"], dispatcher.counts["lost"]) == (1, 5)
     assert ["EPERM a rule" in caplog.text, "discarded 5 packets" in caplog.text] == [True, True]
-
-
-def test_an_empty_docket() -> None:
-    queue = RequestQueue()
-    assert queue.take() is None
-    assert len(queue) == 0

@@ -266,7 +266,7 @@ def test_a_batch_is_taken_apart_in_order_with_what_is_between(fake: FakeBus) -> 
         assert [isinstance(item, Message) and item.sender is not None for item in items] == [False] * 4 + [True, False]
         statistics = bus.statistics
         assert (statistics.batches_received, statistics.delivered, statistics.lost_remote) == (1, 5, 3)
-        assert statistics.received == 7, "the packets in the batch, and a pong"
+        assert statistics.received == 8, "the packets in the batch, and two pongs: of connect and of subscribe"
 
 
 def test_each_subscription_gets_its_own_out_of_a_batch(fake: FakeBus) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from sbusd.client import (
+    AsyncBus,
     Bus,
     Closed,
     Disconnected,
@@ -43,14 +45,14 @@ def fill(bus: Bus) -> int:
 
 def test_the_life_of_a_client(fake: FakeBus) -> None:
     with Bus.connect(fake.address) as bus:
-        assert bus.whoami() == WHOAMI
+        assert bus.whoami() == WHOAMI.decode()
         with bus.subscribe("a/*/c", b"net/") as sub:
             bus.publish("a/b/c", "é")
             bus.publish(b"else")
             bus.publish(b"net/x", b"\0\xff")
             assert sub.receive(WAIT_SECONDS) == Message(b"a/b/c", "é".encode())
             assert sub.receive(WAIT_SECONDS) == Message(b"net/x", b"\0\xff")
-            assert sub.patterns == (b"a/*/c", b"net/")
+            assert sub.patterns == ("a/*/c", "net/")
         assert bus.ping() > 0
         assert bus.fileno() > 2
     peer = fake.peer()
@@ -140,7 +142,7 @@ def test_a_rejected_publication_is_reported_at_the_next_receive_or_ping(fake: Fa
             bus.ping()
         bus.ping()
         bus.publish("!/event/x")
-        assert bus.whoami() == WHOAMI
+        assert bus.whoami() == WHOAMI.decode()
         refused: list[RemoteRefusal] = []
         assert bus.on_refused is None
         bus.on_refused = refused.append
@@ -158,7 +160,7 @@ def test_an_exception_of_the_handler_for_refusals_is_raised_by_the_call(fake: Fa
         bus.on_refused = handle
         for receive in (sub.receive, sub.receive_many, lambda: next(iter(sub)), bus.close):
             bus.publish("!/event/x")
-            assert bus.whoami() == WHOAMI
+            assert bus.whoami() == WHOAMI.decode()
             with pytest.raises(RemoteRefusal, match="refused a packet: EPERM"):
                 receive()
         assert bus.state == "closed"
@@ -168,11 +170,11 @@ def test_refusals_are_logged_by_default(fake: FakeBus, caplog: pytest.LogCapture
     with Bus.connect(fake.address) as bus, bus.subscribe("a") as sub:
         for _ in range(5):
             bus.publish("!/event/x")
-        assert bus.whoami() == WHOAMI
+        assert bus.whoami() == WHOAMI.decode()
         bus.publish("a")
         assert next(iter(sub)) == Message(b"a", b"")
         bus.publish("!/event/x")
-        assert bus.whoami() == WHOAMI
+        assert bus.whoami() == WHOAMI.decode()
     said = "the bus refused a packet: EPERM !/event/x is reserved"
     assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
         ("sbusd.client", "WARNING", said),
@@ -289,7 +291,7 @@ def test_block_stops_reading_and_says_whom_it_waits_for(fake: FakeBus) -> None:
         peer.say(*(b"MSG slow\0%d" % number for number in range(4)), b"MSG other\0x")
         with pytest.raises(InboxFull) as caught:
             other.receive(WAIT_SECONDS)
-        assert (caught.value.patterns, caught.value.packets) == ((b"slow",), 2)
+        assert (caught.value.patterns, caught.value.packets) == (("slow",), 2)
         with pytest.raises(InboxFull):
             bus.ping()
         assert [slow.receive(0) for _ in range(4)] == [Message(b"slow", b"%d" % number) for number in range(4)]
@@ -364,6 +366,30 @@ def test_calls_in_flight_learn_of_the_end(fake: FakeBus) -> None:
         threading.Thread(target=peer.hang_up).start()
         with pytest.raises(Disconnected):
             bus.control("!/bus/stats", b"x")
+
+
+def test_it_is_made_by_connect() -> None:
+    for made in (Bus, AsyncBus):
+        with pytest.raises(TypeError, match=rf"use {made.__name__}\.connect\(\) instead of {made.__name__}\(\)"):
+            made()
+
+
+def test_a_bus_that_does_not_respond_fails_connecting(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        with pytest.raises(TimedOut, match=r"the response of the bus at .*silent took longer than 0\.01 s"):
+            Bus.connect(str(tmp_path / "silent"), timeout=0.01)
+        silent.accept()[0].close()
+
+        def hang_up() -> None:
+            silent.accept()[0].close()
+
+        ending = threading.Thread(target=hang_up)
+        ending.start()
+        with pytest.raises(NoBus, match="silent: the bus closed the connection"):
+            Bus.connect(str(tmp_path / "silent"))
+        ending.join()
 
 
 def test_no_bus(fake: FakeBus) -> None:

@@ -1,0 +1,222 @@
+/** One subscription: what it has received and the program has not taken. */
+
+import { Gap, Message, toText } from './items.js';
+
+const END = { value: undefined, done: true };
+
+const ITEM_BYTES = 256; // what a message takes in memory besides its bytes, by estimate
+
+/** An async iterable of messages. Ends when it is closed, or drained; throws when the connection ends for good. */
+export class Subscription {
+  #bus;
+  #items = [];
+  #next = 0;
+  #bytes = 0;
+  #maxBytes;
+  #onGap;
+  #wake = null;
+  #isOver = false;
+  #error = null;
+
+  constructor(bus, patterns, { onGap, maxBytes = 64 << 20, group = null } = {}) {
+    this.#bus = bus;
+    this.#onGap = onGap;
+    this.#maxBytes = maxBytes;
+    this._bytes = patterns;
+    this.patterns = patterns.map(toText);
+    this.group = group;
+    this.dropped = 0;
+  }
+
+  /** How many messages and gaps wait for the program. */
+  get pending() {
+    return this.#items.length - this.#next;
+  }
+
+  /** Iterate over messages; `onGap` gets everything else. */
+  [Symbol.asyncIterator]() {
+    return new Iteration(this, (item) => item instanceof Message || this.#report(item));
+  }
+
+  /** Iterate over messages, and over Gap, Replaced and Reconnected in their places. */
+  items() {
+    return new Iteration(this, () => true);
+  }
+
+  /** Report what is not a message; return false. */
+  #report(item) {
+    if (this.#onGap) {
+      this.#onGap(item);
+    } else {
+      const said = item instanceof Gap ? `${item.count || 'some'} messages are missing (${item.where})` : item.constructor.name;
+      process.emitWarning(`subscription to ${this.patterns.join(', ')}: ${said}`, 'SbusWarning');
+    }
+    return false;
+  }
+
+  /** Iterate over lists of the items that are there, in order. */
+  async *batches() {
+    try {
+      for (;;) {
+        const first = await this.next();
+        if (first === null) {
+          return;
+        }
+        const items = [first];
+        for (let item = this._take(); item !== null; item = this._take()) {
+          items.push(item);
+        }
+        yield items;
+      }
+    } finally {
+      this.close();
+    }
+  }
+
+  /** Return the next item, or null at the end. Throws the error that has ended the connection. */
+  async next() {
+    for (;;) {
+      const item = this._take();
+      if (item !== null) {
+        return item;
+      }
+      if (this.#error !== null) {
+        throw this.#error;
+      }
+      if (this.#isOver) {
+        return null;
+      }
+      await new Promise((resolve) => {
+        const before = this.#wake;
+        this.#wake = () => {
+          before?.();
+          resolve();
+        };
+      });
+    }
+  }
+
+  /** @internal Return the next item if it is there, else null. */
+  _take() {
+    const items = this.#items;
+    const place = this.#next;
+    if (place === items.length) {
+      return null;
+    }
+    const item = items[place];
+    this.#bytes -= sizeOf(item);
+    this.#next = place + 1;
+    if (this.#next === items.length) {
+      this.#items = [];
+      this.#next = 0;
+    } else {
+      items[place] = undefined;
+      if (this.#next > 1024 && this.#next * 2 > items.length) {
+        this.#items = items.slice(this.#next);
+        this.#next = 0;
+      }
+    }
+    return item;
+  }
+
+  /** Unsubscribe. Iteration ends at once. */
+  close() {
+    if (!this.#isOver) {
+      this.#items = [];
+      this.#next = 0;
+      this.#bytes = 0;
+      this.#bus._unsubscribe(this);
+      this._end();
+    }
+  }
+
+  /** Unsubscribe, and wait for everything that the bus has sent; iteration yields it and then ends. */
+  async drain() {
+    if (!this.#isOver) {
+      await this.#bus._drain(this);
+      this._end();
+    }
+  }
+
+  /** @internal */
+  _put(item) {
+    const size = sizeOf(item);
+    if (item instanceof Message && this.#bytes + size > this.#maxBytes) {
+      this.dropped += 1;
+      const last = this.pending ? this.#items[this.#items.length - 1] : null;
+      if (last instanceof Gap && last.where === 'client') {
+        last.count += 1;
+        return;
+      }
+      item = new Gap(1, 'client');
+    }
+    this.#items.push(item);
+    this.#bytes += item instanceof Message ? size : ITEM_BYTES;
+    if (this.#wake !== null) {
+      this.#rouse();
+    }
+  }
+
+  /** @internal */
+  _end(error = null) {
+    if (!this.#isOver) {
+      this.#isOver = true;
+      this.#error = error;
+      this.#rouse();
+    }
+  }
+
+  #rouse() {
+    const wake = this.#wake;
+    this.#wake = null;
+    wake?.();
+  }
+}
+
+/** An iteration that waits only if nothing is there: an async generator would make several promises for each item. */
+class Iteration {
+  #subscription;
+  #isWanted;
+
+  constructor(subscription, isWanted) {
+    this.#subscription = subscription;
+    this.#isWanted = isWanted;
+  }
+
+  next() {
+    const item = this.#subscription._take();
+    return item instanceof Message ? Promise.resolve({ value: item, done: false }) : this.#waited(item);
+  }
+
+  /** Unsubscribe: the program has left the loop. */
+  async return() {
+    this.#subscription.close();
+    return END;
+  }
+
+  [Symbol.asyncIterator]() {
+    return this;
+  }
+
+  async #waited(first) {
+    try {
+      for (let value = first; ; value = null) {
+        value ??= await this.#subscription.next();
+        if (value === null) {
+          this.#subscription.close();
+          return END;
+        }
+        if (this.#isWanted(value)) {
+          return { value, done: false };
+        }
+      }
+    } catch (error) {
+      this.#subscription.close();
+      throw error;
+    }
+  }
+}
+
+function sizeOf(item) {
+  return item instanceof Message ? ITEM_BYTES + item._size : ITEM_BYTES;
+}

@@ -1,0 +1,100 @@
+"""Subscriptions that begin with last values: ``subscribe(last=True)``. The methods are documented in ``sbusd.client.sync.streams``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Self
+
+from sbusd.client.asyncio import documented_by
+from sbusd.client.asyncio.link import AsyncLink
+from sbusd.client.asyncio.streams import AsyncSubscription
+from sbusd.client.errors import Closed, TimedOut
+from sbusd.client.inbox import LIST_ITEMS, Inbox
+from sbusd.client.items import Gap, Item, Message, Reconnected
+from sbusd.client.notices import OnGap
+from sbusd.client.store.merging import merged
+from sbusd.client.sync.last_values import LastValues
+from sbusd.protocol.memberships import split_stored
+
+if TYPE_CHECKING:
+    from sbusd.client.asyncio.store import AsyncStore
+
+
+@documented_by(LastValues)
+class AsyncLastValues(AsyncSubscription):
+    """A subscription that begins with the last values of its keys, and gets them again where messages are missing."""
+
+    def __init__(self, link: AsyncLink, inbox: Inbox, on_gap: OnGap | None, store: AsyncStore) -> None:
+        super().__init__(link, inbox, on_gap)
+        self._store = store
+        self._items: deque[Item] = deque()
+        self._is_loaded = False
+
+    @property
+    def pending(self) -> int:
+        return len(self._items) + len(self._inbox)
+
+    async def receive(self, timeout: float | None = None) -> Item:
+        return (await self.receive_many(1, timeout))[0]
+
+    async def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        if not self._is_loaded and not self._items:
+            await self._load()
+        if not self._items:
+            self._items.extend(await super().receive_many(limit, timeout))
+        items: list[Item] = []
+        while self._items and len(items) < limit:
+            items.append(self._items.popleft())
+            if isinstance(items[-1], (Gap, Reconnected)):
+                self._is_loaded = False
+        return items
+
+    async def items(self) -> AsyncIterator[Item]:
+        while True:
+            try:
+                item = await self.receive()
+            except Closed:
+                return
+            yield item
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Return an iterator over the messages until the subscription is closed."""
+        return self
+
+    async def _next_item(self) -> Item:
+        """Return the next item. Raises Closed."""
+        return await self.receive()
+
+    async def _begun(self) -> Self:
+        """Subscribe first, so that no message is missed, and then load the last values."""
+        await super()._begun()
+        if not self._is_loaded:
+            try:
+                await self._load()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def _load(self) -> None:
+        """Put the last values before what has arrived up to now."""
+        patterns = [split_stored(pattern)[0] for pattern in self._inbox.patterns]
+        found = []
+        arrived: list[Item] = []
+        for pattern in dict.fromkeys(patterns):
+            async for stored in self._store.last(pattern):
+                found.append(stored.as_message())
+                arrived += await self._arrived()
+        arrived += await self._arrived()
+        self._is_loaded = True
+        self._items.extend(merged(found, arrived))
+
+    async def _arrived(self) -> list[Item]:
+        """Return what is here, so that the queue of the subscription does not become full while values are loaded."""
+        if not len(self._inbox):
+            return []
+        try:
+            return await super().receive_many(LIST_ITEMS, 0)
+        except (TimedOut, Closed):
+            return []

@@ -1,0 +1,282 @@
+"""The store for asyncio: :class:`AsyncStore`. The methods are documented in ``sbusd.client.sync.store``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from sbusd.client.asyncio import documented_by
+from sbusd.client.asyncio.lease_renewal import AsyncLeaseRenewal
+from sbusd.client.asyncio.put_gathering import AsyncPutGathering
+from sbusd.client.asyncio.stored_streams import AsyncRemoteStore, AsyncStoredStreams
+from sbusd.client.encoding import Data
+from sbusd.client.errors import SbusError, TimedOut
+from sbusd.client.store.errors import StoreError
+from sbusd.client.store.items import (
+    Lease,
+    Put,
+    QueuedJob,
+    StoredMessage,
+    StoreItem,
+    heads_and_frames,
+    item_of,
+    lease_errors,
+    lease_of,
+    malformed,
+    parse_response,
+    puts_of,
+    queued_job_of,
+)
+from sbusd.client.store.requests import (
+    WAIT_SECONDS,
+    NewMessage,
+    PutRequest,
+    key_text,
+    put_requests,
+    request_data,
+)
+from sbusd.client.sync.store import Job, JobTaking, Store
+from sbusd.protocol.envelope import NUMBER_LIMITS
+
+if TYPE_CHECKING:
+    from sbusd.client.asyncio.bus import AsyncBus
+
+
+@documented_by(Job)
+class AsyncJob:
+    """A job of a queue with a lease: until its end no other worker gets the job, and then another one does.
+
+    Use it with ``with`` (``async with`` with ``AsyncBus``): the client renews the lease while the block runs. At its end the job is
+    acknowledged. After an exception it is retried with the backoff of the queue, unless the block settled it by a call before.
+
+    If the bus object has connected again meanwhile, the store has given the job to another worker. The end of the block then raises
+    nothing, logs that and counts it in ``statistics.jobs_lost``, and ``is_lost`` is true; so a loop over jobs goes on.
+    """
+
+    def __init__(self, store: AsyncStore, queue: str, lease: Lease, lease_seconds: float | None) -> None:
+        self._store = store
+        self._lease_seconds = lease_seconds
+        self.queue = queue
+        self.lease = lease
+        self.is_settled = False
+        self.is_lost = False
+        self._connections = store._connections
+
+    @property
+    def message(self) -> StoredMessage:
+        return self.lease.message
+
+    @property
+    def key(self) -> str:
+        return self.lease.message.key
+
+    @property
+    def payload(self) -> bytes:
+        return self.lease.message.payload
+
+    @property
+    def tries(self) -> int:
+        return self.lease.tries
+
+    async def ack(self) -> None:
+        await self._settle("ack")
+
+    async def retry(self, after: float | None = None) -> None:
+        await self._settle("retry", after=after)
+
+    async def fail(self, reason: str = "") -> None:
+        await self._settle("fail", reason=reason[:256])
+
+    async def extend(self, lease: float | None = None) -> None:
+        seconds = self._lease_seconds if lease is None else lease
+        await self._store._on_lease("extend", self, lease=seconds)
+
+    async def __aenter__(self) -> Self:
+        self._store._renewal.add(self, max(0.03, self.lease.until - time.time()))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._store._renewal.remove(self)
+        if self.is_settled:
+            return
+        if error is None:
+            await self._finish()
+            return
+        with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
+            await self.retry(None if isinstance(error, Exception) else 0)
+
+    async def _finish(self) -> None:
+        """Acknowledge the job, as nothing else has settled it. If it is lost with its connection, the next jobs can go on."""
+        try:
+            await self.ack()
+        except StoreError as error:
+            if error.code != "ESTALE" or self._connections == self._store._connections:
+                raise
+            self._store._note_lost(self)
+
+    async def _settle(self, name: str, **options: object) -> None:
+        """End the lease by the call *name*."""
+        self._store._renewal.remove(self)
+        await self._store._on_lease(name, self, **options)
+        self.is_settled = True
+
+
+@documented_by(JobTaking)
+class AsyncJobTaking:
+    """A job that is taken when the ``with`` block begins, from :meth:`Store.take`."""
+
+    def __init__(self, store: AsyncStore, queue: str, timeout: float | None, lease: float | None) -> None:
+        self._store = store
+        self._queue = queue
+        self._timeout = timeout
+        self._lease = lease
+        self._job: AsyncJob | None = None
+
+    async def __aenter__(self) -> AsyncJob:
+        jobs = await self._store.take_many(self._queue, 1, timeout=self._timeout, lease=self._lease)
+        if not jobs:
+            raise TimedOut(f"waiting for a job of queue {self._queue!r}", self._timeout or 0.0)
+        self._job = jobs[0]
+        return await self._job.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._job is not None:
+            await self._job.__aexit__(kind, error, trace)
+
+
+@documented_by(Store)
+class AsyncStore(AsyncStoredStreams):
+    """The messages and jobs that sbus-store(8) keeps on disk, from :attr:`Bus.store`.
+
+    Every method may raise StoreNotRunning, StoreError, and what ``Bus.call`` raises except NoRecipient and RemoteError. A store that has
+    answered before and restarts is waited for, up to 30 s. So is a bus that restarts, with ``reconnect``; loops over jobs or over new
+    messages wait for it without a limit. After PeerDisconnected or Disconnected it is not known whether a message without *id* is
+    stored; calls that can be repeated are repeated.
+    """
+
+    def __init__(self, bus: AsyncBus) -> None:
+        super().__init__(bus)
+        self._puts = AsyncPutGathering(self._put)
+        self._renewal = AsyncLeaseRenewal()
+
+    # Messages
+
+    async def put(
+        self,
+        key: str | bytes,
+        payload: Data = b"",
+        *,
+        id: str = "",
+        delay: float | None = None,
+        at: float | None = None,
+        expire: float | None = None,
+    ) -> Put:
+        outcome = await self._puts.put(NewMessage(key, payload, id, delay, at, expire))
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    async def put_many(self, messages: Iterable[NewMessage]) -> list[Put | StoreError]:
+        outcomes: list[Put | StoreError] = []
+        for request in put_requests(messages):
+            outcomes += await self._put(request)
+        return outcomes
+
+    def on(self, twin: int) -> AsyncRemoteStore:
+        if not 0 < twin <= NUMBER_LIMITS["src"]:
+            raise ValueError(f"invalid twin {twin}: must be 1 to {NUMBER_LIMITS['src']}")
+        return AsyncRemoteStore(self._bus, twin)
+
+    # Jobs
+
+    def take(self, queue: str, *, timeout: float | None = None, lease: float | None = None) -> AsyncJobTaking:
+        return AsyncJobTaking(self, queue, timeout, lease)
+
+    async def take_many(self, queue: str, count: int = 1, *, timeout: float | None = None, lease: float | None = None) -> list[AsyncJob]:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            wait = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
+            data = request_data(queue=queue, max=count, wait=round(wait, 3), lease=lease)
+            _, found = heads_and_frames(await self._call("take", data, wait=wait, is_endless=end is None), "jobs")
+            jobs = [AsyncJob(self, queue, lease_of(head, frame), lease) for head, frame in found]
+            if jobs or (end is not None and time.monotonic() >= end):
+                return jobs
+
+    async def jobs(self, queue: str, *, timeout: float | None = None, lease: float | None = None) -> AsyncGenerator[AsyncJob]:
+        while jobs := await self.take_many(queue, timeout=timeout, lease=lease):
+            job = jobs[0]
+            self._renewal.add(job, max(0.03, job.lease.until - time.time()))
+            try:
+                yield job
+                if not job.is_settled:
+                    await job._finish()
+            finally:
+                self._renewal.remove(job)
+
+    async def ack_many(self, jobs: Sequence[AsyncJob]) -> list[StoreError | None]:
+        if not jobs:
+            return []
+        data = request_data(queue=jobs[0].queue, leases=[job.lease.number for job in jobs])
+        errors = lease_errors(await self._call("ack", data))
+        for job in jobs:
+            job.is_settled = job.lease.number not in errors
+        return [StoreError("store/ack", *errors[job.lease.number]) if job.lease.number in errors else None for job in jobs]
+
+    # Administration
+
+    async def peek(
+        self, *, queue: str = "", stream: str = "", state: str = "", after: int = 0, count: int = 256
+    ) -> list[StoreItem | QueuedJob]:
+        data = request_data(queue=queue, stream=stream, state=state, after=after or None, max=count)
+        _, found = heads_and_frames(await self._call("peek", data), "messages")
+        return [queued_job_of(head, frame) if queue else item_of(head, frame) for head, frame in found]
+
+    async def purge(
+        self, *, stream: str = "", queue: str = "", before: int | None = None, pattern: str | bytes = b"", seqs: Sequence[int] = ()
+    ) -> int:
+        state = "dead" if queue else ""
+        data = request_data(stream=stream, queue=queue, before=before, pattern=key_text(pattern, "pattern"), seqs=tuple(seqs), state=state)
+        return await self._count("purge", data)
+
+    async def forget(self, stream: str, *keys: str | bytes) -> int:
+        return await self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys]))
+
+    async def revive(self, queue: str, *seqs: int) -> int:
+        return await self._count("revive", request_data(queue=queue, seqs=seqs))
+
+    # Private
+
+    @property
+    def _connections(self) -> int:
+        """How many connections the bus object has had before the present one."""
+        return self._bus._session.counters.reconnects
+
+    def _note_lost(self, job: AsyncJob) -> None:
+        """Count and log a job that was done, and whose connection ended before the store knew that."""
+        job.is_lost = job.is_settled = True
+        self._bus._session.counters.jobs_lost += 1
+        self._bus._session.notice_log.job_lost(job.queue, job.lease.message.seq)
+
+    async def _put(self, request: PutRequest) -> list[Put | StoreError]:
+        """Perform one call of ``store/put``."""
+        answer = await self._call("put", request.data, is_repeatable=request.is_repeatable)
+        puts, errors = puts_of(answer, request.count)
+        return [StoreError("store/put", *errors[index]) if index in errors else put for index, put in enumerate(puts)]
+
+    async def _count(self, name: str, data: bytes) -> int:
+        """Perform a call that returns a count."""
+        head, _ = parse_response(await self._call(name, data))
+        if not isinstance(count := head.get("count"), int):
+            raise malformed("count is missing")
+        return count
+
+    async def _on_lease(self, name: str, job: AsyncJob, **options: object) -> None:
+        """Perform a call about the lease of one job. Raises its error."""
+        data = request_data(queue=job.queue, leases=[job.lease.number], **options)
+        errors = lease_errors(await self._call(name, data))
+        if job.lease.number in errors:
+            job.is_lost = errors[job.lease.number][0] == "ESTALE"
+            raise StoreError(f"store/{name}", *errors[job.lease.number])

@@ -1,0 +1,178 @@
+"""Large messages and descriptors: a part of :class:`~sbusd.client.sync.bus.Bus`. ``sbusd.client.asyncio.blobs`` is the same for asyncio."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+
+from sbusd.client.blobs import (
+    Blob,
+    BlobRecipient,
+    blob_of,
+    descriptor_of,
+    get_request,
+    gone,
+    message_with,
+    recipient_text,
+    reference_payload,
+    ticket_and_host_of,
+    ticket_of,
+)
+from sbusd.client.encoding import publication
+from sbusd.client.errors import BlobRefused, Closed, NoBlobService, SbusError, TimedOut
+from sbusd.client.inbox import LIST_ITEMS, Inbox
+from sbusd.client.items import Item, Message
+from sbusd.client.memory_files import BlobData
+from sbusd.client.notices import OnGap
+from sbusd.client.sync.blob_socket import BlobSocket
+from sbusd.client.sync.link import SyncLink
+from sbusd.client.sync.streams import Subscription
+from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_PASS_EXPIRE, parse_reference
+
+
+class BlobMethods:
+    """Large messages and descriptors, a part of ``Bus``."""
+
+    _link: SyncLink
+    _blobs: BlobSocket | None = None
+
+    def publish_blob(
+        self,
+        key: str | bytes,
+        data: BlobData,
+        *,
+        type: str = DEFAULT_TYPE,
+        expire: float = DEFAULT_EXPIRE,
+        uses: int | None = None,
+        to: BlobRecipient = None,
+        keep: bool = False,
+    ) -> str:
+        """Publish *data* of any size: as a sealed memfd, to which a message with *key* refers. Return its ticket. Spec: sbus-blob(8).
+
+        *data* is bytes, the path of a file, or an open file, which is read to its end; a str is encoded in UTF-8. It is copied once,
+        however many recipients there are; a file that is a sealed memfd is not copied. Subscribers need *blobs*. *type* is a media type,
+        for them. The blob ends after *expire* seconds, 30 by default and at most 600; after *uses* uses; and, without *keep*, with this
+        connection. Every client that gets the message can get the blob, unless *to* names a uid, ``gid:NUMBER``, or a connection.
+
+        Raises:
+            BlobRefused: a quota is used up, or an argument is invalid.
+            NoBlobService: sbus-blob does not run.
+            TypeError, OSError: *data* cannot be read.
+            ProtocolError, TimedOut, Disconnected: as ``publish``.
+        """
+        publication(key, b"")
+        blobs = self._blob_socket()
+        fd, size = blobs.prepare(data)
+        try:
+            terms = {"type": type, "expire": expire, "uses": uses, "for": recipient_text(to), "keep": keep}
+            ticket, host = ticket_and_host_of(blobs.exchange({"request": "put", "size": size, **terms}, fd), blobs.address)
+        finally:
+            os.close(fd)
+        packet = publication(key, reference_payload(ticket, size, type, expire, host))
+        try:
+            if not self._link.send_now(packet):
+                self._link.send_later(packet)
+        except SbusError:
+            self.drop_blob(ticket)
+            raise
+        return ticket
+
+    def get_blob(self, ticket: str, *, host: str = "") -> Blob:
+        """Return the blob with *ticket*. With *host*, from a reference, it can be one of another host, which takes time to pull.
+
+        Raises:
+            BlobRefused: it is gone, is for another user, or cannot be pulled.
+            NoBlobService, TimedOut: sbus-blob does not run, or does not respond.
+        """
+        blobs = self._blob_socket()
+        return blob_of((blobs.remote if host else blobs).exchange(get_request(ticket, host)), blobs.address)
+
+    def drop_blob(self, ticket: str) -> None:
+        """End a blob of this user; clients that have it already keep it. Raises what ``get_blob`` raises."""
+        self._blob_socket().exchange({"request": "drop", "ticket": ticket}).close()
+
+    def pass_fd(self, fd: int, *, to: BlobRecipient, expire: float = MAX_PASS_EXPIRE) -> str:
+        """Offer the descriptor *fd*, of any kind, to the uid or the connection *to*, and return its ticket, for ``take_fd``.
+
+        Both users need the right ``pass``, blob.toml(5). It can be taken once, within *expire* seconds, at most 30. The caller may close
+        *fd*. Raises what ``publish_blob`` raises.
+        """
+        blobs = self._blob_socket()
+        terms = {"kind": "any", "for": recipient_text(to), "expire": expire}
+        return ticket_of(blobs.exchange({"request": "put", **terms}, fd), blobs.address)
+
+    def take_fd(self, ticket: str) -> int:
+        """Return a new descriptor, that of ``pass_fd`` with *ticket*; close it.
+
+        Its sender chooses what it is, and may still have it: a read, a write, and even a close of it can block. Raises what ``get_blob``
+        raises.
+        """
+        blobs = self._blob_socket()
+        return descriptor_of(blobs.exchange({"request": "get", "ticket": ticket, "kind": "any"}), blobs.address)
+
+    def _blob_socket(self) -> BlobSocket:
+        """Return the connection to sbus-blob, which is made at its first request."""
+        if self._blobs is None:
+            self._blobs = BlobSocket(self._link.target.text, self._link.timeout)
+        return self._blobs
+
+    def _close_blobs(self) -> None:
+        """Close the connection to sbus-blob."""
+        if self._blobs is not None:
+            self._blobs.close()
+
+
+class BlobSubscription(Subscription):
+    """A subscription with *blobs*: a message that refers to a blob is yielded with its content."""
+
+    def __init__(self, link: SyncLink, inbox: Inbox, on_gap: OnGap | None, blobs: BlobSocket) -> None:
+        super().__init__(link, inbox, on_gap)
+        self._blobs = blobs
+        self._unopened: deque[Item] = deque()
+
+    def receive(self, timeout: float | None = None) -> Item:
+        """Return the next item, as ``Subscription.receive``. An interrupted call returns its item the next time."""
+        item = self._unopened.popleft() if self._unopened else super().receive(timeout)
+        try:
+            return self._opened(item)
+        except BaseException:
+            self._unopened.appendleft(item)
+            raise
+
+    def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return the next item in a list: blobs are got one by one. Raises what ``Subscription.receive_many`` raises."""
+        if limit < 1:
+            raise ValueError(f"invalid limit {limit}: must be at least 1")
+        return [self.receive(timeout)]
+
+    def items(self) -> Iterator[Item]:
+        """Yield items, as ``Subscription.items``."""
+        while True:
+            try:
+                yield self.receive()
+            except Closed:
+                return
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until the subscription is closed."""
+        for item in self.items():
+            if isinstance(item, Message):
+                yield item
+            else:
+                self._missing(item)
+
+    def _opened(self, item: Item) -> Item:
+        """Return *item* with the content of its blob, or a ``BlobGone``."""
+        reference = parse_reference(item.payload) if isinstance(item, Message) else None
+        if not isinstance(item, Message) or reference is None:
+            return item
+        try:
+            reply = self._blobs.remote.exchange(get_request(reference.ticket, reference.host))
+            return message_with(item, blob_of(reply, self._blobs.address))
+        except (BlobRefused, NoBlobService) as error:
+            reason = error.reason
+        except TimedOut as error:
+            reason = str(error)
+        self._link.session.counters.blobs_gone += 1
+        return gone(item, reason)

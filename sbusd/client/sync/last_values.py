@@ -1,0 +1,101 @@
+"""Subscriptions that begin with last values: ``subscribe(last=True)``. ``sbusd.client.asyncio.last_values`` is the same for asyncio."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
+
+from sbusd.client.errors import Closed, TimedOut
+from sbusd.client.inbox import LIST_ITEMS, Inbox
+from sbusd.client.items import Gap, Item, Message, Reconnected
+from sbusd.client.notices import OnGap
+from sbusd.client.store.merging import merged
+from sbusd.client.sync.link import SyncLink
+from sbusd.client.sync.streams import Subscription
+from sbusd.protocol.memberships import split_stored
+
+if TYPE_CHECKING:
+    from sbusd.client.sync.store import Store
+
+
+class LastValues(Subscription):
+    """A subscription that begins with the last values of its keys, and gets them again where messages are missing."""
+
+    def __init__(self, link: SyncLink, inbox: Inbox, on_gap: OnGap | None, store: Store) -> None:
+        super().__init__(link, inbox, on_gap)
+        self._store = store
+        self._items: deque[Item] = deque()
+        self._is_loaded = False
+
+    @property
+    def pending(self) -> int:
+        """Items that wait in this process to be received."""
+        return len(self._items) + len(self._inbox)
+
+    def receive(self, timeout: float | None = None) -> Item:
+        """Return the next item: last values first. Raises what ``Subscription.receive`` raises, and what ``Store.last`` raises."""
+        return (self.receive_many(1, timeout))[0]
+
+    def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return items as ``Subscription.receive_many``: last values first. Raises what ``receive`` raises."""
+        if not self._is_loaded and not self._items:
+            self._load()
+        if not self._items:
+            self._items.extend(super().receive_many(limit, timeout))
+        items: list[Item] = []
+        while self._items and len(items) < limit:
+            items.append(self._items.popleft())
+            if isinstance(items[-1], (Gap, Reconnected)):
+                self._is_loaded = False
+        return items
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of :meth:`receive` until the subscription is closed. Raises what ``receive`` raises."""
+        while True:
+            try:
+                item = self.receive()
+            except Closed:
+                return
+            yield item
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until the subscription is closed."""
+        for item in self.items():
+            if isinstance(item, Message):
+                yield item
+            else:
+                self._missing(item)
+
+    def _begun(self) -> Self:
+        """Subscribe first, so that no message is missed, and then load the last values."""
+        super()._begun()
+        if not self._is_loaded:
+            try:
+                self._load()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def _load(self) -> None:
+        """Put the last values before what has arrived up to now."""
+        patterns = [split_stored(pattern)[0] for pattern in self._inbox.patterns]
+        found = []
+        arrived: list[Item] = []
+        for pattern in dict.fromkeys(patterns):
+            for stored in self._store.last(pattern):
+                found.append(stored.as_message())
+                arrived += self._arrived()
+        arrived += self._arrived()
+        self._is_loaded = True
+        self._items.extend(merged(found, arrived))
+
+    def _arrived(self) -> list[Item]:
+        """Return what is here, so that the queue of the subscription does not become full while values are loaded."""
+        if not len(self._inbox):
+            return []
+        try:
+            return super().receive_many(LIST_ITEMS, 0)
+        except (TimedOut, Closed):
+            return []
