@@ -1,0 +1,99 @@
+"""Calls to the local sbus-link, which asks other hosts for their blobs: ``link/blob``. Spec: sbus-link(8), "ON THE BUS"."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+from typing import Any
+
+from sbusd.blob.refusals import Cause, Refusal
+from sbusd.client import AsyncBus, SbusError
+from sbusd.client.errors import AnswerLost, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
+from sbusd.client.rpc.calls import Answer
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.framed_data import framed_data, parse_framed_data
+
+COMMAND = "link/blob"
+
+CALL_SECONDS = 15.0
+"""How long the link may take for an answer; it has a shorter limit for the other host."""
+
+LINK_USER = "sbus-link"
+"""The user of sbus-link.service."""
+
+
+class AgainError(Exception):
+    """The other host was not reached; it can be asked again."""
+
+
+class NoLinkError(AgainError):
+    """No link serves the bus now."""
+
+
+class LinkCalls:
+    """The link on the bus at *address*; connected when the first call is made."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._bus: AsyncBus | None = None
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, host: str, ticket: str, ask: str, **members: object) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the answer of *host* to a question about the blob with *ticket*: its object and its frames.
+
+        Raises:
+            AgainError: the host, the link or the bus is not available now.
+            Refusal: the host does not give the blob, or the rules of the link do not permit it.
+        """
+        data = framed_data({"ask": ask, "host": host, "ticket": ticket, **members})
+        try:
+            answer = await (await self._connected()).call(COMMAND, data, timeout=CALL_SECONDS)
+        except RemoteError as error:
+            raise _refusal(error.words) from None
+        except NoRecipient:
+            raise NoLinkError(f"no link serves {COMMAND} on this bus") from None
+        except RemoteRefusal as error:
+            raise Refusal(Cause.NO_LINK, f"the bus does not let sbus-blob call {COMMAND}: {error.said}") from None
+        except SbusError as error:
+            if not isinstance(error, CallTimeout | PeerDisconnected | AnswerLost):
+                await self.close()
+            raise AgainError(str(error)) from None
+        _check_callee(answer)
+        try:
+            return parse_framed_data(bytes(answer))
+        except ProtocolError as error:
+            raise Refusal(Cause.NO_LINK, f"the answer of the link is malformed: {error.words}") from None
+
+    async def close(self) -> None:
+        """Close the connection to the bus. Harmless without one."""
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            with contextlib.suppress(SbusError):
+                await bus.close()
+
+    async def _connected(self) -> AsyncBus:
+        """Return the connection to the bus, a new one if there is none."""
+        async with self._connecting:
+            if self._bus is None:
+                self._bus = await AsyncBus.connect(self._address, timeout=CALL_SECONDS, name="sbus-blob other hosts")
+            return self._bus
+
+
+def _refusal(words: str) -> Exception:
+    """Return the exception for an error of the link, which is a code and words."""
+    code, _, reason = words.partition(" ")
+    if code == "EAGAIN" or not (code.startswith("E") and code.isalnum() and code.isupper()):
+        return AgainError(reason if code == "EAGAIN" else words)
+    return Refusal(Cause.NOT_THERE if code == "ENOENT" else Cause.NOT_PULLED, reason)
+
+
+def _check_callee(answer: Answer) -> None:
+    """Raise Refusal unless root, the user of this service or that of the link has answered: others could answer with blobs of their own."""
+    uid = -1 if answer.callee is None else answer.callee.uid
+    trusted = {0, os.geteuid()}
+    with contextlib.suppress(KeyError):
+        trusted.add(pwd.getpwnam(LINK_USER).pw_uid)
+    if uid not in trusted:
+        raise Refusal(Cause.NO_LINK, f"user {uid} serves {COMMAND}, and is not {LINK_USER}; see RIGHTS in sbus-link(8)")

@@ -1,0 +1,103 @@
+"""The program sbus-blob(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.blob import log_messages
+from sbusd.blob.listener import listening_socket
+from sbusd.blob.service import BlobService, raised_limit
+from sbusd.client import bus_address
+from sbusd.config.blob import SYSTEM_BUS, BlobSettings
+from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.protocol.blobs import blob_address
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.service_manager import ServiceManager
+
+app = typer.Typer(
+    help="Pass large messages and descriptors between the users of a message bus.",
+    epilog="See sbus-blob(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(cls=PlainCommand)
+def blob(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/blob.toml).")
+    ] = None,
+    user: Annotated[bool, typer.Option("--user", help="Serve the bus of the calling user.")] = False,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="PATH", help="Create this socket, instead of using the one of systemd.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
+) -> None:
+    """Pass large messages and descriptors between the users of a message bus, see sbus-blob(8)."""
+    main_file = config or default_main_file("blob.toml", user_bus=user)
+    try:
+        settings = load_settings(main_file, BlobSettings, required=config is not None)
+        if check:
+            typer.echo("configuration is valid")
+            return
+        bus = settings.bus or (bus_address(scope="user") if user else SYSTEM_BUS)
+        listener, address = listening_socket(listen, blob_address(bus))
+        try:
+            asyncio.run(_run(settings, bus, listener, address))
+        finally:
+            listener.close()
+            if listen is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(listen)
+    except ConfigError as wrong:
+        _fail(str(wrong), os.EX_CONFIG)
+    except SbusError as wrong:
+        _fail(str(wrong))
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
+    app(prog_name="sbus-blob")
+
+
+async def _run(settings: BlobSettings, bus: str, listener: socket.socket, address: str) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    log, manager = LimitedLog("sbus-blob"), ServiceManager.of_environment()
+    service = BlobService(listener, settings, bus, log, raised_limit())
+    task = asyncio.ensure_future(service.run(manager.alive))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    log.record(log_messages.STARTED, address=address)
+    manager.ready("serving blobs")
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    finally:
+        manager.stopping()
+        manager.close()
+    log.record(log_messages.STOPPED, blobs=service.dropped)
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line to standard error and exit with *status*."""
+    print(f"sbus-blob: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

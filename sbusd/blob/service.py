@@ -1,0 +1,317 @@
+"""Serves all connections on one thread, which never waits for a client. Spec: sbus-blob(8).
+
+A foreign descriptor is a trap for the thread that closes it. So the thread that serves receives every descriptor that a packet can have
+(:mod:`sbusd.blob.connection`), looks only whether it is a sealed memfd (:mod:`sbusd.blob.descriptors`), and gives all others to
+:mod:`sbusd.blob.closing`, which also closes connections: their unread packets can have descriptors.
+
+A request is received only from a client that has read the response before it. So each connection has at most one descriptor on its way, and
+none after its end. The kernel limits the descriptors on their way by user, and for it all of them are those of this service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from sbusd.blob import connection as wire
+from sbusd.blob import log_messages
+from sbusd.blob.closing import Closer, hang_up
+from sbusd.blob.handlers import Handlers, Response
+from sbusd.blob.refusals import FATAL, Cause, Refusal
+from sbusd.blob.registry import End
+from sbusd.blob.requests import parse_request
+from sbusd.blob.users import User
+from sbusd.config.blob import BlobSettings
+from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
+from sbusd.protocol.credentials import Credentials
+from sbusd.systemd.limited_log import LimitedLog
+
+ACCEPTS = 16
+"""Connections that are accepted before others are served."""
+
+SPARE_DESCRIPTORS = 3 * MAX_DESCRIPTORS
+"""Descriptors that stay free: a packet must always find room for all of its own."""
+
+CROWDED_SECONDS = 0.02
+"""Pause before connections are accepted again if descriptors are scarce."""
+
+UNREAD_SECONDS = 0.02
+"""Interval at which the service looks whether a client has read its response."""
+
+PACE_SECONDS = 0.01
+"""Pause of a connection after a question to the bus, which limits the control messages of this service."""
+
+TICK_SECONDS = 5.0
+"""Interval of the sign of life, and of forgetting what is over."""
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, sock: socket.socket, credentials: Credentials, user: User) -> None:
+        self.socket = sock
+        self.credentials = credentials
+        self.user = user
+        self.is_reading = False
+        self.task: asyncio.Task[None] | None = None
+        """The request that waits for the bus."""
+
+
+class BlobService:
+    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE."""
+
+    def __init__(self, listener: socket.socket, settings: BlobSettings, bus: str, log: LimitedLog, max_descriptors: int) -> None:
+        self._listener = listener
+        self._log = log
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._closer = Closer(self._closed)
+        self._clients: set[Client] = set()
+        self._suspended: dict[int, set[Client]] = {}
+        """Clients of users with too many descriptors to close, by uid."""
+        self._room = max_descriptors - SPARE_DESCRIPTORS
+        self._handlers = Handlers(settings, bus, closer=self._closer, log=log, has_room=self._has_room, clock=time.monotonic)
+        self._users = self._handlers.users
+        self.dropped = 0
+        """Blobs that ended with the service."""
+
+    async def run(self, alive: Callable[[str], None]) -> None:
+        """Serve until cancelled; *alive* is called with a status again and again."""
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+        try:
+            while True:
+                alive(f"{len(self._handlers.registry)} blobs, {len(self._clients)} connections")
+                await asyncio.sleep(TICK_SECONDS)
+                self._users.forget_idle()
+                self._handlers.registry.forget_ended()
+        finally:
+            self._loop.remove_reader(self._listener)
+            self.dropped = len(self._handlers.registry)
+            for client in list(self._clients):
+                self._end(client)
+            await self._handlers.close()
+
+    @property
+    def _descriptors(self) -> int:
+        """The number of descriptors that clients have caused."""
+        return len(self._clients) + len(self._handlers.registry) + 2 * len(self._handlers.remote) + self._closer.total
+
+    def _has_room(self) -> bool:
+        """Return whether the service may have one more descriptor."""
+        return self._descriptors < self._room
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether nothing may be accepted or received, because there may be no room for its descriptors."""
+        return self._descriptors >= self._room + MAX_DESCRIPTORS
+
+    def _accept(self) -> None:
+        """Accept connections that wait."""
+        for _ in range(ACCEPTS):
+            if self._is_crowded:
+                self._loop.remove_reader(self._listener)
+                self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._log.record_limited(log_messages.FAULT, "accept", reason=f"accept: {error.strerror}")
+                return
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        """Serve a new connection, or refuse it."""
+        try:
+            credentials = wire.credentials_of(sock)
+        except OSError as error:
+            self._log.record_limited(log_messages.FAULT, "credentials", reason=f"peer credentials: {error.strerror}")
+            hang_up(sock, os.geteuid(), self._closer)
+            return
+        user = self._users.of(credentials.uid)
+        client = Client(sock, credentials, user)
+        try:
+            self._handlers.check_descriptors()
+            self._users.check_connection(user)
+        except Refusal as refusal:
+            self._count(client, refusal)
+            self._send(client, _refused(refusal))
+            hang_up(sock, user.uid, self._closer)
+            return
+        sock.setblocking(False)
+        user.connections += 1
+        self._clients.add(client)
+        self._read_on(client)
+
+    def _read_on(self, client: Client) -> None:
+        """Read requests of *client*, unless its user has too many descriptors to close."""
+        if client not in self._clients or client.is_reading or client.task is not None:
+            return
+        uid = client.user.uid
+        if (pending := self._closer.pending(uid)) >= self._users.quotas.closes:
+            self._suspended.setdefault(uid, set()).add(client)
+            self._log.record_limited(log_messages.CLOSES, str(uid), user=uid, pending=pending)
+            # The last descriptor may have been closed before the client was in the set.
+            if self._closer.pending(uid) < self._users.quotas.closes:
+                self._loop.call_soon(self._resume, uid)
+            return
+        client.is_reading = True
+        self._loop.add_reader(client.socket, self._serve, client)
+
+    def _pause(self, client: Client) -> None:
+        """Read no requests of *client*."""
+        if client.is_reading:
+            client.is_reading = False
+            self._loop.remove_reader(client.socket)
+
+    def _closed(self, uid: int) -> None:
+        """Continue with requests of the user *uid*; called by a thread when a descriptor is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._resume, uid)
+        except RuntimeError:  # the loop has been closed
+            return
+
+    def _resume(self, uid: int) -> None:
+        """Read from the suspended clients of the user *uid* again, if there is room."""
+        if uid in self._suspended and self._closer.pending(uid) < self._users.quotas.closes:
+            for client in self._suspended.pop(uid):
+                self._read_on(client)
+
+    def _serve(self, client: Client) -> None:
+        """Receive one request, and respond to it."""
+        uid = client.user.uid
+        if self._closer.pending(uid) >= self._users.quotas.closes:
+            self._pause(client)
+            self._read_on(client)
+            return
+        if self._is_crowded or wire.has_unread(client.socket):
+            self._pause(client)
+            self._loop.call_later(UNREAD_SECONDS, self._read_on, client)
+            return
+        try:
+            packet = wire.receive(client.socket)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = None
+        if packet is None:
+            self._end(client)
+            return
+        try:
+            request = parse_request(packet.data, self._settings.max_expire)
+            response = self._handlers.handle(client, client.credentials, request, packet.one_descriptor())
+        except Refusal as refusal:
+            self._closer.add(uid, *packet.fds)
+            self._refuse(client, refusal)
+            return
+        except Exception as error:  # a defect ends one connection, not the service
+            self._closer.add(uid, *packet.fds)
+            self._log.record_limited(log_messages.FAULT, type(error).__name__, reason=f"{type(error).__name__}: {error}")
+            self._end(client)
+            return
+        if isinstance(response, Response):
+            self._respond(client, response)
+        else:
+            self._pause(client)
+            client.user.requests += 1
+            client.task = self._loop.create_task(self._respond_later(client, response))
+            client.task.add_done_callback(lambda _: self._finish(client))
+
+    async def _respond_later(self, client: Client, waiting: Handlers.Waiting) -> None:
+        """Respond when the bus has answered."""
+        try:
+            self._respond(client, await waiting())
+        except Refusal as refusal:
+            self._refuse(client, refusal)
+        except Exception as error:  # as above
+            self._log.record_limited(log_messages.FAULT, type(error).__name__, reason=f"{type(error).__name__}: {error}")
+            self._end(client)
+
+    def _finish(self, client: Client) -> None:
+        """Continue with the next request of *client*."""
+        client.user.requests -= 1
+        self._loop.call_later(PACE_SECONDS, self._continue, client)
+
+    def _continue(self, client: Client) -> None:
+        """Read requests of *client* again."""
+        client.task = None
+        self._read_on(client)
+
+    def _respond(self, client: Client, response: Response) -> None:
+        """Send *response*, and close what it was sent with."""
+        is_sent = client in self._clients and self._send(client, encode_object(response.members), response.fd)
+        response.done(is_sent)
+        if not is_sent:
+            self._end(client)
+
+    def _refuse(self, client: Client, refusal: Refusal) -> None:
+        """Send *refusal*, and end the connection if the client violates the protocol."""
+        self._count(client, refusal)
+        if not (client in self._clients and self._send(client, _refused(refusal))) or refusal.cause in FATAL:
+            self._end(client)
+
+    def _count(self, client: Client, refusal: Refusal) -> None:
+        """Count and log *refusal*."""
+        uid, cause = client.user.uid, refusal.cause
+        self._users.count_refusal(client.user, cause)
+        who = f"{uid} {cause.counter}"
+        if cause in (Cause.QUOTA_BLOBS, Cause.QUOTA_BYTES, Cause.QUOTA_CONNECTIONS, Cause.QUOTA_REQUESTS):
+            self._log.record_limited(log_messages.QUOTA, who, reason=refusal.reason)
+        elif cause in (Cause.NOT_SEALED, Cause.HUGE_PAGES, Cause.SPARSE, Cause.SIZE, Cause.UNREADABLE):
+            self._log.record_limited(log_messages.REJECTED, who, user=uid, reason=refusal.reason)
+        elif cause is Cause.GUESSING:
+            self._log.record_limited(log_messages.GUESSING, who, user=uid)
+        elif cause is Cause.FULL:
+            self._log.record_limited(log_messages.FULL, "")
+        elif cause is Cause.NO_BUS:
+            self._log.record_limited(log_messages.NO_BUS, "", reason=refusal.reason)
+        elif cause in FATAL:
+            self._log.record_limited(log_messages.MALFORMED, who, user=uid, reason=refusal.reason)
+
+    def _send(self, client: Client, data: bytes, fd: int | None = None) -> bool:
+        """Send a packet to *client*; return whether that succeeded."""
+        try:
+            wire.send(client.socket, data, fd)
+        except OSError:
+            return False
+        return True
+
+    def _end(self, client: Client) -> None:
+        """End the connection of *client*, and its blobs."""
+        if client not in self._clients:
+            return
+        self._pause(client)
+        self._clients.discard(client)
+        uid = client.user.uid
+        self._suspended.get(uid, set()).discard(client)
+        if not self._suspended.get(uid, True):
+            del self._suspended[uid]
+        if client.task is not None and client.task is not asyncio.current_task(self._loop):
+            client.task.cancel()
+        client.user.connections -= 1
+        for blob in self._handlers.registry.of_connection(uid, client):
+            self._handlers.end(blob, End.DISCONNECTED)
+        hang_up(client.socket, uid, self._closer)
+
+
+def _refused(refusal: Refusal) -> bytes:
+    """Return the response for *refusal*."""
+    return encode_object({"error": refusal.cause.code, "cause": refusal.cause.counter, "reason": refusal.reason})
+
+
+def raised_limit() -> int:
+    """Let this process open as many descriptors as it may, and return their number."""
+    import resource  # noqa: PLC0415 - only the program needs it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The sandbox of the unit does not permit the change, and needs none: both limits are the same there.
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,184 @@
+"""Access by the rules of the bus: the store has no rules of its own, it asks the bus. Decisions are cached for seconds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from sbusd.client.errors import RemoteRefusal
+from sbusd.protocol import controls
+from sbusd.protocol.credentials import UNKNOWN_ID, Peer
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.store.calls.call_errors import CallError
+
+CACHE_SECONDS = 5.0
+"""How long a decision holds: a changed rule has an effect after this time at most."""
+
+CACHED_USERS = 256
+CACHED_DECISIONS = 4_096
+"""Decisions of one user that are cached, so that no user displaces those of others."""
+
+ASKS_PER_SECOND = 500.0
+"""Questions to the bus for one user. The bus limits those of the store, and no user may use them up. One answers for many keys."""
+
+ASKS_AT_ONCE = 2_000.0
+
+PUBLISH, SUBSCRIBE = b"publish", b"subscribe"
+
+Ask = Callable[[bytes, bytes], Awaitable[bytes]]
+"""Sends a control message to the bus, and returns the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What the bus has decided, until *until* by the clock."""
+
+    allowed: bool
+    is_owner: bool
+    reason: str
+    until: float
+
+
+class _Known:
+    """The decisions about one user, and how many questions it may cause."""
+
+    def __init__(self, now: float) -> None:
+        self.exact: OrderedDict[tuple[bytes, bytes], _Decision] = OrderedDict()
+        self.prefixes: OrderedDict[bytes, _Decision] = OrderedDict()
+        """Decisions about publishing, each for all keys that begin with a prefix."""
+        self.lengths: Counter[int] = Counter()
+        self._asks = ASKS_AT_ONCE
+        self._asked_at = now
+
+    def find(self, action: bytes, key: bytes, now: float) -> _Decision | None:
+        """Return a decision that still holds."""
+        found = self.exact.get((action, key))
+        if found is None and action == PUBLISH:
+            found = next(
+                (each for length in self.lengths if (each := self.prefixes.get(key[:length])) is not None and now < each.until), None
+            )
+        return found if found is not None and now < found.until else None
+
+    def add(self, action: bytes, key: bytes, prefix: bytes | None, decision: _Decision) -> None:
+        """Keep a decision."""
+        if prefix is None:
+            self.exact[action, key] = decision
+            self.exact.move_to_end((action, key))
+            if len(self.exact) > CACHED_DECISIONS:
+                self.exact.popitem(last=False)
+            return
+        if prefix not in self.prefixes:
+            self.lengths[len(prefix)] += 1
+        self.prefixes[prefix] = decision
+        self.prefixes.move_to_end(prefix)
+        if len(self.prefixes) > CACHED_DECISIONS:
+            oldest, _ = self.prefixes.popitem(last=False)
+            self.lengths[len(oldest)] -= 1
+            if not self.lengths[len(oldest)]:
+                del self.lengths[len(oldest)]
+
+    def may_ask(self, now: float) -> bool:
+        """Return whether the bus may be asked for this user, and count it."""
+        self._asks = min(ASKS_AT_ONCE, self._asks + (now - self._asked_at) * ASKS_PER_SECOND)
+        self._asked_at = now
+        if self._asks < 1:
+            return False
+        self._asks -= 1
+        return True
+
+
+class Access:
+    """The decisions of the bus that *ask* reaches; *clock* counts seconds, for tests."""
+
+    def __init__(self, ask: Ask, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._report = report
+        self._clock = clock
+        self._users: OrderedDict[int, _Known] = OrderedDict()
+
+    def forget(self) -> None:
+        """Forget all decisions: there is another bus, or other rules."""
+        self._users.clear()
+
+    async def may_publish(self, caller: Peer, keys: Sequence[bytes]) -> list[str]:
+        """Return for each of *keys* why *caller* may not publish to it, empty if it may."""
+        reasons = dict.fromkeys(keys, "")
+        for key in reasons:
+            decision = self._known(caller, PUBLISH, key)
+            if decision is None:
+                decision = await self._decision(caller, PUBLISH, key)  # one after another: the first answers for most others
+            if not decision.allowed:
+                reasons[key] = f"user {caller.uid} may not publish {printable(key, 128)}: {decision.reason}"
+        return [reasons[key] for key in keys]
+
+    async def check_subscribe(self, caller: Peer, patterns: Sequence[bytes]) -> None:
+        """Check that *caller* may subscribe to all of *patterns*. Raises CallError (EACCES)."""
+        for pattern in patterns:
+            decision = await self._decision(caller, SUBSCRIBE, pattern)
+            if not decision.allowed:
+                words = f"user {caller.uid} may not subscribe to {printable(pattern, 128)}: {decision.reason}"
+                raise CallError("EACCES", words)
+
+    async def may_subscribe(self, caller: Peer, patterns: Sequence[bytes]) -> bool:
+        """Return whether *caller* may subscribe to all of *patterns*."""
+        return all([(await self._decision(caller, SUBSCRIBE, pattern)).allowed for pattern in patterns])
+
+    async def is_owner(self, caller: Peer) -> bool:
+        """Return whether *caller* is root or another owner of the bus."""
+        return caller.uid == 0 or (await self._decision(caller, SUBSCRIBE, b"")).is_owner
+
+    async def check_owner(self, caller: Peer, what: str) -> None:
+        """Check that *caller* owns the bus. Raises CallError (EACCES)."""
+        if not await self.is_owner(caller):
+            raise CallError("EACCES", f"user {caller.uid} may not {what}: only root and the owners of the bus may")
+
+    def _known(self, caller: Peer, action: bytes, key: bytes) -> _Decision | None:
+        """Return the decision if the bus need not be asked."""
+        known = self._users.get(caller.uid)
+        return None if known is None else known.find(action, key, self._clock())
+
+    async def _decision(self, caller: Peer, action: bytes, key: bytes) -> _Decision:
+        """Return the decision, if necessary by the bus. Raises CallError."""
+        if caller.uid == UNKNOWN_ID:
+            raise CallError("EACCES", "the caller is not a user of this host")
+        now = self._clock()
+        known = self._users.get(caller.uid)
+        if known is None:
+            known = self._users[caller.uid] = _Known(now)
+            if len(self._users) > CACHED_USERS:
+                self._users.popitem(last=False)
+        self._users.move_to_end(caller.uid)
+        if (decision := known.find(action, key, now)) is not None:
+            return decision
+        if not known.may_ask(now):
+            words = f"the rules of the bus were asked about too many different keys for user {caller.uid}: at most {ASKS_PER_SECOND:.0f}/s"
+            raise CallError("EDQUOT", f"{words}; try again later, or use fewer keys")
+        return await self._asked(caller.uid, action, key, known)
+
+    async def _asked(self, uid: int, action: bytes, key: bytes, known: _Known) -> _Decision:
+        """Ask the bus."""
+        try:
+            answer = json.loads(await self._ask(controls.EXPLAIN, b"%d\0%b\0%b" % (uid, action, key)))
+            until = self._clock() + CACHE_SECONDS
+            decision = _Decision(answer["allowed"] is True, answer.get("owner") is True, str(answer.get("reason", "")), until)
+            known.add(action, key, _prefix(answer), decision)
+        except RemoteRefusal as refusal:
+            self._report(f"the bus does not let the store ask about the rights of users: {refusal}; see sbus-store(8), ACCESS")
+            raise CallError(
+                "EACCES", "the store may not ask the bus about the rights of users; its administrator finds why in its log"
+            ) from None
+        except (SbusError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CallError("EAGAIN", f"the bus did not say whether user {uid} is allowed to: {error}") from None
+        return decision
+
+
+def _prefix(answer: dict[str, object]) -> bytes | None:
+    """Return the prefix for whose keys the same is decided, or None if it is only for one key."""
+    if isinstance(encoded := answer.get("prefix_base64"), str):
+        return base64.b64decode(encoded)
+    return text.encode() if isinstance(text := answer.get("prefix"), str) else None

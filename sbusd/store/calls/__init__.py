@@ -1,0 +1,1 @@
+"""The calls ``store/…`` of sbus-store: their requests, limits and responses."""

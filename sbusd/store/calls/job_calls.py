@@ -1,0 +1,141 @@
+"""``store/take`` and what follows it: ``ack``, ``retry``, ``fail``, ``extend``. Spec: sbus-store(8), "CALLS"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sbusd.client.rpc.caller_access import Allow
+from sbusd.client.rpc.service import Request
+from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings
+from sbusd.protocol.credentials import Peer
+from sbusd.protocol.framed_data import framed_data
+from sbusd.store.calls.call_errors import CallError, restarting
+from sbusd.store.calls.fields import Fields
+from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
+from sbusd.store.calls.responses import RESPONSE_BYTES, frame_of, job_head, response
+from sbusd.store.context import StoreContext
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import Job, Worker
+from sbusd.store.operation_queue import QueuedOperation
+from sbusd.store.workers import Holder
+
+MAX_JOBS = 64
+"""Jobs of one call: their heads always fit into a response."""
+
+MAX_REASON_BYTES = 1_024
+"""Longest reason of a failure."""
+
+STALE = "the lease is over, or another connection has it"
+
+Change = Callable[[Engine, str, Sequence[int], Worker], Sequence[bool]]
+
+
+class JobCalls:
+    """Serves the calls of workers."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+
+    async def take(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/take``: jobs with a lease, which only the connection of the caller can use."""
+        context, caller = self._context, request.caller
+        fields = Fields(head, ("queue", "max", "wait", "lease"))
+        queue = context.routes.queue(fields.name("queue"))
+        most = fields.number("max", 1, 1, MAX_JOBS)
+        wait = (fields.milliseconds("wait", MAX_WAIT_SECONDS) or 0) / 1000
+        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, 0.1)
+        await self.check_worker(caller, queue)
+        holder = await context.workers.admit(caller.connection)
+        with context.waits(caller.uid, wait):
+            if context.is_stopping:
+                raise restarting()
+            jobs = await self.taken(queue.name, caller.uid, holder, most=most, lease_ms=lease_ms, wait=wait)
+        return response("jobs", [(job_head(queue.stream, job), frame_of(job.stored)) for job in jobs])
+
+    async def taken(self, queue: str, uid: int, holder: Holder, *, most: int, lease_ms: int | None, wait: float) -> Sequence[Job]:
+        """Return jobs for *holder*, a worker of the user *uid*, or an empty sequence. Raises StoreError, CallError."""
+        context = self._context
+        worker = Worker(holder.connection, uid, holder.born_ms)
+        holder.queues.add(queue)
+
+        def take(engine: Engine) -> list[Job]:
+            if holder.is_gone:
+                return []
+            return engine.take(queue, worker, most, RESPONSE_BYTES, lease_ms)
+
+        def begin(done: Callable[[QueuedOperation[Engine]], None]) -> object:
+            return context.operations.submit(uid, take, done)
+
+        line = context.line(queue)
+        jobs = await line.take(uid, begin, lambda each: context.give_back(queue, worker, each), wait)
+        if jobs:
+            context.counts["taken"] += len(jobs)
+            context.poke(min(job.until_ms for job in jobs))
+        return jobs
+
+    async def check_worker(self, caller: Peer, queue: QueueSettings) -> None:
+        """Check that *caller* may be a worker. Raises CallError (EACCES)."""
+        context = self._context
+        if not queue.users and not queue.groups:
+            await context.access.check_subscribe(caller, context.routes.stream(queue.stream).patterns)
+        elif caller.origin or not Allow(queue.users, queue.groups).admits(caller):
+            raise CallError(
+                "EACCES", f"user {caller.uid} may not be a worker of queue {queue.name!r}; see users and groups in store.toml(5)"
+            )
+
+    async def ack(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/ack``: the jobs are done."""
+        fields = Fields(head, ("queue", "leases"))
+        return await self._change(request, fields, "acked", lambda engine, queue, leases, worker: engine.ack(queue, leases, worker))
+
+    async def retry(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/retry``: the jobs are ready again after a time."""
+        fields = Fields(head, ("queue", "leases", "after"))
+        after = fields.milliseconds("after", MAX_DELAY_SECONDS)
+        return await self._change(
+            request, fields, "retried", lambda engine, queue, leases, worker: engine.retry(queue, leases, worker, after)
+        )
+
+    async def fail(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/fail``: the jobs are dead letters."""
+        fields = Fields(head, ("queue", "leases", "reason"))
+        reason = fields.text("reason", MAX_REASON_BYTES)
+        return await self._change(
+            request, fields, "failed", lambda engine, queue, leases, worker: engine.fail(queue, leases, worker, reason)
+        )
+
+    async def extend(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/extend``: the leases begin again now."""
+        fields = Fields(head, ("queue", "leases", "lease"))
+        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, 0.1)
+        return await self._change(
+            request, fields, "extended", lambda engine, queue, leases, worker: engine.extend(queue, leases, worker, lease_ms)
+        )
+
+    async def _change(self, request: Request, fields: Fields, name: str, change: Change) -> bytes:
+        """Perform *change* on the leases of the calling connection, and return the response."""
+        queue = self._context.routes.queue(fields.name("queue"))
+        leases = list(dict.fromkeys(fields.numbers("leases")))
+        outcomes = await self.changed(queue.name, leases, Worker(request.caller.connection, request.caller.uid), name, change)
+        errors = {str(lease): ("ESTALE", STALE) for lease, is_held in zip(leases, outcomes, strict=True) if not is_held}
+        return framed_data({"errors": errors} if errors else {})
+
+    async def changed(self, queue: str, leases: Sequence[int], worker: Worker, name: str, change: Change) -> Sequence[bool]:
+        """Perform *change* on *leases*, and return which of them were valid. Raises StoreError, CallError."""
+        context = self._context
+
+        def committed(outcomes: Sequence[bool]) -> None:
+            self.count(name, queue, outcomes)
+            if name != "extended":
+                context.on_settled(worker.connection, leases)
+
+        return await context.operations.run(worker.uid, lambda engine: change(engine, queue, leases, worker), len(leases), committed)
+
+    def count(self, name: str, queue: str, outcomes: Sequence[bool]) -> None:
+        """Count changes of leases by the counter *name*, and let others have the jobs that are ready now."""
+        done = sum(outcomes)
+        self._context.counts[name] += done
+        self._context.counts["stale"] += len(outcomes) - done
+        self._context.jobs_ready(queue)
+        self._context.poke(0)

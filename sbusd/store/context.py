@@ -1,0 +1,130 @@
+"""What the calls of the store share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from sbusd.config.store import StoreLimits
+from sbusd.store.access import Access
+from sbusd.store.calls.allowances import Allowance
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import Job, Worker
+from sbusd.store.news import StreamNews
+from sbusd.store.operation_queue import OperationQueue, QueuedOperation
+from sbusd.store.publisher import Publisher
+from sbusd.store.routes import Routes
+from sbusd.store.take_line import TakeLine
+from sbusd.store.vouch_right import VouchRight
+from sbusd.store.workers import Holder, Workers
+
+MAX_CALLS = 512
+"""Calls of one user that run at the same time, without those that wait for messages or jobs."""
+
+
+class StoreContext:
+    """The parts of one store. *poke* gets a time in milliseconds at which the next sweep is due, 0 for at once."""
+
+    def __init__(
+        self,
+        operations: OperationQueue[Engine],
+        access: Access,
+        vouch_right: VouchRight,
+        *,
+        routes: Routes,
+        publisher: Publisher,
+        counts: Counter[str],
+        poke: Callable[[int], None],
+    ) -> None:
+        self.operations = operations
+        self.access = access
+        self.vouch_right = vouch_right
+        self.routes = routes
+        self.publisher = publisher
+        self.counts = counts
+        self.poke = poke
+        self.news = StreamNews()
+        self.workers = Workers(self._worker_gone)
+        self.lines: dict[str, TakeLine[Job]] = {}
+        self.is_stopping = False
+        self.on_stored: Callable[[str, Sequence[bytes]], None] = lambda _stream, _keys: None
+        """Called after :meth:`stored`."""
+        self.on_worker_gone: Callable[[int], None] = lambda _connection: None
+        """Called with the number of a connection that could have jobs and has ended."""
+        self.on_settled: Callable[[int, Sequence[int]], None] = lambda _connection, _leases: None
+        """Called when a connection has ended leases, or time has."""
+        self.refusals: Counter[str] = Counter()
+        """Requests that a limit of a user refused, by limit."""
+        limits = routes.settings.limits
+        self.waiting = Allowance("waiting_calls", "waiting calls", limits.waiting_calls, self.refusals)
+        self.pending = Allowance("pending_bytes", "bytes of messages that are not yet on disk", limits.pending_bytes, self.refusals)
+        self.calls = Allowance("calls", "calls that run", MAX_CALLS, self.refusals)
+
+    def reconfigure(self, routes: Routes) -> None:
+        """Apply other settings."""
+        self.routes = routes
+        limits: StoreLimits = routes.settings.limits
+        self.waiting.limit, self.pending.limit = limits.waiting_calls, limits.pending_bytes
+        self.news.wake_all()
+        for name in tuple(self.lines):
+            self.jobs_ready(name)
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return time.time_ns() // 1_000_000
+
+    def line(self, queue: str) -> TakeLine[Job]:
+        """Return the line of calls that wait for jobs of a configured queue."""
+        if queue not in self.lines:
+            self.lines[queue] = TakeLine()
+        return self.lines[queue]
+
+    def jobs_ready(self, queue: str, jobs: int = 1) -> None:
+        """Note that a queue may have about *jobs* jobs for those that wait."""
+        if queue in self.lines:
+            self.lines[queue].ready(jobs)
+
+    def stored(self, stream: str, keys: Sequence[bytes]) -> None:
+        """Note that messages with *keys* were committed, or without keys a gap."""
+        self.news.arrived(stream, keys)
+        self.on_stored(stream, keys)
+        queue = self.routes.queue_of(stream)
+        if queue is not None and keys:
+            self.jobs_ready(queue.name, len(keys))
+
+    def waits(self, uid: int, seconds: float) -> AbstractContextManager[None]:
+        """Charge a call that waits up to *seconds*. Raises CallError (EDQUOT)."""
+        return self.waiting.held(uid) if seconds else nullcontext()
+
+    def stop(self) -> None:
+        """Answer the calls that wait: the store restarts."""
+        self.is_stopping = True
+        for line in self.lines.values():
+            line.close()
+        self.news.wake_all()
+
+    def _worker_gone(self, holder: Holder) -> None:
+        """Make the jobs of a connection ready again, before everything that waits for the committer.
+
+        Those that wait for jobs take them in the same transaction: so a job is with another worker after one fsync(2), not two.
+        """
+        connection = holder.connection
+        self.operations.submit_now(lambda engine: engine.release(connection), self._released)
+        for queue in holder.queues:
+            self.jobs_ready(queue)
+        self.on_worker_gone(connection)
+
+    def _released(self, performed: QueuedOperation[Engine]) -> None:
+        if performed.error is None:
+            for queue in performed.result:
+                self.counts["released"] += 1
+                self.jobs_ready(queue)
+            self.poke(0)
+
+    def give_back(self, queue: str, worker: Worker, jobs: Sequence[Job]) -> None:
+        """Make jobs ready again that their worker will not get, because its call has ended."""
+        self.counts["given_back"] += len(jobs)
+        leases = [job.lease for job in jobs]
+        self.operations.submit_now(lambda engine: engine.retry(queue, leases, worker, 0), lambda _: self.jobs_ready(queue))

@@ -1,0 +1,341 @@
+"""The SQLite file of the store: opening, transactions, and errors with a code. Acknowledged means that fsync(2) has returned."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from sbusd.protocol.printable import printable
+from sbusd.store.engine.messages import ErrorName, StoreError
+from sbusd.store.engine.schema import APPLICATION_ID, TABLES, VERSION
+from sbusd.store.engine.undo_log import UndoLog
+
+BUSY_SECONDS = 5.0
+"""Seconds to wait for another process that writes to the file."""
+
+CHECKPOINT_PAGES = 4_000
+"""Pages in the write-ahead log, of 4 KiB, after which SQLite copies them into the file."""
+
+LOG_BYTES = 64 << 20
+"""Size to which the write-ahead log shrinks after it was longer."""
+
+CACHE_KIB = 64 << 10
+"""Size of SQLite's cache: an index of a million keys fits."""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+_CODES: dict[int, ErrorName] = {
+    sqlite3.SQLITE_FULL: "ENOSPC",
+    sqlite3.SQLITE_TOOBIG: "EMSGSIZE",
+    sqlite3.SQLITE_BUSY: "EBUSY",
+    sqlite3.SQLITE_LOCKED: "EBUSY",
+    sqlite3.SQLITE_PERM: "EACCES",
+    sqlite3.SQLITE_READONLY: "EACCES",
+    sqlite3.SQLITE_CANTOPEN: "EACCES",
+    sqlite3.SQLITE_AUTH: "EACCES",
+}
+
+_WORDS: dict[ErrorName, str] = {
+    "ENOSPC": "no space left on the disk of {file}; free some space",
+    "EBUSY": "another process writes to {file}; end it",
+    "EACCES": "cannot write {file}: {why}; let the user of the service own it and its directory",
+    "EIO": "cannot use {file}: {why}",
+    "EMSGSIZE": "too long for {file}: {why}",
+}
+
+
+class Cache(Protocol):
+    """Figures in memory that are saved with each transaction."""
+
+    def load(self) -> None:
+        """Read all figures from the file, after a transaction was lost."""
+
+    def save(self) -> None:
+        """Write what has changed into the file, before a commit."""
+
+
+class Database:
+    """One open file. Its methods are called by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create *path*, which only one process at a time can do. Raises StoreError."""
+        self.path = path
+        self.caches: list[Cache] = []
+        self.undo_log = UndoLog()
+        self._in_part = False
+        self._lock = _locked(path)
+        try:
+            self.connection = _open(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.execute = self.connection.execute
+        self.executemany = self.connection.executemany
+
+    def close(self) -> None:
+        """Close the file. What was committed is in it."""
+        self.connection.close()
+        os.close(self._lock)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open. SQLite ends it after some errors."""
+        return self.connection.in_transaction
+
+    def begin(self) -> None:
+        """Begin a transaction. Raises StoreError."""
+        try:
+            self.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise self.error(error) from None
+
+    def commit(self) -> None:
+        """Commit: when this returns, everything since begin() is on the disk. Raises StoreError; then all of it is undone."""
+        if not self.in_transaction:
+            # An error ended it, which the operation has handled.
+            self.rollback()
+            raise StoreError("EIO", f"a transaction in {printable(str(self.path))} has failed; try again")
+        try:
+            for cache in self.caches:
+                cache.save()
+            self.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.rollback()
+            raise self.error(error) from None
+        self.undo_log.clear()
+
+    def rollback(self) -> None:
+        """Undo everything since begin()."""
+        with contextlib.suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
+        self.undo_log.clear()
+        try:
+            for cache in self.caches:
+                cache.load()
+        except sqlite3.Error as error:
+            raise self.error(error) from None
+
+    @contextlib.contextmanager
+    def operation(self) -> Iterator[None]:
+        """All or nothing: a transaction, or a part of the current one that fails alone. Raises StoreError.
+
+        Inside a part it is nothing of its own: an error in it must end that part.
+        """
+        if self._in_part:
+            yield
+            return
+        if self.connection.in_transaction:
+            with self._part():
+                yield
+            return
+        self.begin()
+        try:
+            yield
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise self.error(error) from None
+            raise
+        self.commit()
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[None]:
+        """A part of the current transaction that fails alone. Raises StoreError."""
+        try:
+            self.execute("SAVEPOINT operation")
+            self.undo_log.begin()
+        except sqlite3.Error as error:
+            raise self.error(error) from None
+        self._in_part = True
+        try:
+            yield
+            self._in_part = False
+            self.execute("RELEASE operation")
+        except BaseException as error:
+            self._in_part = False
+            self._undo_part()
+            if isinstance(error, sqlite3.Error):
+                raise self.error(error) from None
+            raise
+        self.undo_log.keep()
+
+    def _undo_part(self) -> None:
+        """Undo everything since the savepoint. If SQLite has ended the transaction, all of it is undone."""
+        if not self.connection.in_transaction:
+            self.rollback()
+            return
+        try:
+            self.execute("ROLLBACK TO operation")
+            self.execute("RELEASE operation")
+        except sqlite3.Error:
+            self.rollback()
+        else:
+            self.undo_log.undo()
+
+    def error(self, error: sqlite3.Error) -> StoreError:
+        """Return *error* of SQLite as an error of the store. A file that is found damaged is checked when it is opened again."""
+        if _primary(error) in _DAMAGED:
+            with contextlib.suppress(OSError):
+                _mark(self.path).touch()
+        return _store_error(error, self.path)
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk, in bytes."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return 0
+        return found.f_bavail * found.f_frsize
+
+    def size(self) -> int:
+        """Return the size of the file and its write-ahead log, in bytes."""
+        total = 0
+        for path in (self.path, _beside(self.path, "-wal")):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Return a connection to *path*, with its tables. A damaged file is moved away first. Raises StoreError."""
+    is_suspect = _mark(path).exists()
+    try:
+        connection = _connect(path)
+        try:
+            _prepare(connection, path)
+            if is_suspect:
+                _check(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        if _primary(error) in _DAMAGED:
+            raise _kept_aside(path, error) from None
+        raise _store_error(error, path) from None
+    _mark(path).unlink(missing_ok=True)
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Return a connection to *path*, which only the own user can read."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError("EACCES", f"cannot open {printable(str(path))}: {error.strerror}") from None
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Set up *connection*, and create the tables in a new file. Raises StoreError if the file is of another program or version."""
+    run = connection.execute
+    (version,) = run("PRAGMA user_version").fetchone()
+    (application,) = run("PRAGMA application_id").fetchone()
+    (objects,) = run("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+    name = printable(str(path))
+    if objects and application != APPLICATION_ID:
+        raise StoreError("EINVAL", f"{name} is not a file of sbus-store; use another path")
+    if version > VERSION:
+        words = f"{name} was written by a newer version of sbus-store: format {version}, this version knows {VERSION}"
+        raise StoreError("EINVAL", f"{words}; install the newer version, or use another path")
+    if not objects:
+        run("PRAGMA auto_vacuum = INCREMENTAL")
+    run("PRAGMA journal_mode = WAL")
+    run("PRAGMA synchronous = FULL")
+    run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    run(f"PRAGMA cache_size = -{CACHE_KIB}")
+    run("PRAGMA temp_store = MEMORY")
+    if not objects:
+        pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+        connection.executescript(f"BEGIN; {TABLES} {pragmas} COMMIT;")
+        _sync_folder(path.parent)
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Read the whole file, which was found damaged before. Raises sqlite3.DatabaseError if it is."""
+    found = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
+    if found != ["ok"]:
+        error = sqlite3.DatabaseError(printable(str(found[0]), 200))
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def _kept_aside(path: Path, error: sqlite3.Error) -> StoreError:
+    """Rename the damaged file at *path* and its log, and return the error that says so."""
+    base = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    kept, number = Path(base), 1
+    while kept.exists():
+        number += 1
+        kept = Path(f"{base}-{number}")
+    name, why = printable(str(path)), printable(str(error), 200)
+    try:
+        for suffix in ("-wal", ""):
+            if _beside(path, suffix).exists():
+                _beside(path, suffix).rename(_beside(kept, suffix))
+        _beside(path, "-shm").unlink(missing_ok=True)
+        _mark(path).unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except OSError as failed:
+        return StoreError("EIO", f"{name} is damaged: {why}; it cannot be renamed: {failed.strerror}; move it elsewhere")
+    recover = f"sqlite3 {printable(str(kept))} .recover"
+    return StoreError(
+        "EIO", f"{name} is damaged: {why}; it was renamed to {printable(str(kept))}. Start again with an empty store; see {recover}"
+    )
+
+
+def _locked(path: Path) -> int:
+    """Return a descriptor with the lock that only one store at a time has. Raises StoreError."""
+    lock = _beside(path, ".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StoreError("EACCES", f"cannot open {printable(str(lock))}: {error.strerror}; let the user of the service write it") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreError("EBUSY", f"another store uses {printable(str(path))}; stop it, or use another path") from None
+    return descriptor
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make new names in *folder* survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    """Return *error* of SQLite as an error of the store."""
+    primary = _primary(error)
+    code: ErrorName = _CODES.get(primary, "EIO")
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        code = "ENOSPC"
+    words = _WORDS[code]
+    if primary in _DAMAGED:
+        words = "{file} is damaged: {why}; restart the store, which checks the file and renames it"
+    return StoreError(code, words.format(file=printable(str(path)), why=printable(str(error), 200)))
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """Return the primary code of *error*, or 0."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _mark(path: Path) -> Path:
+    """Return the file whose existence means that *path* was found damaged."""
+    return _beside(path, ".suspect")
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """Return *path* with *suffix* appended to its name."""
+    return path.with_name(path.name + suffix)

@@ -1,0 +1,385 @@
+"""The store on disk, without the bus: streams, last values, durable readers and queues. Spec: sbus-store(8).
+
+Every method is an operation: it succeeds as a whole, or raises StoreError and changes nothing. On its own it is a transaction, on the disk
+when it returns; between :meth:`Engine.begin` and :meth:`Engine.commit` it is a part of one. A committer does that for many callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sbusd.config.quantities import show_size
+from sbusd.config.store import MAX_DELAY_SECONDS, StoreSettings
+from sbusd.protocol.printable import printable
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures, StreamFigures
+from sbusd.store.engine.intake import Intake
+from sbusd.store.engine.job_lines import JobLines
+from sbusd.store.engine.key_map import KeyMap
+from sbusd.store.engine.messages import (
+    Job,
+    JobInfo,
+    JobState,
+    LastValues,
+    NewMessage,
+    Page,
+    Purged,
+    Put,
+    StoreError,
+    StoreStatistics,
+    Sweep,
+    Worker,
+)
+from sbusd.store.engine.purging import Purging
+from sbusd.store.engine.put_ids import PutIds
+from sbusd.store.engine.queues import Held, Queues
+from sbusd.store.engine.readers import Readers
+from sbusd.store.engine.reading import Reading
+from sbusd.store.engine.reconfiguration import Reconfiguration
+from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.retention import Retention
+from sbusd.store.engine.statistics import store_statistics
+from sbusd.store.engine.stream import Queue, Stream
+
+MIN_FREE_BYTES = 16 << 20
+"""Free space of the disk below which nothing is put: acknowledging and removing needs some too."""
+
+WORKER_DIED = "the worker disconnected"
+"""The reason of a dead letter whose last worker died."""
+
+RETRIED = "the worker asked for a retry"
+"""The reason of a dead letter whose last worker gave none."""
+
+
+class Engine:
+    """The streams and queues in one file. One thread at a time calls its methods.
+
+    *now_ms* returns the time in milliseconds since 1970.
+    """
+
+    def __init__(self, path: Path, settings: StoreSettings, now_ms: Callable[[], int], min_free_bytes: int = MIN_FREE_BYTES) -> None:
+        """Open or create the file *path*.
+
+        Raises:
+            StoreError: EIO if it is damaged: then it was renamed, and the error names the new name. EACCES if it cannot be opened.
+                EBUSY if another process uses it. EINVAL if it is of another program, or of a newer version.
+        """
+        self._now = now_ms
+        self._min_free = min_free_bytes
+        self.database = Database(path)
+        try:
+            with self.database.operation():
+                self._figures = AllFigures(self.database)
+                self._readers = Readers(self.database, self._figures)
+                self._lines = JobLines(self.database)
+                self._ids = PutIds(self.database, self._figures)
+                self._removal = Removal(self.database, self._figures, self._lines)
+                self._intake = Intake(self.database, self._figures, self._ids, self._removal, self._lines)
+                self._reading = Reading(self.database)
+                self._queues = Queues(self.database, self._figures, self._removal, self._lines)
+                self._retention = Retention(
+                    self.database, self._figures, intake=self._intake, removal=self._removal, queues=self._queues, ids=self._ids
+                )
+                self._purging = Purging(self.database, self._figures, self._removal, self._readers, self._ids)
+            self.configure(settings)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def configure(self, settings: StoreSettings) -> None:
+        """Use *settings* from now on. Streams and queues that are not in them keep their messages. Raises StoreError."""
+        with self.database.operation():
+            reconfiguration = Reconfiguration(self.database, self._figures)
+            streams = reconfiguration.apply(settings)
+        self._settings = settings
+        self._streams = streams
+        self.keys = KeyMap(settings.streams)
+
+    def close(self) -> None:
+        """Close the file. A transaction that is open is undone."""
+        self.database.close()
+
+    def begin(self) -> None:
+        """Begin a transaction of several operations. Raises StoreError."""
+        self.database.begin()
+
+    def commit(self) -> None:
+        """Commit it: then all of it is on the disk. Raises StoreError; then nothing of it is."""
+        self.database.commit()
+
+    def rollback(self) -> None:
+        """Undo it."""
+        self.database.rollback()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open. After an error of the disk it may have ended, and all of it is undone."""
+        return self.database.in_transaction
+
+    def put(self, stream: str, message: NewMessage) -> Put:
+        """Store *message*.
+
+        Raises:
+            StoreError: ENOENT if the stream is not configured. EINVAL or EMSGSIZE if the stream cannot have such a message. EDQUOT above a
+                limit of the user or of keys. ENOSPC if the disk is full, or the queue of the stream.
+        """
+        with self.database.operation():
+            (result,) = self._put_many(stream, [message])
+        if isinstance(result, StoreError):
+            raise result
+        return result
+
+    def put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
+        """Store *messages* in their order; the result has an error for each that is rejected. Raises StoreError if none can be stored."""
+        with self.database.operation():
+            return self._put_many(stream, messages)
+
+    def add_gap(self, stream: str, pattern: bytes, count: int, reason: str) -> None:
+        """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number. Raises StoreError."""
+        with self.database.operation():
+            self._check_space()
+            self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self._now())
+
+    def read(self, stream: str, from_seq: int, max_messages: int, max_bytes: int, pattern: bytes = b"") -> Page:
+        """Return messages and gaps from *from_seq* on, as stored; 0 means from the first that is kept.
+
+        It looks at a bounded number of messages: ``next_seq`` says where to go on. One message is returned even if it is longer than
+        *max_bytes*. If messages from *from_seq* on were removed by retention, the page begins with a gap. Raises StoreError: ENOENT.
+        """
+        with self.database.operation():
+            figures = self._stream(stream).figures
+            return self._reading.read(figures, from_seq, max_messages=max_messages, max_bytes=max_bytes, pattern=pattern, now=self._now())
+
+    def last(
+        self, stream: str, pattern: bytes = b"", after_key: bytes | None = None, max_messages: int = 1_000, max_bytes: int = 1 << 20
+    ) -> LastValues:
+        """Return the newest message of each key that *pattern* matches, in the order of the keys, after the key *after_key*.
+
+        It looks at a bounded number of keys: ``next_key`` says where to go on. Raises StoreError: ENOENT.
+        """
+        with self.database.operation():
+            figures = self._stream(stream).figures
+            return self._reading.last(
+                figures, pattern, after_key=after_key, max_messages=max_messages, max_bytes=max_bytes, now=self._now()
+            )
+
+    def seq_at(self, stream: str, time_ms: int) -> int:
+        """Return the number of the first message that was stored at *time_ms* or later, or the next number. Raises StoreError: ENOENT.
+
+        If the clock was set back meanwhile, it is the number of one of the messages around that time.
+        """
+        with self.database.operation():
+            return self._reading.seq_at(self._stream(stream).figures, time_ms)
+
+    def first_seq(self, stream: str) -> int:
+        """Return the number of the first message, or the next number if there is none. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._reading.first_seq(self._stream(stream).figures)
+
+    def last_seq(self, stream: str) -> int:
+        """Return the number of the newest message that was ever stored, or 0. Raises StoreError: ENOENT."""
+        return self._stream(stream).figures.last_seq
+
+    def reader(self, stream: str, uid: int, name: str) -> int | None:
+        """Return the number that the reader *name* of *uid* reads next, or None if the reader does not exist. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._readers.get(self._stream(stream).figures, uid, name)
+
+    def set_reader(self, stream: str, uid: int, name: str, seq: int) -> None:
+        """Set the number that a reader reads next; a new one is added. Raises StoreError: ENOENT, EINVAL, EDQUOT if there are too many."""
+        with self.database.operation():
+            self._readers.set(self._stream(stream).figures, uid, name, seq, self._settings.limits.readers)
+
+    def drop_reader(self, stream: str, uid: int, name: str) -> bool:
+        """Remove a reader, and return whether there was one. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._readers.drop(self._stream(stream).figures, uid, name)
+
+    def readers(self, stream: str, uid: int | None = None, max_readers: int = 1_000) -> list[tuple[int, str, int]]:
+        """Return uid, name and next number of the readers of *uid*, or of all users. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._readers.list(self._stream(stream).figures, uid, max_readers)
+
+    def forget(self, stream: str, key: bytes, uid: int | None = None, from_seq: int = 0, max_rows: int = 1_000) -> Purged:
+        """Remove the messages of *key*; with *uid* only those that this user has stored. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._purging.forget(self._stream(stream).figures, key, uid, from_seq, max_rows)
+
+    def purge(self, stream: str, before_seq: int | None = None, pattern: bytes = b"", max_rows: int = 1_000, from_seq: int = 0) -> Purged:
+        """Remove messages and gaps before *before_seq* (None: all) that *pattern* matches, also of a stream that is not configured.
+
+        It looks at *max_rows* rows from *from_seq* on: ``more`` says that there are others, from ``next_seq`` on. A stream that is not
+        configured is forgotten when it is empty. Raises StoreError: ENOENT.
+        """
+        with self.database.operation():
+            configured = self._streams.get(stream)
+            figures = self._known(stream) if configured is None else configured.figures
+            return self._purging.purge(figures, before_seq, pattern, from_seq, max_rows, drop=configured is None)
+
+    def take(self, queue: str, worker: Worker, max_jobs: int, max_bytes: int, lease_ms: int | None = None) -> list[Job]:
+        """Return jobs that *worker* has until their leases end: by default after the lease of the queue.
+
+        Raises:
+            StoreError: ENOENT if the queue is not configured. EINVAL for a lease that is too long. EDQUOT if the user has too many.
+        """
+        with self.database.operation():
+            stream, found = self._queue(queue)
+            now, most = self._now(), self._settings.limits.leases
+            until = now + round(found.settings.lease * 1000) if lease_ms is None else _until(now, lease_ms, 1)
+            room = most - self._figures.leases.get(worker.uid, 0)
+            if room <= 0:
+                raise StoreError("EDQUOT", f"user {worker.uid} has {most} jobs, the maximum; finish some first")
+            count = min(max(max_jobs, 1), room)
+            return self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, until=until, now=now)
+
+    def ready(self, queue: str) -> int:
+        """Return the number of jobs that workers can take now. Raises StoreError: ENOENT."""
+        return self._queue(queue)[1].figures.ready
+
+    def ack(self, queue: str, leases: Sequence[int], worker: Worker) -> list[bool]:
+        """Remove jobs that are done. False for a lease that is over, or that another worker has. Raises StoreError: ENOENT."""
+        stream, _ = self._queue(queue)
+        return self._each_held(queue, leases, worker, lambda held: self._queues.finish(stream.figures, held))
+
+    def retry(self, queue: str, leases: Sequence[int], worker: Worker, after_ms: int | None = None, reason: str = "") -> list[bool]:
+        """End a try of jobs: they are ready again after *after_ms*, by default after the backoff of the queue; after the last try, dead.
+
+        False as in ``ack``. Raises StoreError: ENOENT, or EINVAL for a time that is too long.
+        """
+        _, found = self._queue(queue)
+        now, settings = self._now(), found.settings
+        if after_ms is not None:
+            _until(now, after_ms, 0)
+
+        def end(held: Held) -> None:
+            wait = round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000) if after_ms is None else after_ms
+            self._queues.retry(found.figures, held, tries=settings.tries, at=now + wait, reason=reason or RETRIED, now=now)
+
+        return self._each_held(queue, leases, worker, end)
+
+    def fail(self, queue: str, leases: Sequence[int], worker: Worker, reason: str) -> list[bool]:
+        """Make jobs dead letters. False as in ``ack``. Raises StoreError: ENOENT."""
+        _, found = self._queue(queue)
+        now = self._now()
+        return self._each_held(queue, leases, worker, lambda held: self._queues.kill(found.figures, held, reason, now))
+
+    def extend(self, queue: str, leases: Sequence[int], worker: Worker, lease_ms: int | None = None) -> list[bool]:
+        """Let leases end later: after *lease_ms* from now. False as in ``ack``. Raises StoreError: ENOENT, EINVAL."""
+        _, found = self._queue(queue)
+        until = _until(self._now(), round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
+        return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
+
+    def release(self, connection: int, max_rows: int = 10_000) -> set[str]:
+        """End the tries of all jobs of a worker that has disconnected, and return the queues. They are ready at once, or dead.
+
+        It ends at most *max_rows*; call it until it returns no queue if a worker can have more. Raises StoreError.
+        """
+        with self.database.operation():
+            now = self._now()
+            tries = {each.queue.figures.id: each.queue.settings.tries for each in self._streams.values() if each.queue is not None}
+            names: set[str] = set()
+            for held in self._queues.of_connection(connection, max_rows):
+                queue = self._figures.queues[held.queue]
+                most = tries.get(queue.id, held.tries + 1)
+                self._queues.retry(queue, held, tries=most, at=now, reason=WORKER_DIED, now=now)
+                names.add(queue.name)
+            return names
+
+    def lease_holders(self) -> dict[int, int]:
+        """Return the connections that have jobs, and when each began in milliseconds, 0 if that is unknown. Raises StoreError."""
+        with self.database.operation():
+            return self._queues.holders()
+
+    def leases_of(self, queue: str, worker: Worker, max_leases: int = 1_000) -> set[int]:
+        """Return the leases that *worker* has in *queue*. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            _, found = self._queue(queue)
+            held = self._queues.of_connection(worker.connection, max_leases)
+            return {each.lease for each in held if (each.queue, each.uid) == (found.figures.id, worker.uid)}
+
+    def sweep(self, max_rows: int = 1_000) -> Sweep:
+        """Do what time requires: ends of delays and leases, expiry, retention. Call it when ``next_ms`` of the last one has come, and
+        after ``retry``, ``fail`` and ``release``, which can make dead letters. Raises StoreError.
+        """
+        with self.database.operation():
+            return self._retention.sweep(self._streams, self._now(), max_rows)
+
+    def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
+        """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._queues.list(self._queue(queue)[1], state, after_seq, max(max_jobs, 1), max_bytes)
+
+    def revive(self, queue: str, seqs: Sequence[int]) -> int:
+        """Make dead letters ready again, as new jobs, and return how many there were. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            return self._queues.revive(self._queue(queue)[1].figures, seqs)
+
+    def drop_dead(self, queue: str, seqs: Sequence[int]) -> int:
+        """Remove dead letters, and return how many there were. Raises StoreError: ENOENT."""
+        with self.database.operation():
+            stream, found = self._queue(queue)
+            return self._queues.drop_dead(stream.figures, found.figures, seqs)
+
+    def statistics(self, max_users: int = 1_000) -> StoreStatistics:
+        """Return the figures of all streams and queues, of each stream those of at most *max_users* users with the most bytes."""
+        with self.database.operation():
+            return store_statistics(
+                self.database,
+                self._figures,
+                reading=self._reading,
+                readers=self._readers,
+                streams=self._streams,
+                max_users=max_users,
+            )
+
+    def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
+        self._check_space()
+        return self._intake.put(self._stream(stream), messages, self._now())
+
+    def _check_space(self) -> None:
+        """Raise StoreError if the disk is almost full."""
+        if self._min_free and self.database.free_bytes() < self._min_free:
+            name, least = printable(str(self.database.path)), show_size(self._min_free)
+            raise StoreError("ENOSPC", f"the disk of {name} has less than {least} free; free some space")
+
+    def _each_held(self, queue: str, leases: Sequence[int], worker: Worker, action: Callable[[Held], None]) -> list[bool]:
+        """Call *action* with each job that *worker* has by *leases*, and return which leases were valid."""
+        with self.database.operation():
+            _, found = self._queue(queue)
+            now, results = self._now(), []
+            for lease in leases:
+                held = self._queues.held(worker, found, lease, now)
+                if held is not None:
+                    action(held)
+                results.append(held is not None)
+            return results
+
+    def _stream(self, name: str) -> Stream:
+        """Return a stream of the configuration. Raises StoreError."""
+        found = self._streams.get(name)
+        if found is None:
+            raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
+        return found
+
+    def _known(self, name: str) -> StreamFigures:
+        """Return the figures of a stream of the file. Raises StoreError."""
+        found = self._figures.streams.get(name)
+        if found is None:
+            raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
+        return found
+
+    def _queue(self, name: str) -> tuple[Stream, Queue]:
+        """Return a queue of the configuration, with its stream. Raises StoreError."""
+        settings = self._settings.queue(name)
+        stream = None if settings is None else self._streams.get(settings.stream)
+        if stream is None or stream.queue is None:
+            raise StoreError("ENOENT", f"unknown queue '{printable(name, 80)}'; see sbusctl store streams")
+        return stream, stream.queue
+
+
+def _until(now: int, wait_ms: int, least: int) -> int:
+    """Return the time after *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
+    if not least <= wait_ms <= MAX_DELAY_SECONDS * 1000:
+        raise StoreError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
+    return now + wait_ms

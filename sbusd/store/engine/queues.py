@@ -1,0 +1,253 @@
+"""Queues: jobs with leases, tries, backoff and dead letters. Spec: sbus-store(8)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
+from sbusd.store.engine.intake import MAX_REASON_BYTES
+from sbusd.store.engine.job_lines import JobLines
+from sbusd.store.engine.messages import DeadLetter, Job, JobInfo, JobState, Worker
+from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.rows import COLUMNS, REMOVABLE, Removable, message_of, size_of
+from sbusd.store.engine.schema import BLOCKED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
+from sbusd.store.engine.stream import Queue, Stream
+
+MAX_DEAD_BYTES = 1 << 20
+"""Size of the dead letters that one sweep returns, if there is more than one."""
+
+STATES: dict[JobState, tuple[int, ...]] = {
+    "ready": (READY, BLOCKED),
+    "leased": (LEASED,),
+    "delayed": (DELAYED, RETRYING),
+    "dead": (DEAD,),
+}
+
+_JOIN = "FROM job JOIN message ON message.id = job.id"
+_TAKE = f"SELECT {COLUMNS}, tries {_JOIN} WHERE queue = ? AND state = {READY} ORDER BY job.id LIMIT ?"
+_COLUMNS_HELD = "id, queue, tries, uid, line, at, connection, lease"
+_LEASE = f"UPDATE job SET state = {LEASED}, tries = ?, at = ?, lease = ?, connection = ?, born = ?, uid = ? WHERE id = ?"
+_HELD = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease = ?"
+_OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease > ? ORDER BY lease LIMIT ?"
+_EXTEND = "UPDATE job SET at = ? WHERE id = ?"
+_END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ?, announced = ? WHERE id = ?"
+_REMOVABLE = f"SELECT {REMOVABLE} FROM message WHERE id = ?"
+_DUE = f"SELECT id, line FROM job WHERE queue = ? AND state = {DELAYED} AND at <= ? ORDER BY at LIMIT ?"
+_RETRIES = f"SELECT id FROM job WHERE queue = ? AND state = {RETRYING} AND at <= ? ORDER BY at LIMIT ?"
+_LATE = f"SELECT {_COLUMNS_HELD} FROM job WHERE queue = ? AND state = {LEASED} AND at <= ? ORDER BY at LIMIT ?"
+_SET_STATE = "UPDATE job SET state = ?, at = NULL WHERE id = ?"
+_NEXT_AT = "SELECT at FROM job WHERE queue = ? AND state = ? AND at IS NOT NULL ORDER BY at LIMIT 1"
+_HOLDERS = (
+    "WITH RECURSIVE holder (connection) AS ("
+    "SELECT MIN(connection) FROM job WHERE connection IS NOT NULL UNION ALL "
+    "SELECT (SELECT MIN(job.connection) FROM job WHERE job.connection > holder.connection AND job.connection IS NOT NULL) "
+    "FROM holder WHERE holder.connection IS NOT NULL) "
+    "SELECT connection, (SELECT born FROM job WHERE job.connection = holder.connection LIMIT 1) FROM holder WHERE connection IS NOT NULL"
+)
+_LIST = f"SELECT {COLUMNS}, tries, at, reason, connection, uid {_JOIN} WHERE queue = ? AND state = ? AND job.id > ? ORDER BY job.id LIMIT ?"
+_DEAD_JOB = f"SELECT line FROM job WHERE id = ? AND queue = ? AND state = {DEAD}"
+_REVIVE = "UPDATE job SET state = ?, tries = 0, at = NULL, reason = NULL, announced = NULL WHERE id = ?"
+_UNANNOUNCED = f"SELECT {COLUMNS}, tries, reason, at {_JOIN} WHERE queue = ? AND announced = 0 ORDER BY job.id LIMIT ?"
+_ANNOUNCE = "UPDATE job SET announced = 1 WHERE id = ?"
+
+
+class Held(NamedTuple):
+    """A job with a worker."""
+
+    id: int
+    queue: int
+    tries: int
+    uid: int
+    line: int | None
+    until: int
+    connection: int
+    lease: int
+
+
+class Queues:
+    """The jobs of all queues."""
+
+    def __init__(self, database: Database, figures: AllFigures, removal: Removal, lines: JobLines) -> None:
+        self._run = database.execute
+        self._run_many = database.executemany
+        self._figures = figures
+        self._removal = removal
+        self._lines = lines
+
+    def take(self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, until: int, now: int) -> list[Job]:
+        """Lease at most *count* ready jobs to *worker*. A job that has expired is removed."""
+        figures = queue.figures
+        jobs: list[Job] = []
+        taken: list[tuple[int, ...]] = []
+        expired: list[int] = []
+        room = max_bytes
+        cursor = self._run(_TAKE, (figures.id, count))
+        try:
+            for row in cursor:
+                if row[8] is not None and row[8] <= now:
+                    expired.append(row[0])
+                    continue
+                room -= size_of(row[2], row[3])
+                if room < 0 and jobs:
+                    break
+                self._figures.last_lease += 1
+                lease, tries = self._figures.last_lease, row[10] + 1
+                taken.append((tries, until, lease, worker.connection, worker.born_ms, worker.uid, row[0]))
+                jobs.append(Job(lease, queue.settings.name, tries, until, message_of(row[:10])))
+        finally:
+            cursor.close()
+        if taken:
+            self._run_many(_LEASE, taken)
+            self._figures.change(figures)
+            figures.move(READY, LEASED, len(taken))
+            self._figures.add_leases(worker.uid, len(taken))
+        if expired:
+            count = self._remove(stream.figures, expired)
+            stream.figures.removed += count
+        return jobs
+
+    def held(self, worker: Worker, queue: Queue, lease: int, now: int) -> Held | None:
+        """Return the job that *worker* has by *lease*, or None if the lease is over or of another one."""
+        for row in self._run(_HELD, (worker.connection, lease)).fetchall():
+            found = Held(*row)
+            if found.uid == worker.uid and found.queue == queue.figures.id and found.until > now:
+                return found
+        return None
+
+    def finish(self, stream: StreamFigures, held: Held) -> None:
+        """Remove a job that has been done, with its message."""
+        self._remove(stream, [held.id])
+
+    def extend(self, held: Held, until: int) -> None:
+        """Set the end of a lease."""
+        self._run(_EXTEND, (until, held.id))
+
+    def retry(self, queue: QueueFigures, held: Held, *, tries: int, at: int, reason: str, now: int) -> None:
+        """End a try: the job is ready at the time *at*, or dead after *tries* tries."""
+        if held.tries >= tries:
+            self.kill(queue, held, f"{held.tries} tries: {reason}", now)
+        elif at > now:
+            self._end(queue, held, RETRYING, at=at, reason=reason)
+        else:
+            self._end(queue, held, READY, reason=reason)
+
+    def kill(self, queue: QueueFigures, held: Held, reason: str, now: int) -> None:
+        """Make a job a dead letter."""
+        self._end(queue, held, DEAD, at=now, reason=reason, announced=0)
+        if held.line is not None:
+            self._lines.advance(queue, held.line)
+
+    def of_connection(self, connection: int, max_rows: int) -> list[Held]:
+        """Return at most *max_rows* jobs that the worker *connection* has."""
+        return [Held(*row) for row in self._run(_OF_CONNECTION, (connection, -1, max_rows)).fetchall()]
+
+    def holders(self) -> dict[int, int]:
+        """Return the connections that have jobs, and when each began."""
+        return dict(self._run(_HOLDERS).fetchall())
+
+    def due(self, queue: QueueFigures, now: int, max_rows: int) -> int:
+        """Make jobs ready whose delay has ended, at most *max_rows*, and return how many were looked at."""
+        delayed = self._run(_DUE, (queue.id, now, max_rows)).fetchall()
+        for number, line in delayed:
+            self._figures.change(queue)
+            state = BLOCKED if line is not None and self._lines.is_busy(queue, line) else READY
+            self._run(_SET_STATE, (state, number))
+            queue.move(DELAYED, state)
+        retries = self._run(_RETRIES, (queue.id, now, max_rows - len(delayed))).fetchall()
+        if retries:
+            self._figures.change(queue)
+            self._run_many(_SET_STATE, [(READY, number) for (number,) in retries])
+            queue.move(RETRYING, READY, len(retries))
+        return len(delayed) + len(retries)
+
+    def late(self, queue: QueueFigures, now: int, max_rows: int) -> list[Held]:
+        """Return at most *max_rows* jobs whose lease has ended."""
+        return [Held(*row) for row in self._run(_LATE, (queue.id, now, max_rows)).fetchall()]
+
+    def next_ms(self, queue: QueueFigures) -> list[int]:
+        """Return the times at which jobs of *queue* will be ready again."""
+        rows = [self._run(_NEXT_AT, (queue.id, state)).fetchall() for state in (DELAYED, RETRYING, LEASED)]
+        return [row[0][0] for row in rows if row]
+
+    def unannounced(self, queue: QueueFigures, max_rows: int) -> list[DeadLetter]:
+        """Return new dead letters, at most *max_rows*; they are not returned again."""
+        letters: list[DeadLetter] = []
+        room = MAX_DEAD_BYTES
+        cursor = self._run(_UNANNOUNCED, (queue.id, max_rows))
+        numbers = []
+        try:
+            for row in cursor:
+                room -= size_of(row[2], row[3])
+                if room < 0 and letters:
+                    break
+                stored = message_of(row[:10])
+                tries, reason, at = row[10:]
+                letters.append(DeadLetter(queue.name, stored.seq, stored.key, stored.payload, stored.sender, tries, reason or "", at))
+                numbers.append((row[0],))
+        finally:
+            cursor.close()
+        self._run_many(_ANNOUNCE, numbers)
+        return letters
+
+    def list(self, queue: Queue, state: JobState, after_seq: int, count: int, max_bytes: int) -> list[JobInfo]:
+        """Return at most *count* jobs in *state* after *after_seq*, in the order of their numbers."""
+        after = message_id(queue.figures.stream, after_seq)
+        found: list[JobInfo] = []
+        cursors = [self._run(_LIST, (queue.figures.id, each, after, count)) for each in STATES[state]]
+        room = max_bytes
+        try:
+            for row in heapq.merge(*cursors, key=itemgetter(0)):
+                room -= size_of(row[2], row[3])
+                if len(found) >= count or (room < 0 and found):
+                    break
+                tries, at, reason, connection, uid = row[10:]
+                holder = Worker(connection, uid) if connection is not None else None
+                found.append(JobInfo(state, message_of(row[:10]), tries, at or 0, reason or "", holder))
+        finally:
+            for cursor in cursors:
+                cursor.close()
+        return found
+
+    def revive(self, queue: QueueFigures, seqs: Sequence[int]) -> int:
+        """Make dead letters ready again, with no tries, and return how many there were."""
+
+        def ready(number: int, line: int | None) -> None:
+            self._figures.change(queue)
+            state = BLOCKED if line is not None and self._lines.is_busy(queue, line) else READY
+            self._run(_REVIVE, (state, number))
+            queue.move(DEAD, state)
+
+        return self._each_dead(queue, seqs, ready)
+
+    def drop_dead(self, stream: StreamFigures, queue: QueueFigures, seqs: Sequence[int]) -> int:
+        """Remove dead letters, and return how many there were."""
+        return self._each_dead(queue, seqs, lambda number, _line: self._remove(stream, [number]))
+
+    def _each_dead(self, queue: QueueFigures, seqs: Sequence[int], action: Callable[[int, int | None], object]) -> int:
+        """Call *action* with number and line of each dead letter in *seqs*, and return how many there were."""
+        count = 0
+        for seq in seqs:
+            number = message_id(queue.stream, seq)
+            for (line,) in self._run(_DEAD_JOB, (number, queue.id)).fetchall():
+                action(number, line)
+                count += 1
+        return count
+
+    def _end(
+        self, queue: QueueFigures, held: Held, state: int, *, at: int | None = None, reason: str, announced: int | None = None
+    ) -> None:
+        """End the lease of a job, which gets another state."""
+        text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+        self._run(_END, (state, at, text, announced, held.id))
+        self._figures.change(queue)
+        queue.move(LEASED, state)
+        self._figures.add_leases(held.uid, -1)
+
+    def _remove(self, stream: StreamFigures, ids: Sequence[int]) -> int:
+        """Remove the messages with the numbers *ids*, with their jobs."""
+        rows = [Removable(*row) for number in ids for row in self._run(_REMOVABLE, (number,)).fetchall()]
+        return self._removal.remove(stream, rows)

@@ -1,0 +1,140 @@
+"""Reading streams and last values: each call looks at a bounded number of rows, and says where to go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.overlap import intersection
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import StreamFigures
+from sbusd.store.engine.messages import Gap, LastValues, Page, Stored
+from sbusd.store.engine.rows import COLUMNS, item_of, message_of, size_of
+from sbusd.store.engine.schema import MAX_SEQ, message_id, seq_of
+from sbusd.store.engine.stream import id_range
+
+SCAN_ROWS = 2_000
+"""Messages, or keys, that one call looks at."""
+
+REMOVED = "removed by retain, max_bytes or max_messages of the stream"
+"""The reason of the gap at the beginning of a page whose messages were removed."""
+
+_READ = f"SELECT {COLUMNS} FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_LOOK = "SELECT id, key, gap FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_ONE = f"SELECT {COLUMNS} FROM message WHERE id = ?"
+_TIME = "SELECT id, time FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
+_FIRST = "SELECT id FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
+_NEXT_KEY = "SELECT key FROM message WHERE stream = ? AND key > ? AND gap IS NULL ORDER BY key LIMIT 1"
+_FIRST_KEY = "SELECT key FROM message WHERE stream = ? AND key >= ? AND gap IS NULL ORDER BY key LIMIT 1"
+_OF_KEY = f"SELECT {COLUMNS} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT ?"
+
+_NEWEST = 16
+"""Messages of a key that are looked at, if the newest ones have expired."""
+
+_KEYS = KeySpace()
+
+
+class Reading:
+    """Reads the table of messages."""
+
+    def __init__(self, database: Database) -> None:
+        self._run = database.execute
+
+    def read(self, stream: StreamFigures, from_seq: int, *, max_messages: int, max_bytes: int, pattern: bytes, now: int) -> Page:
+        """Return messages and gaps from *from_seq* on; see Engine.read."""
+        start = max(from_seq, 1)
+        items: list[Stored | Gap] = []
+        if 1 <= from_seq <= stream.removed_seq:
+            items.append(Gap(stream.removed_seq, now, pattern, stream.removed_seq - from_seq + 1, REMOVED))
+            start = stream.removed_seq + 1
+        next_seq, room, looked = start, max_bytes, 0
+        cursor = self._run(_LOOK if pattern else _READ, (*id_range(stream, start), SCAN_ROWS))
+        try:
+            for row in cursor:
+                if len(items) >= max(max_messages, 1):
+                    return Page(items, next_seq, stream.last_seq)
+                looked += 1
+                item = self._item(row, pattern, now)
+                if item is not None:
+                    room -= _size(item)
+                    if room < 0 and items:
+                        return Page(items, next_seq, stream.last_seq)
+                    items.append(item)
+                next_seq = seq_of(row[0]) + 1
+        finally:
+            cursor.close()
+        if looked < SCAN_ROWS:
+            next_seq = max(next_seq, stream.last_seq + 1)
+        return Page(items, next_seq, stream.last_seq)
+
+    def _item(self, row: Any, pattern: bytes, now: int) -> Stored | Gap | None:
+        """Return the message or gap in *row*, or None if *pattern* does not match it or it has expired."""
+        if pattern:
+            number, key, gap = row
+            if not _matches(pattern, key, is_gap=gap is not None):
+                return None
+            (row,) = self._run(_ONE, (number,)).fetchall()
+        return None if row[8] is not None and row[8] <= now else item_of(row)
+
+    def first_seq(self, stream: StreamFigures) -> int:
+        """Return the number of the first message or gap, or the next number if the stream is empty."""
+        return next((seq_of(number) for (number,) in self._run(_FIRST, id_range(stream)).fetchall()), stream.last_seq + 1)
+
+    def seq_at(self, stream: StreamFigures, time_ms: int) -> int:
+        """Return the number of the first message at *time_ms* or later, by bisection; see Engine.seq_at."""
+        low, high = self.first_seq(stream), stream.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            found = self._run(_TIME, (message_id(stream.id, middle), message_id(stream.id, high - 1))).fetchall()
+            if not found or found[0][1] >= time_ms:
+                high = middle
+            else:
+                low = seq_of(found[0][0]) + 1
+        found = self._run(_FIRST, (message_id(stream.id, low), message_id(stream.id, MAX_SEQ))).fetchall()
+        return seq_of(found[0][0]) if found else stream.last_seq + 1
+
+    def last(
+        self, stream: StreamFigures, pattern: bytes, *, after_key: bytes | None, max_messages: int, max_bytes: int, now: int
+    ) -> LastValues:
+        """Return the newest message of each key; see Engine.last."""
+        head = pattern.partition(b"*")[0]
+        items: list[Stored] = []
+        room, looked, position = max_bytes, 0, after_key
+        while True:
+            if position is None or position < head:
+                found = self._run(_FIRST_KEY, (stream.id, head)).fetchall()
+            else:
+                found = self._run(_NEXT_KEY, (stream.id, position)).fetchall()
+            if not found or not found[0][0].startswith(head):
+                return LastValues(items, None)
+            if looked >= SCAN_ROWS or len(items) >= max(max_messages, 1):
+                return LastValues(items, position)
+            looked += 1
+            key = found[0][0]
+            if _KEYS.matches(pattern, key) and (stored := self._newest(stream, key, now)) is not None:
+                room -= size_of(key, stored.payload)
+                if room < 0 and items:
+                    return LastValues(items, position)
+                items.append(stored)
+            position = key
+
+    def _newest(self, stream: StreamFigures, key: bytes, now: int) -> Stored | None:
+        """Return the newest message of *key* that has not expired, or None."""
+        cursor = self._run(_OF_KEY, (stream.id, key, _NEWEST))
+        try:
+            for row in cursor:
+                if row[8] is None or row[8] > now:
+                    return message_of(row)
+        finally:
+            cursor.close()
+        return None
+
+
+def _matches(pattern: bytes, key: bytes, *, is_gap: bool) -> bool:
+    """Return whether *pattern* matches *key*, or any key that the pattern *key* of a gap matches."""
+    return intersection(pattern, key) is not None if is_gap else _KEYS.matches(pattern, key)
+
+
+def _size(item: Stored | Gap) -> int:
+    """Return what *item* counts, in bytes."""
+    return size_of(item.key, item.payload) if isinstance(item, Stored) else size_of(item.pattern, item.reason.encode())

@@ -1,0 +1,170 @@
+"""What time does to the store: delays and leases that end, messages that expire or are too old, and limits that were lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures, StreamFigures
+from sbusd.store.engine.intake import Intake
+from sbusd.store.engine.messages import Sweep
+from sbusd.store.engine.put_ids import PutIds
+from sbusd.store.engine.queues import Queues
+from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.rows import REMOVABLE, Removable
+from sbusd.store.engine.schema import BLOCKED, DEAD, LEASED, MAX_SEQ, READY, RETRYING, SEQ_BITS
+from sbusd.store.engine.stream import Queue, Stream, id_range
+
+LEASE_OVER = "the lease ended"
+"""The reason of a dead letter whose last worker neither acknowledged nor extended it."""
+
+TOO_OLD = "older than the retain of its stream"
+"""The reason of a dead letter for which there was no worker in time."""
+
+FREE_PAGES = 4_096
+"""Unused pages in the file above which a sweep returns some to the disk."""
+
+_VACUUM_PAGES = 256
+
+_EXPIRED = f"SELECT {REMOVABLE} FROM message WHERE expires <= ? ORDER BY expires LIMIT ?"
+_EXPIRES = "SELECT message.id, expires FROM message WHERE expires IS NOT NULL ORDER BY expires LIMIT ?"
+_IS_LEASED = f"SELECT 1 FROM job WHERE id = ? AND state = {LEASED}"
+_OLD = f"SELECT {REMOVABLE}, time FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_OLD_GAPS = f"SELECT {REMOVABLE}, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT ?"
+_OLD_JOBS = "SELECT job.id, time FROM job JOIN message ON message.id = job.id WHERE queue = ? AND state = ? ORDER BY job.id LIMIT ?"
+_OLD_DEAD = (
+    f"SELECT {REMOVABLE}, at FROM job JOIN message ON message.id = job.id"
+    f" WHERE queue = ? AND state = {DEAD} AND at IS NOT NULL ORDER BY at LIMIT ?"
+)
+_KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ?, announced = 0 WHERE id = ?"
+
+
+class Retention:
+    """Does what is due, in steps of a bounded number of rows."""
+
+    def __init__(self, database: Database, figures: AllFigures, *, intake: Intake, removal: Removal, queues: Queues, ids: PutIds) -> None:
+        self._run = database.execute
+        self._figures = figures
+        self._intake = intake
+        self._removal = removal
+        self._queues = queues
+        self._ids = ids
+
+    def sweep(self, streams: Mapping[str, Stream], now: int, max_rows: int) -> Sweep:
+        """Do what is due at the time *now*, with at most about *max_rows* rows of each kind; see Engine.sweep."""
+        found, busy = Sweep(), False
+        removed = 0
+        queues = [stream.queue for stream in streams.values() if stream.queue is not None]
+        for queue in queues:
+            before = queue.figures.ready
+            ended = self._leases(queue, now, max_rows)
+            found.ended.extend(ended)
+            busy |= len(ended) >= max_rows
+            busy |= self._queues.due(queue.figures, now, max_rows) >= max_rows
+            if queue.figures.ready > 0 and queue.figures.ready != before:
+                found.ready.add(queue.settings.name)
+        expired, more = self._expire(streams, now, max_rows)
+        removed += expired
+        busy |= more
+        for stream in streams.values():
+            before_sweep = stream.figures.removed
+            busy |= self._retain(stream, now, max_rows) >= max_rows
+            busy |= self._intake.trim(stream, max_rows) >= max_rows
+            removed += stream.figures.removed - before_sweep
+        for queue in queues:
+            letters = self._queues.unannounced(queue.figures, max_rows)
+            found.dead.extend(letters)
+            busy |= bool(letters)
+        busy |= self._ids.forget(now, max_rows) >= max_rows
+        self._shrink()
+        next_ms = now if busy else self._next(streams, now)
+        return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms)
+
+    def _leases(self, queue: Queue, now: int, max_rows: int) -> list[tuple[int, int]]:
+        """End leases that are over, and return connection and lease of each."""
+        late = self._queues.late(queue.figures, now, max_rows)
+        for held in late:
+            self._queues.retry(queue.figures, held, tries=queue.settings.tries, at=now, reason=LEASE_OVER, now=now)
+        return [(held.connection, held.lease) for held in late]
+
+    def _expire(self, streams: Mapping[str, Stream], now: int, max_rows: int) -> tuple[int, bool]:
+        """Remove messages that have expired, but no jobs that a worker has. Return how many, and whether there may be more."""
+        leased = sum(queue.leased for queue in self._figures.queues.values())
+        names = {each.figures.id: each.figures for each in streams.values()}
+        by_stream: dict[int, list[Removable]] = {}
+        rows = [Removable(*row) for row in self._run(_EXPIRED, (now, max_rows + leased)).fetchall()]
+        for row in rows:
+            number = row.id >> SEQ_BITS
+            if number in names and not (leased and self._run(_IS_LEASED, (row.id,)).fetchall()):
+                by_stream.setdefault(number, []).append(row)
+        count = 0
+        for number, each in by_stream.items():
+            removed = self._removal.remove(names[number], each)
+            names[number].removed += removed
+            count += removed
+        return count, len(rows) >= max_rows + leased and count > 0
+
+    def _retain(self, stream: Stream, now: int, max_rows: int) -> int:
+        """Remove what is older than the stream keeps, and return how many rows. Jobs become dead letters first."""
+        if not stream.settings.retain:
+            return 0
+        before = now - round(stream.settings.retain * 1000)
+        if stream.queue is not None:
+            return self._retain_jobs(stream, stream.queue, before, now, max_rows)
+        rows = self._run(_OLD, (*id_range(stream.figures), max_rows)).fetchall()
+        return self._remove_old(stream.figures, rows, before)
+
+    def _retain_jobs(self, stream: Stream, queue: Queue, before: int, now: int, max_rows: int) -> int:
+        """Do so for a stream with a queue."""
+        count = 0
+        for state in (READY, BLOCKED, RETRYING):
+            for number, time in self._run(_OLD_JOBS, (queue.figures.id, state, max_rows)).fetchall():
+                if time > before:
+                    break
+                self._figures.change(queue.figures)
+                self._run(_KILL, (now, TOO_OLD, number))
+                queue.figures.move(state, DEAD)
+                count += 1
+        rows = self._run(_OLD_DEAD, (queue.figures.id, max_rows)).fetchall()
+        dead = self._remove_old(stream.figures, rows, before)
+        if dead:
+            self._figures.change(queue.figures)
+            queue.figures.dropped_dead += dead
+        gaps = self._run(_OLD_GAPS, (stream.figures.id, max_rows)).fetchall()
+        return count + dead + self._remove_old(stream.figures, gaps, before)
+
+    def _remove_old(self, stream: StreamFigures, rows: list[Any], before: int) -> int:
+        """Remove those of *rows* at the beginning whose time, the last column, is at most *before*."""
+        old: list[Removable] = []
+        for *row, time in rows:
+            if time > before:
+                break
+            old.append(Removable(*row))
+        if old:
+            stream.removed += self._removal.remove(stream, old)
+            stream.removed_seq = max(stream.removed_seq, old[-1].id & MAX_SEQ)
+        return len(old)
+
+    def _shrink(self) -> None:
+        """Return unused pages of the file to the disk, if there are many."""
+        ((free,),) = self._run("PRAGMA freelist_count").fetchall()
+        ((pages,),) = self._run("PRAGMA page_count").fetchall()
+        if free > FREE_PAGES and free * 4 > pages:
+            self._run(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+
+    def _next(self, streams: Mapping[str, Stream], now: int) -> int:
+        """Return when something will be due, or 0."""
+        times = [self._ids.next_ms()]
+        leased = sum(queue.leased for queue in self._figures.queues.values())
+        for number, expires in self._run(_EXPIRES, (leased + 1,)).fetchall():
+            if not (leased and self._run(_IS_LEASED, (number,)).fetchall()):
+                times.append(expires)
+                break
+        for stream in streams.values():
+            if stream.settings.retain:
+                rows = self._run(_OLD, (*id_range(stream.figures), 1)).fetchall()
+                times += [row[-1] + round(stream.settings.retain * 1000) for row in rows]
+            if stream.queue is not None:
+                times += self._queues.next_ms(stream.queue.figures)
+        return min((max(time, now + 1) for time in times if time), default=0)

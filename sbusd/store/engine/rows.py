@@ -1,0 +1,49 @@
+"""Rows of the table of messages as messages and gaps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sbusd.store.engine.messages import NO_UID, Gap, Sender, Stored
+from sbusd.store.engine.schema import seq_of
+
+MESSAGE_BYTES = 100
+"""What a message or gap counts in addition to its key and payload: so small ones are not free."""
+
+COLUMNS = "message.id, time, key, payload, account, gid, pid, origin, expires, gap"
+
+SIZE = f"LENGTH(key) + LENGTH(payload) + {MESSAGE_BYTES}"
+
+Row = tuple[int, int, bytes, bytes, int, int, int, str | None, int | None, int | None]
+
+
+class Removable(NamedTuple):
+    """What must be known about a message to remove it: ``SELECT id, account, <SIZE>, gap, key``."""
+
+    id: int
+    account: int
+    size: int
+    gap: int | None
+    key: bytes
+
+
+REMOVABLE = f"message.id, account, {SIZE}, gap, key"
+
+
+def size_of(key: bytes, payload: bytes) -> int:
+    """Return what a message with this key and payload counts, in bytes."""
+    return len(key) + len(payload) + MESSAGE_BYTES
+
+
+def message_of(row: Row) -> Stored:
+    """Return the message in *row*, which has COLUMNS."""
+    account = row[4]
+    sender = Sender(account if account >= 0 else NO_UID, row[5], row[6], row[7] or "")
+    return Stored(seq_of(row[0]), row[1], row[2], row[3], sender, row[8] or 0)
+
+
+def item_of(row: Row) -> Stored | Gap:
+    """Return the message or gap in *row*, which has COLUMNS."""
+    if row[9] is None:
+        return message_of(row)
+    return Gap(seq_of(row[0]), row[1], row[2], row[9], row[3].decode("utf-8", "replace"))

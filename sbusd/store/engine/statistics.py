@@ -1,0 +1,58 @@
+"""The figures of the store for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
+from sbusd.store.engine.messages import NO_UID, QueueStatistics, StoreStatistics, StreamStatistics, UserStatistics
+from sbusd.store.engine.readers import Readers
+from sbusd.store.engine.reading import Reading
+from sbusd.store.engine.stream import Stream
+
+
+def store_statistics(
+    database: Database, figures: AllFigures, *, reading: Reading, readers: Readers, streams: Mapping[str, Stream], max_users: int
+) -> StoreStatistics:
+    """Return all figures; see Engine.statistics."""
+    configured = {each.queue.figures.id for each in streams.values() if each.queue is not None}
+    names = {each.id: each.name for each in figures.streams.values()}
+    return StoreStatistics(
+        [
+            StreamStatistics(
+                each.name,
+                each.name in streams,
+                each.messages,
+                each.bytes,
+                each.keys,
+                reading.first_seq(each),
+                each.last_seq,
+                each.gaps,
+                readers.count_of_stream(each),
+                each.removed,
+                _users(figures, each, max_users),
+            )
+            for each in sorted(figures.streams.values(), key=lambda stream: stream.name)
+        ],
+        [_queue(each, names[each.stream], each.id in configured) for each in sorted(figures.queues.values(), key=lambda queue: queue.name)],
+        {uid: count for uid, count in figures.leases.items() if count},
+        database.size(),
+    )
+
+
+def _users(figures: AllFigures, stream: StreamFigures, most: int) -> list[UserStatistics]:
+    """Return the figures of the users with the most bytes."""
+    hosts = figures.hosts()
+    usage = sorted(figures.usage[stream.id].values(), key=lambda each: -each.bytes)[:most]
+    return [
+        UserStatistics(max(each.account, NO_UID), hosts.get(each.account, ""), each.messages, each.bytes, each.keys)
+        for each in usage
+        if not each.is_empty()
+    ]
+
+
+def _queue(queue: QueueFigures, stream: str, is_configured: bool) -> QueueStatistics:
+    """Return the figures of *queue*."""
+    ready, delayed = queue.ready + queue.blocked, queue.delayed + queue.retrying
+    return QueueStatistics(queue.name, stream, is_configured, ready, queue.leased, delayed, queue.dead, queue.dropped_dead)

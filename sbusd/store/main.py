@@ -1,0 +1,205 @@
+"""The program sbus-store(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.client import bus_address
+from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.store import StoreSettings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.store import log_messages
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import DeadLetter, StoreError
+from sbusd.store.service import Store
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.service_manager import ServiceManager
+
+FILE_NAME = "store.sqlite"
+
+app = typer.Typer(
+    help="Store messages: last values, durable readers and work queues.",
+    epilog="See sbus-store(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(cls=PlainCommand)
+def store(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/store.toml).")
+    ] = None,
+    user: Annotated[bool, typer.Option("--user", help="Use the bus of the user, and the configuration file in ~/.config/sbus.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
+) -> None:
+    """Store messages of the bus, see sbus-store(8)."""
+    main_file = config or default_main_file("store.toml", user_bus=user)
+
+    def load() -> StoreSettings:
+        return _placed(load_settings(main_file, StoreSettings, required=config is not None), user_bus=user)
+
+    try:
+        settings = load()
+        if check:
+            typer.echo("configuration is valid")
+            return
+        asyncio.run(_run(settings, load))
+    except ConfigError as wrong:
+        _fail(str(wrong), os.EX_CONFIG)
+    except SbusError as wrong:
+        _fail(wrong.reason if isinstance(wrong, StoreError) else str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
+    app(prog_name="sbus-store")
+
+
+def _placed(settings: StoreSettings, *, user_bus: bool) -> StoreSettings:
+    """Return *settings* with the bus and the file of this service, unless the configuration names others."""
+    defaults = StoreSettings()
+    folder = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if settings.file == defaults.file and folder:
+        settings = dataclasses.replace(settings, file=os.path.join(folder, FILE_NAME))
+    if settings.bus == defaults.bus and user_bus:
+        settings = dataclasses.replace(settings, bus=bus_address(scope="user"))
+    return settings
+
+
+def _open_file(settings: StoreSettings) -> Engine:
+    """Open the file of *settings*. Raises StoreError."""
+    return Engine(Path(settings.file), settings, lambda: time.time_ns() // 1_000_000)
+
+
+class _Log:
+    """Writes what the store reports to the log."""
+
+    def __init__(self, log: LimitedLog, bus: str) -> None:
+        self._log = log
+        self._bus = bus
+
+    def problem(self, words: str) -> None:
+        """Report a problem; those with the same beginning are one cause."""
+        message = log_messages.NOT_STORED if "not stored" in words else log_messages.PROBLEM
+        self._log.record_limited(message, words.partition(": ")[0], reason=words)
+
+    def bus_available(self) -> None:
+        """Report that calls are served."""
+        self._log.record_limited(log_messages.BUS_AVAILABLE, "bus", bus=self._bus or "the default address")
+
+    def bus_unavailable(self, reason: str) -> None:
+        """Report that the connection to the bus has ended, or cannot be made."""
+        self._log.record_limited(log_messages.BUS_UNAVAILABLE, "bus", reason=reason)
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Report a job that will not be tried again."""
+        self._log.record_limited(log_messages.DEAD_LETTER, letter.queue, queue=letter.queue, reason=letter.reason)
+
+
+async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> None:
+    """Store until SIGTERM or SIGINT. Raises SbusError."""
+    log, manager = LimitedLog("sbus-store"), ServiceManager.of_environment()
+    made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive)
+    loop = asyncio.get_running_loop()
+    try:
+        await made.open()
+        task = asyncio.ensure_future(made.run(_once(lambda: manager.ready("storing"))))
+        reloads = _Reloads(made, load, log, manager)
+        loop.add_signal_handler(signal.SIGHUP, reloads.begin)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, task, manager)
+        log.record(log_messages.STARTED, streams=len(settings.streams), queues=len(settings.queues), file=settings.file)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        except (SbusError, OSError):
+            raise
+        except Exception as error:
+            log.record(log_messages.FAULT, reason=f"{type(error).__name__}: {error}")
+            raise
+        log.record(log_messages.STOPPED, file=settings.file)
+    finally:
+        manager.close()
+
+
+class _Reloads:
+    """Reads the configuration again, once after each other."""
+
+    def __init__(self, made: Store, load: Callable[[], StoreSettings], log: LimitedLog, manager: ServiceManager) -> None:
+        self._store = made
+        self._load = load
+        self._log = log
+        self._manager = manager
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def begin(self) -> None:
+        """Reload now, or when the reload that runs is over."""
+        if self._task is not None:
+            self._again = True
+        else:
+            self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        self._manager.reloading()
+        try:
+            settings = self._load()
+            await self._store.reload(settings)
+        except StoreError as refused:
+            self._log.record(log_messages.RELOAD_REFUSED, reason=refused.reason)
+        except SbusError as refused:
+            self._log.record(log_messages.RELOAD_REFUSED, reason=str(refused))
+        else:
+            self._log.record(log_messages.RELOADED, streams=len(settings.streams), queues=len(settings.queues))
+        finally:
+            self._manager.reloaded()
+            self._task = None
+            if self._again:
+                self._again = False
+                self.begin()
+
+
+def _once(function: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that calls *function* at its first call."""
+    called = False
+
+    def call() -> None:
+        nonlocal called
+        if not called:
+            called = True
+            function()
+
+    return call
+
+
+def _stop(task: asyncio.Task[None], manager: ServiceManager) -> None:
+    """Stop the store."""
+    manager.stopping()
+    task.cancel()
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line to standard error and exit with *status*."""
+    print(f"sbus-store: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""The store: its file, its connections to the bus, and what it does until it is stopped. Spec: sbus-store(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from sbusd.client.errors import Closed, SbusError
+from sbusd.config.store import StoreSettings
+from sbusd.protocol import controls
+from sbusd.store.access import Access
+from sbusd.store.backoff import Backoff
+from sbusd.store.bus_connections import ServingBus
+from sbusd.store.calls.calls import Calls
+from sbusd.store.calls.remote_calls import RemoteCalls
+from sbusd.store.context import StoreContext
+from sbusd.store.engine.committer import Committer
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import DeadLetter, NewMessage, StoreError
+from sbusd.store.new_subscribers import NewSubscribers
+from sbusd.store.operation_queue import SERVICE, OperationQueue
+from sbusd.store.ordinary_messages import StreamIntake
+from sbusd.store.publisher import Publisher
+from sbusd.store.remote_service import RemoteService
+from sbusd.store.routes import Routes
+from sbusd.store.status import FRESH_SECONDS, Status
+from sbusd.store.subscribed_workers import SubscribedWorkers
+from sbusd.store.sweeper import Sweeper
+from sbusd.store.vouch_right import VouchRight
+
+TURN_SECONDS = 1.0
+"""Interval of the sign of life."""
+
+STOP_SECONDS = 20.0
+"""How long the store waits for calls and commits when it stops."""
+
+NOT_RUNNING = "the store was not running"
+NOT_CONNECTED = "the store was not connected to the bus"
+CHANGED = "the keys of the stream were changed"
+
+
+class StoreLog(Protocol):
+    """What the store reports; the program writes it to its log."""
+
+    def problem(self, words: str) -> None:
+        """Report a problem."""
+
+    def bus_available(self) -> None:
+        """Report that calls are served."""
+
+    def bus_unavailable(self, reason: str) -> None:
+        """Report that the connection to the bus has ended, or cannot be made."""
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Report a job that will not be tried again."""
+
+
+OpenFile = Callable[[StoreSettings], Engine]
+"""Opens the file of the settings. Raises StoreError."""
+
+
+class Store:
+    """One store. *open_file* opens its file, in another thread; *alive* gets the status for people once a second."""
+
+    def __init__(self, settings: StoreSettings, open_file: OpenFile, log: StoreLog, alive: Callable[[str], object]) -> None:
+        self._settings = settings
+        self._open_file = open_file
+        self._log = log
+        self._alive = alive
+        self._counts: Counter[str] = Counter()
+        self._intakes: dict[str, asyncio.Task[None]] = {}
+        self._bus: ServingBus | None = None
+        self._calls_bus: ServingBus | None = None
+        self._messages_bus: ServingBus | None = None
+        self._interruption = NOT_RUNNING
+        self._failed: asyncio.Future[None]
+        self._state = b"{}"
+        self._state_at = 0.0
+
+    async def open(self) -> None:
+        """Open the file. Raises StoreError."""
+        loop = asyncio.get_running_loop()
+        self._engine = await loop.run_in_executor(None, self._open_file, self._settings)
+        self._committer = Committer(self._engine)
+        self._operations: OperationQueue[Engine] = OperationQueue(self._committer)
+        self._sweeper = Sweeper(self._on_dead, self._log.problem)
+        self._publisher = Publisher(self._counts, self._log.problem)
+        self._dead_letters = Publisher(self._counts, self._log.problem)
+        access, vouch_right = Access(self._ask, self._log.problem), VouchRight(self._ask, self._log.problem)
+        self._context = StoreContext(
+            self._operations,
+            access,
+            vouch_right,
+            routes=Routes(self._settings),
+            publisher=self._publisher,
+            counts=self._counts,
+            poke=self._sweeper.poke,
+        )
+        self._status = Status(self._counts, self._context.refusals)
+        self._calls = Calls(self._context, self.state)
+        self._remote = RemoteService(RemoteCalls(self._context, self._calls), self._log.problem)
+        self._subscribers = NewSubscribers(self._context, self._counts, self._log.problem, self._settled)
+        self._workers = SubscribedWorkers(self._context, self._calls.jobs, self._log.problem)
+        self._context.on_stored = self._subscribers.changed
+        self._sources: dict[str, StreamIntake] = {}
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Work until cancelled; *ready* is called when the store serves calls, or the bus is not available. A defect ends it."""
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        loop.set_exception_handler(self._on_defect)
+        self._remote.configure(self._settings)
+        tasks = [
+            asyncio.ensure_future(self._connections(ready)),
+            asyncio.ensure_future(self._sweeper.run(self._context)),
+            asyncio.ensure_future(self._turns()),
+        ]
+        try:
+            done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            await self._stop(tasks)
+
+    async def reload(self, settings: StoreSettings) -> None:
+        """Apply other settings. Raises StoreError; then the former ones hold."""
+        if (settings.file, settings.bus) != (self._settings.file, self._settings.bus):
+            raise StoreError("EINVAL", "file and bus cannot change while the store runs; restart it: systemctl restart sbus-store")
+        await self._operations.run(SERVICE, lambda engine: engine.configure(settings))
+        former, self._settings = self._settings, settings
+        self._context.reconfigure(Routes(settings))
+        self._remote.configure(settings)
+        self._calls.admin.forget_figures()
+        for stream in former.streams:
+            now = settings.stream(stream.name)
+            if now is None or now.patterns != stream.patterns:
+                await _cancelled(self._intakes.pop(stream.name, None))
+                self._sources.pop(stream.name, None)
+        if self._messages_bus is not None:
+            self._begin_intakes(self._messages_bus, CHANGED, lambda: None)
+
+    async def state(self) -> bytes:
+        """Return the state as JSON."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._state_at:
+            self._state_at = now + FRESH_SECONDS
+            waiting = {
+                "waiting_reads": len(self._context.news),
+                "waiting_takes": sum(map(len, self._context.lines.values())),
+                "workers": len(self._context.workers),
+                "subscribed_workers": len(self._workers),
+                "waiting_operations": len(self._operations),
+            }
+            self._state = self._status.state(await self._calls.admin.figures(), waiting)
+        return self._state
+
+    # The bus
+
+    async def _connections(self, ready: Callable[[], None]) -> None:
+        """Serve, and connect again whenever a connection ends."""
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            begin = loop.time()
+            reason = "it closed the connection"
+            try:
+                await self._connected(ready)
+            except (SbusError, OSError) as error:
+                reason = str(error)
+            if self._context.is_stopping:
+                return
+            self._log.bus_unavailable(reason)
+            ready()
+            backoff.lasted(loop.time() - begin)
+            await asyncio.sleep(backoff.delay())
+
+    async def _connected(self, ready: Callable[[], None]) -> None:
+        """Serve until a connection ends. Raises SbusError, OSError."""
+        address = self._settings.bus or None
+        context = self._context
+        serving: asyncio.Task[None] | None = None
+        ended: asyncio.Task[None] | None = None
+        subscribers: asyncio.Task[None] | None = None
+        workers: asyncio.Task[None] | None = None
+        async with AsyncExitStack() as stack:
+            control = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store control"))
+            messages = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store messages"))
+            calls = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store calls"))
+            jobs = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store workers"))
+            self._bus, self._calls_bus, self._messages_bus = control, calls, messages
+            for each in (control, messages, calls, jobs):
+                each.on_refused = lambda refusal: self._log.problem(f"the bus refused: {refusal}")
+            context.access.forget()
+            context.vouch_right.forget()
+            if any(stream.publish for stream in self._settings.streams):
+                await context.vouch_right.problem()  # logs it
+            try:
+                holders = await self._operations.run(SERVICE, lambda engine: engine.lease_holders())
+                await context.workers.connected(control, holders)
+                await messages.tell(controls.SENDER_ON)
+                await jobs.tell(controls.SENDER_ON)
+                await messages.tell(controls.ECHO_OFF)  # what the store publishes is stored already
+                self._publisher.connected(messages)
+                self._dead_letters.connected(calls)
+                own = {int((await each.address).split("/")[2]) for each in (control, messages, calls, jobs)}
+                subscribers = asyncio.ensure_future(self._subscribers.run(messages, own))
+                await self._subscribed(messages)
+                workers = asyncio.ensure_future(self._workers.run(jobs, control))
+                self._calls.serve_on(calls)
+                ended = asyncio.ensure_future(_ended(control))
+                serving = asyncio.ensure_future(calls.serve_all(lambda: self._on_serving(ready)))
+                await asyncio.wait([serving, ended, workers], return_when=asyncio.FIRST_COMPLETED)
+                for task in (serving, workers, *self._intakes.values()):
+                    if task.done() and not task.cancelled():
+                        task.result()
+            finally:
+                self._bus = self._calls_bus = self._messages_bus = None
+                self._interruption = NOT_CONNECTED
+                self._publisher.disconnected()
+                self._dead_letters.disconnected()
+                intakes, self._intakes = self._intakes, {}
+                self._sources.clear()
+                for each_task in (*intakes.values(), subscribers, workers, serving, ended):
+                    await _cancelled(each_task)
+                await context.workers.disconnected()
+
+    def _on_serving(self, ready: Callable[[], None]) -> None:
+        """Note that calls are served."""
+        self._log.bus_available()
+        ready()
+
+    async def _subscribed(self, bus: ServingBus) -> None:
+        """Begin to store ordinary messages, and return when the bus has all subscriptions. Raises SbusError, OSError."""
+        missing = len(self._settings.streams)
+        all_ready = asyncio.Event()
+
+        def ready() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                all_ready.set()
+
+        self._begin_intakes(bus, self._interruption, ready)
+        if missing:
+            waiting = asyncio.ensure_future(all_ready.wait())
+            try:
+                await asyncio.wait([waiting, *self._intakes.values()], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+            for task in self._intakes.values():
+                if task.done():
+                    task.result()
+
+    def _begin_intakes(self, bus: ServingBus, interruption: str, ready: Callable[[], None]) -> None:
+        """Begin to store the messages of streams for which that has not begun."""
+        for stream in self._settings.streams:
+            if stream.name not in self._intakes:
+                intake = StreamIntake(stream, self._operations, self._counts, self._log.problem, self._on_stored)
+                self._sources[stream.name] = intake
+                task = self._intakes[stream.name] = asyncio.ensure_future(intake.run(bus, interruption, ready))
+                task.add_done_callback(self._intake_ended)
+
+    def _intake_ended(self, task: asyncio.Task[None]) -> None:
+        """End the other connections too if that for messages has ended. A cancelled task belongs to a stream that has changed."""
+        if not task.cancelled() and self._bus is not None:
+            self._closing = asyncio.ensure_future(self._bus.close())
+
+    async def _settled(self) -> None:
+        """Return when all ordinary messages that were received are committed."""
+        for intake in list(self._sources.values()):
+            if not self._intakes[intake.stream.name].done():
+                await intake.settled()
+
+    async def _ask(self, key: bytes, payload: bytes) -> bytes:
+        """Send a request to the bus, and return the response. Raises SbusError."""
+        if self._bus is None:
+            raise Closed("the bus")
+        return await self._bus.control(key, payload)
+
+    # Events
+
+    def _on_stored(self, stream: str, messages: Sequence[NewMessage]) -> None:
+        """Note that ordinary messages were committed."""
+        self._context.stored(stream, [message.key for message in messages])
+
+    def _on_dead(self, letters: Sequence[DeadLetter]) -> None:
+        """Report and publish dead letters, on the connection that does not receive messages: a stream may store them."""
+        for letter in letters:
+            self._counts["dead"] += 1
+            self._log.dead_letter(letter)
+            settings = self._settings.queue(letter.queue)
+            if settings is not None and settings.dead:
+                self._dead_letters.publish(letter.sender, settings.dead.encode() + letter.key, letter.payload)
+
+    async def _turns(self) -> None:
+        """Report once a second that the store is alive, and publish its state."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            figures = await self._calls.admin.figures()
+            messages = sum(each.messages for each in figures.streams)
+            self._alive(f"{messages} messages, {sum(each.leased for each in figures.queues)} jobs with workers")
+            if self._calls_bus is not None and loop.time() >= due:
+                due = loop.time() + self._settings.state_interval
+                with contextlib.suppress(SbusError, OSError):
+                    await self._calls_bus.publish("store/state", await self.state())
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """End the store because of a defect in a function that the event loop called."""
+        error = context.get("exception")
+        if not self._failed.done():
+            self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context.get("message"))))
+
+    # The end
+
+    async def _stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Answer the calls that wait, commit the operations that were accepted, and close the file."""
+        connections, *others = tasks
+        self._context.stop()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                if self._calls_bus is not None:
+                    await self._calls_bus.respond_to_all()
+                await self._remote.respond_to_all()
+                for task in (*others, *self._intakes.values()):
+                    await _cancelled(task)
+                self._operations.close()
+                await self._operations.drained()
+                await self._publisher.sent()
+                if self._calls_bus is not None:
+                    await self._calls_bus.flush()
+        except (TimeoutError, SbusError, OSError) as error:
+            self._log.problem(f"not everything was answered before the end: {str(error) or 'it took too long'}")
+        finally:
+            await self._remote.close()
+            await _cancelled(connections)
+            await asyncio.get_running_loop().run_in_executor(None, self._committer.close)
+            self._engine.close()
+
+
+async def _ended(bus: ServingBus) -> None:
+    """Return when the connection of *bus* has ended."""
+    with contextlib.suppress(SbusError, OSError):
+        async with bus.subscribe(b"store/no-such-key") as nothing:
+            while True:
+                await nothing.receive()
+
+
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
+    """Cancel *task*, and wait for its end."""
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,148 @@
+"""One plain client that works on jobs: it has subscribed to ``queue/<queue>/``. Spec: sbus-store(8), "SUBSCRIBED WORKERS"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from sbusd.client.errors import PayloadTooLarge, RemoteRefusal
+from sbusd.protocol.credentials import Peer
+from sbusd.protocol.direct_messages import direct_packet
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.keys import MAX_KEY_BYTES
+from sbusd.store.bus_connections import ServingBus, passed_on
+from sbusd.store.calls.call_errors import CallError
+from sbusd.store.calls.job_calls import JobCalls
+from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
+from sbusd.store.context import StoreContext
+from sbusd.store.engine.messages import Job, StoreError, Worker
+from sbusd.store.workers import Holder
+
+KEY_HEAD = b"queue/"
+"""The prefix of the keys of jobs for subscribed workers: ``queue/<queue>/<lease>/<key>``."""
+
+LEASES_SECONDS = 1.0
+"""Interval of trying again while the user has the maximum number of jobs."""
+
+UNDELIVERABLE = "its key or payload is too long for a subscribed worker"
+"""The reason of a try that fails because the job does not fit into a packet."""
+
+
+class UnsubscribedError(Exception):
+    """A job had no recipient: the worker has unsubscribed or disconnected, and perhaps the event of that was lost."""
+
+
+class SubscribedWorker:
+    """A worker of one queue. It gets jobs on *bus* while it is subscribed, and has at most as many as the queue allows."""
+
+    def __init__(self, context: StoreContext, jobs: JobCalls, bus: ServingBus, peer: Peer, queue: str) -> None:
+        self._context = context
+        self._jobs = jobs
+        self._bus = bus
+        self._free = asyncio.Event()
+        self._deliveries: set[asyncio.Future[None]] = set()
+        self.peer = peer
+        self.queue = queue
+        self.leases: set[int] = set()
+        """The leases of its jobs. Those that the store does not know to be over, for it ends them itself."""
+        self.task: asyncio.Task[None] | None = None
+        """Gives it jobs; None if it is not subscribed."""
+
+    @property
+    def worker(self) -> Worker:
+        """The worker as the engine knows it."""
+        return Worker(self.peer.connection, self.peer.uid)
+
+    def release(self, leases: Sequence[int]) -> None:
+        """Note that *leases* are over."""
+        self.leases.difference_update(leases)
+        self._free.set()
+
+    async def run(self) -> None:
+        """Give it jobs until cancelled. Raises UnsubscribedError, CallError, StoreError, SbusError, OSError."""
+        context, name = self._context, self.queue
+        context.routes.queue(name)
+        holder = await context.workers.admit(self.peer.connection)
+        self.leases |= await context.operations.run(self.peer.uid, lambda engine: engine.leases_of(name, self.worker))
+        with context.waiting.held(self.peer.uid):
+            while True:
+                await self._work(holder)
+
+    async def _work(self, holder: Holder) -> None:
+        """Wait until it may have a job, and deliver the next ones, if there are some in time."""
+        settings = self._context.routes.queue(self.queue)
+        room = settings.jobs_per_subscriber - len(self.leases)
+        if not settings.jobs_per_subscriber:
+            raise CallError("EACCES", f"queue {self.queue!r} has no subscribed workers: its jobs_per_subscriber is 0; use store/take")
+        # Before each job: a rule that changes has an effect on those that are subscribed, too.
+        await self._jobs.check_worker(self.peer, settings)
+        if room <= 0:
+            self._free.clear()
+            await self._free.wait()
+            return
+        try:
+            jobs = await self._jobs.taken(self.queue, self.peer.uid, holder, most=room, lease_ms=None, wait=MAX_WAIT_SECONDS)
+        except StoreError as error:
+            if error.code != "EDQUOT":
+                raise
+            await asyncio.sleep(LEASES_SECONDS)
+            return
+        self.leases.update(job.lease for job in jobs)
+        for position, job in enumerate(jobs):
+            # A delivery is finished even if the worker unsubscribes meanwhile: only then it is known whether it has got the job.
+            delivery = asyncio.ensure_future(self._deliver(job))
+            self._deliveries.add(delivery)
+            delivery.add_done_callback(self._delivered)
+            try:
+                await asyncio.shield(delivery)
+            except BaseException:
+                self._give_back(jobs[position + 1 :])
+                raise
+
+    def _delivered(self, delivery: asyncio.Future[None]) -> None:
+        """Forget a delivery. The worker's task gets its error, if there still is one."""
+        self._deliveries.discard(delivery)
+        if not delivery.cancelled():
+            delivery.exception()
+
+    async def _deliver(self, job: Job) -> None:
+        """Send a job. Without a recipient it is ready again. Raises UnsubscribedError, CallError, SbusError, OSError."""
+        packet = self._packet(job)
+        if not packet:
+            self._fail(job, UNDELIVERABLE)
+            return
+        try:
+            recipients = await self._bus.send_counted(packet)
+        except RemoteRefusal as refusal:
+            self._fail(job, f"the bus refused it: {refusal.said}")
+            raise CallError("EACCES", f"the bus does not let the store send jobs to subscribers: {refusal.said}") from None
+        if recipients:
+            self._context.counts["jobs_delivered"] += 1
+        else:
+            self._give_back([job])
+            raise UnsubscribedError
+
+    def _packet(self, job: Job) -> bytes:
+        """Return the packet with a job; empty if it would be too long."""
+        stored = job.stored
+        key = b"%b%b/%d/%b" % (KEY_HEAD, self.queue.encode(), job.lease, stored.key)
+        packet = passed_on(stored.sender, key, stored.payload) if len(key) <= MAX_KEY_BYTES else b""
+        try:
+            return packet and direct_packet(self.peer.connection, packet)
+        except (PayloadTooLarge, ProtocolError):
+            return b""
+
+    def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Make jobs ready again that it has not got."""
+        if jobs:
+            self._context.give_back(self.queue, self.worker, jobs)
+            self._context.on_settled(self.peer.connection, [job.lease for job in jobs])
+
+    def _fail(self, job: Job, reason: str) -> None:
+        """End a try: the job is tried again after the backoff of the queue, perhaps by a worker that uses ``store/take``."""
+        context = self._context
+        context.counts["jobs_undeliverable"] += 1
+        self.release([job.lease])
+        context.operations.submit_now(
+            lambda engine: engine.retry(self.queue, [job.lease], self.worker, None, reason), lambda _: context.poke(0)
+        )

@@ -1,0 +1,140 @@
+"""The calls of ``store/take`` that wait for jobs of one queue: users take turns, and a job goes to the first that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from sbusd.store.calls.call_errors import restarting
+from sbusd.store.operation_queue import QueuedOperation
+
+J = TypeVar("J")
+
+MAX_CONCURRENT = 64
+"""Takes of one queue in the committer at the same time, so that one commit serves many workers."""
+
+
+Taken = Callable[[QueuedOperation[Any]], None]
+"""Gets the outcome of a take."""
+
+
+@dataclass(eq=False, slots=True)
+class Taker(Generic[J]):
+    """One call: *begin* submits its take to the committer and reports the outcome; *give_back* gets jobs if the call has ended."""
+
+    uid: int
+    begin: Callable[[Taken], object]
+    give_back: Callable[[Sequence[J]], object]
+    future: asyncio.Future[Sequence[J]]
+    waits: bool
+
+
+class TakeLine(Generic[J]):
+    """The line of one queue."""
+
+    def __init__(self) -> None:
+        self._users: OrderedDict[int, deque[Taker[J]]] = OrderedDict()
+        self._taking = 0
+        self._news = 0
+        self._concurrent = 1
+        self._is_empty = False
+
+    def __len__(self) -> int:
+        """Return the number of calls that wait, without those in the committer."""
+        return sum(map(len, self._users.values()))
+
+    async def take(
+        self,
+        uid: int,
+        begin: Callable[[Taken], object],
+        give_back: Callable[[Sequence[J]], object],
+        wait_seconds: float,
+    ) -> Sequence[J]:
+        """Return jobs, or an empty sequence if there is none for *wait_seconds*. Raises what the take raises."""
+        taker = Taker(uid, begin, give_back, asyncio.get_running_loop().create_future(), wait_seconds > 0)
+        self._users.setdefault(uid, deque()).append(taker)
+        if not taker.waits:
+            self._is_empty = False  # the caller wants to know it for certain
+        self._begin_some()
+        try:
+            if not taker.waits:
+                return await taker.future
+            async with asyncio.timeout(wait_seconds):
+                return await asyncio.shield(taker.future)
+        except TimeoutError:
+            return taker.future.result() if taker.future.done() and not taker.future.cancelled() else ()
+        except asyncio.CancelledError:
+            if taker.future.done() and not taker.future.cancelled() and taker.future.exception() is None:
+                give_back(taker.future.result())
+            raise
+        finally:
+            self._leave(taker)
+
+    def ready(self, jobs: int = 1) -> None:
+        """Serve calls that wait: the queue may have about *jobs* jobs that are ready. More takes begin as long as they find jobs."""
+        self._news += 1
+        self._concurrent = max(self._concurrent, min(jobs, MAX_CONCURRENT))
+        self._is_empty = False
+        self._begin_some()
+
+    def close(self) -> None:
+        """Fail all calls that wait: the store restarts."""
+        for takers in self._users.values():
+            for taker in takers:
+                if not taker.future.done():
+                    taker.future.set_exception(restarting())
+        self._users.clear()
+
+    def _leave(self, taker: Taker[J]) -> None:
+        """Remove a call that has ended."""
+        taker.future.cancel()
+        takers = self._users.get(taker.uid)
+        if takers is not None and taker in takers:
+            takers.remove(taker)
+            if not takers:
+                del self._users[taker.uid]
+
+    def _begin_some(self) -> None:
+        """Begin takes while there may be jobs."""
+        while self._users and not self._is_empty and self._taking < self._concurrent:
+            uid, takers = self._users.popitem(last=False)
+            taker = takers.popleft()
+            if takers:
+                self._users[uid] = takers
+            if taker.future.done():
+                continue
+            self._taking += 1
+            news = self._news
+            try:
+                taker.begin(partial(self._taken, taker, news))
+            except Exception as error:  # the caller gets it
+                self._taking -= 1
+                taker.future.set_exception(error)
+
+    def _taken(self, taker: Taker[J], news: int, performed: QueuedOperation[Any]) -> None:
+        """Note the outcome of a take."""
+        self._taking -= 1
+        error, jobs = performed.error, performed.result
+        if error is None and not jobs:
+            if news == self._news:
+                self._is_empty = True
+                self._concurrent = 1
+            if taker.waits and not taker.future.done():
+                # Calls of one user keep their order.
+                self._users.setdefault(taker.uid, deque()).appendleft(taker)
+                self._users.move_to_end(taker.uid, last=False)
+            elif not taker.future.done():
+                taker.future.set_result(())
+        elif taker.future.done():
+            if error is None:
+                taker.give_back(jobs)
+        elif error is not None:
+            taker.future.set_exception(error)
+        else:
+            self._concurrent = min(2 * self._concurrent, MAX_CONCURRENT)
+            taker.future.set_result(jobs)
+        self._begin_some()

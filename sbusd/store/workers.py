@@ -1,0 +1,151 @@
+"""The connections that hold leases. The bus reports when one of them ends; its jobs are then ready at once.
+
+The store subscribes to the end of a connection before it gives it the first job, and then asks whether it is still there. After a crash
+of the bus, new connections have the numbers of earlier ones: the time at which a connection began tells them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+
+from sbusd.client import AsyncBus, SbusError
+from sbusd.client.errors import Closed, Disconnected
+from sbusd.client.items import Message
+from sbusd.protocol import controls
+from sbusd.protocol.keys import EVENT_HEAD, connection_address
+from sbusd.store.calls.call_errors import CallError
+
+MAX_WATCHED = 16_384
+"""Connections that are watched. A bus has fewer for its users by default."""
+
+
+class Holder:
+    """A connection that can hold leases. ``born_ms`` is when it began, 0 if that is unknown."""
+
+    __slots__ = ("born_ms", "connection", "is_gone", "queues", "watched")
+
+    def __init__(self, connection: int, born_ms: int = 0) -> None:
+        self.connection = connection
+        self.born_ms = born_ms
+        self.queues: set[str] = set()
+        """The queues of which it has got jobs."""
+        self.is_gone = False
+        """Whether it has ended. Operations in the committer's thread read it: an ended connection gets no job."""
+        self.watched: asyncio.Future[None] | None = None
+        """Done when the store will be notified of its end; None while the store has no bus."""
+
+
+class Workers:
+    """*gone* is called with each holder whose connection has ended."""
+
+    def __init__(self, gone: Callable[[Holder], None]) -> None:
+        self._gone = gone
+        self._holders: dict[int, Holder] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._bus: AsyncBus | None = None
+
+    def __len__(self) -> int:
+        """Return the number of connections that are watched."""
+        return len(self._holders)
+
+    async def admit(self, connection: int) -> Holder:
+        """Return the holder for *connection* when it is watched. Raises CallError if it has ended, or cannot be watched."""
+        for _ in range(2):  # the first one can be an earlier connection that had the same number
+            holder = self._holders.get(connection)
+            if holder is None:
+                if len(self._holders) >= MAX_WATCHED:
+                    raise CallError("EBUSY", f"{MAX_WATCHED} workers are connected; try again later")
+                holder = self._begin(connection)
+            if holder.watched is None:
+                raise CallError("EAGAIN", "the store is not connected to the bus; try again")
+            await asyncio.shield(holder.watched)
+            if not holder.is_gone:
+                return holder
+        raise CallError("EAGAIN", "the connection of the worker has ended")
+
+    async def connected(self, bus: AsyncBus, holders: Mapping[int, int]) -> None:
+        """Watch by *bus* from now on: *holders*, numbers of connections and when each began, and all that were watched before.
+
+        When it returns, the jobs of those that have ended meanwhile are ready again, or soon.
+        """
+        self._bus = bus
+        for connection in {*holders, *self._holders}:
+            self._begin(connection, holders.get(connection, 0))
+        await asyncio.gather(*[holder.watched for holder in self._holders.values() if holder.watched], return_exceptions=True)
+
+    async def disconnected(self) -> None:
+        """Watch no connection: the bus is away. The holders are known until :meth:`connected`, which asks for each."""
+        self._bus = None
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, connection: int, born_ms: int = 0) -> Holder:
+        """Watch *connection*."""
+        holder = self._holders.setdefault(connection, Holder(connection, born_ms))
+        if self._bus is None:
+            holder.watched = None
+        else:
+            holder.watched = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(self._watch(self._bus, holder, holder.watched))
+            self._tasks[connection] = task
+            task.add_done_callback(lambda _: self._tasks.pop(connection, None) if self._tasks.get(connection) is task else None)
+        return holder
+
+    async def _watch(self, bus: AsyncBus, holder: Holder, watched: asyncio.Future[None]) -> None:
+        """Wait for the end of a connection."""
+        try:
+            async with bus.subscribe(b"%bdisconnect/%d" % (EVENT_HEAD, holder.connection)) as events:
+                if await _is_connected(bus, holder):
+                    _set(watched)
+                    while not isinstance(await events.receive(), Message):
+                        if not await _is_connected(bus, holder):  # its event may be among the lost packets
+                            break
+                self._end(holder)
+        except (Disconnected, Closed):
+            pass  # connected() begins again
+        except (SbusError, OSError, ValueError) as error:
+            watched_error = CallError("EAGAIN", f"the store cannot watch the worker: {error}")
+            if not watched.done():
+                watched.set_exception(watched_error)
+                watched.exception()  # perhaps no task waits for it
+            self._holders.pop(holder.connection, None)
+        finally:
+            _set(watched)
+            if self._bus is not bus:
+                holder.watched = None
+
+    def _end(self, holder: Holder) -> None:
+        """Note that a connection has ended."""
+        if not holder.is_gone:
+            holder.is_gone = True
+            self._holders.pop(holder.connection, None)
+            self._gone(holder)
+
+
+async def _is_connected(bus: AsyncBus, holder: Holder) -> bool:
+    """Return whether the connection of *holder* exists, and note when it began. Raises SbusError, ValueError."""
+    connection = holder.connection
+    page = json.loads(await bus.control(controls.CONNECTIONS, b"%d" % (connection - 1)))
+    for each in page["connections"]:
+        if each["id"] == connection:
+            born_ms = round(each["since"] * 1000)
+            if holder.born_ms not in (0, born_ms):
+                return False  # another one has its number
+            holder.born_ms = born_ms
+            return True
+    if not page["hidden"]:
+        return False
+    # Without the right to see the connections of others: a caller receives its responses.
+    with contextlib.suppress(SbusError):
+        return bool(await bus.members(connection_address(connection) + b"ret/-"))
+    return True
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

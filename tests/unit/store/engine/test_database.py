@@ -1,0 +1,151 @@
+"""The file of the store: damaged, of another version or program, in use, on a full disk."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.store import StoreSettings, StreamSettings
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+
+SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
+ALICE = Sender(1000, 1000, 7)
+
+
+def opened(path: Path, min_free_bytes: int = 0) -> Engine:
+    """Return an engine with the file *path*, and a clock that stands still."""
+    return Engine(path, SETTINGS, lambda: 1_000_000, min_free_bytes)
+
+
+def put(engine: Engine, size: int = 10) -> Put:
+    """Put a message with that many bytes."""
+    return engine.put("log", NewMessage(b"log/a", b"x" * size, ALICE))
+
+
+def test_only_the_own_user_can_read_the_file(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "store.sqlite")
+    put(engine)
+    assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0] * len(list(tmp_path.iterdir()))
+    engine.close()
+
+
+def fill(engine: Engine) -> int:
+    """Put messages until the disk is full, and return their number."""
+    for number in range(100):
+        try:
+            put(engine, 10_000)
+        except StoreError as error:
+            if error.code == "ENOSPC":
+                return number
+            raise
+    raise AssertionError("the disk is not full")
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5_000])
+def test_a_damaged_file_is_renamed_and_the_next_start_is_empty(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"^EIO .*damaged") as caught:
+        opened(path)
+    (kept,) = tmp_path.glob("store.sqlite.damaged-*")
+    assert kept.read_bytes() == content
+    assert str(kept) in caught.value.reason
+    engine = opened(path)
+    assert put(engine) == Put(1)
+    engine.close()
+
+
+def test_damage_that_is_found_later_is_checked_at_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path)
+    for _ in range(200):
+        put(engine, 2_000)
+    engine.close()
+    content = bytearray(path.read_bytes())
+    content[200_000:400_000] = b"\xff" * 200_000
+    path.write_bytes(content)
+    engine = opened(path)
+    with pytest.raises(StoreError, match=r"^EIO .*damaged"):
+        engine.read("log", 0, 200, 1 << 20)
+    engine.close()
+    with pytest.raises(StoreError, match=r"^EIO .*renamed"):
+        opened(path)
+    assert list(tmp_path.glob("store.sqlite.damaged-*"))
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    opened(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match=r"newer version of sbus-store: format 99"):
+        opened(path)
+    assert path.exists()
+
+
+def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    with pytest.raises(StoreError, match="not a file of sbus-store"):
+        opened(path)
+
+
+def test_only_one_store_uses_a_file(tmp_path: Path) -> None:
+    first = opened(tmp_path / "store.sqlite")
+    with pytest.raises(StoreError, match=r"^EBUSY another store"):
+        opened(tmp_path / "store.sqlite")
+    first.close()
+    opened(tmp_path / "store.sqlite").close()
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"^EACCES cannot open"):
+        opened(tmp_path / "none" / "store.sqlite")
+
+
+def test_a_full_disk_fails_puts_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path)
+    put(engine)
+    ((pages,),) = engine.database.execute("PRAGMA page_count").fetchall()
+    engine.database.execute(f"PRAGMA max_page_count = {pages + 20}")
+    stored = 1
+    stored += fill(engine)
+    assert len(engine.read("log", 0, 1_000, 1 << 30).items) == stored
+    assert engine.statistics().streams[0].messages == stored
+    assert engine.purge("log", 2).count == 1
+    engine.database.execute("PRAGMA max_page_count = 100000")
+    assert put(engine, 10_000) == Put(stored + 1)
+    engine.close()
+
+
+def test_space_is_left_for_what_frees_some(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "store.sqlite", 1 << 62)
+    with pytest.raises(StoreError, match=r"^ENOSPC the disk of .* free some space"):
+        put(engine)
+    assert engine.read("log", 0, 10, 100).items == []
+    engine.close()
+
+
+def test_no_statement_scans_the_messages(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "store.sqlite")
+    from sbusd.store.engine import intake, job_lines, purging, put_ids, queues, readers, reading, removal, retention
+
+    modules = (intake, job_lines, purging, put_ids, queues, readers, reading, removal, retention)
+    statements = [value for module in modules for value in vars(module).values() if isinstance(value, str)]
+    statements = [each for each in statements if re.match(r"SELECT |UPDATE |DELETE |INSERT ", each)]
+    assert len(statements) > 40
+    for statement in statements:
+        plan = engine.database.execute(f"EXPLAIN QUERY PLAN {statement}", (1,) * statement.count("?")).fetchall()
+        found = "; ".join(row[3] for row in plan)
+        # An index in the order of the result, cut by LIMIT, reads only the result.
+        ordered = re.sub(r"SCAN (message|put_id) USING (COVERING )?INDEX (message_expires|put_id_time)", "", found)
+        assert not re.search(r"SCAN (message|job|put_id|reader|usage)|TEMP B-TREE", ordered), f"{statement}: {found}"
+    engine.close()

@@ -1,0 +1,181 @@
+"""What the models of tests/property leave out: hostile users, long keys, limits, delays in order, reconfiguration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
+from sbusd.store.engine import intake
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.intake import MAX_MESSAGE_BYTES
+from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
+
+ALICE, BOB = Sender(1000, 1000, 7), Sender(1001, 1001, 8)
+WORKER = Worker(5, 1000)
+STATE = StreamSettings("state", ("state/",), last=1, max_keys=200_000, max_keys_per_user=150_000)
+LOG = StreamSettings("log", ("log/",))
+MAIL = StreamSettings("mail", ("mail/",))
+QUEUE = QueueSettings("mail", "mail", in_order="key")
+
+
+class Clock:
+    """The time, which a test sets."""
+
+    now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def opened(folder: Path, *streams: StreamSettings, queues: tuple[QueueSettings, ...] = (), clock: Clock | None = None) -> Engine:
+    """Return an engine with *streams*."""
+    return Engine(folder / "store.sqlite", StoreSettings(streams=streams, queues=queues), clock or Clock(), 0)
+
+
+def error_of(result: Put | StoreError) -> str:
+    """Return the code of an error."""
+    assert isinstance(result, StoreError)
+    return result.code
+
+
+def test_many_short_keys_are_found_page_by_page(tmp_path: Path) -> None:
+    engine = opened(tmp_path, STATE)
+    keys = sorted(b"state/%d" % number for number in range(100_000))
+    engine.begin()
+    for start in range(0, len(keys), 500):
+        engine.put_many("state", [NewMessage(key, b"", ALICE) for key in keys[start : start + 500]])
+    engine.commit()
+    page = engine.last("state", b"*/99999")
+    assert (page.items, page.next_key is None) == ([], False)  # a bounded part of the keys was looked at
+    found, after = [], None
+    while True:
+        page = engine.last("state", b"", after, 10_000, 1 << 30)
+        found += [each.key for each in page.items]
+        if (after := page.next_key) is None:
+            break
+    assert found == keys
+    assert [each.key for each in engine.last("state", b"state/99999").items] == [b"state/99999"]
+    engine.close()
+
+
+def test_long_keys_and_payloads_of_any_bytes(tmp_path: Path) -> None:
+    engine = opened(tmp_path, STATE)
+    keys = [b"state/" + bytes(range(1, 256)) * 16 + b"%05d" % number for number in range(9)]
+    keys = [key[-4_096:] if len(key) > 4_096 else key for key in (key.ljust(4_096, b"k") for key in keys)]
+    payload = b"\xff" * (MAX_MESSAGE_BYTES - 4_096)
+    for key in keys:
+        engine.put("state", NewMessage(key, payload, ALICE))
+    assert [each.key for each in engine.last("state", max_bytes=1 << 30).items] == sorted(keys)
+    for wrong, code in ((NewMessage(keys[0], payload + b"x", ALICE), "EMSGSIZE"), (NewMessage(keys[0] + b"x", b"", ALICE), "EMSGSIZE")):
+        assert error_of(engine.put_many("state", [wrong])[0]) == code
+    for key in (b"!/cred/1/2/3/x", b"other", b"", b"state/a\0b", b"store/put"):
+        assert error_of(engine.put_many("state", [NewMessage(key, b"", ALICE)])[0]) == "EINVAL"
+    engine.close()
+
+
+def test_equal_ids_of_two_users_do_not_collide(tmp_path: Path) -> None:
+    engine = opened(tmp_path, LOG)
+    first = engine.put("log", NewMessage(b"log/a", b"1", ALICE, b"id"))
+    second = engine.put("log", NewMessage(b"log/a", b"2", BOB, b"id"))
+    assert (first, second) == (Put(1), Put(2))
+    assert engine.put("log", NewMessage(b"log/a", b"3", BOB, b"id")) == Put(2, is_duplicate=True)
+    engine.close()
+
+
+def test_the_quota_of_one_user_leaves_others_alone(tmp_path: Path) -> None:
+    engine = opened(tmp_path, replace(LOG, max_bytes_per_user=1_000), replace(STATE, max_keys_per_user=2))
+    results = engine.put_many("log", [NewMessage(b"log/b", b"x" * 500, BOB)] * 3 + [NewMessage(b"log/a", b"x" * 500, ALICE)])
+    assert [isinstance(each, Put) for each in results] == [True, False, False, True]
+    assert error_of(results[1]) == "EDQUOT"
+    results = engine.put_many("state", [NewMessage(b"state/%d" % n, b"", BOB) for n in range(3)] + [NewMessage(b"state/a", b"", ALICE)])
+    assert [isinstance(each, Put) for each in results] == [True, True, False, True]
+    engine.close()
+
+
+def test_hosts_have_accounts_of_their_own(tmp_path: Path) -> None:
+    engine = opened(tmp_path, replace(LOG, max_bytes_per_user=1_000))
+    alpha, beta = (Sender(-1, -1, -1, f"!/host/{name}/!/cred/1/1/1") for name in ("alpha", "beta"))
+    results = engine.put_many("log", [NewMessage(b"log/a", b"x" * 500, each) for each in (alpha, alpha, beta)])
+    assert [isinstance(each, Put) for each in results] == [True, False, True]
+    assert {(each.uid, each.host) for each in engine.statistics().streams[0].users} == {(-1, "!/host/alpha"), (-1, "!/host/beta")}
+    assert [each.sender for each in engine.read("log", 0, 9, 9_999).items if isinstance(each, Stored)] == [alpha, beta]
+    engine.close()
+
+
+def test_another_user_cannot_use_a_lease(tmp_path: Path) -> None:
+    engine = opened(tmp_path, MAIL, queues=(QUEUE,))
+    engine.put("mail", NewMessage(b"mail/a", b"", ALICE))
+    (job,) = engine.take("mail", WORKER, 1, 1_000)
+    for thief in (Worker(5, 1001), Worker(6, 1000), Worker(6, 1001)):
+        assert engine.ack("mail", [job.lease], thief) == [False]
+        assert engine.fail("mail", [job.lease], thief, "x") == [False]
+        assert engine.retry("mail", [job.lease], thief) == [False]
+        assert engine.extend("mail", [job.lease], thief, 1_000) == [False]
+    assert engine.ack("mail", [job.lease, job.lease], WORKER) == [True, False]
+    engine.close()
+
+
+def test_a_delayed_job_does_not_block_its_key(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = opened(tmp_path, MAIL, queues=(QUEUE,), clock=clock)
+    engine.put("mail", NewMessage(b"mail/a", b"late", BOB, due_ms=clock.now + 60_000))
+    engine.put("mail", NewMessage(b"mail/a", b"now", ALICE))
+    assert [each.stored.payload for each in engine.take("mail", WORKER, 9, 1_000)] == [b"now"]
+    engine.close()
+
+
+def test_many_gaps_become_fewer_and_none_is_uncounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_GAPS", 3)
+    engine = opened(tmp_path, LOG)
+    for number in range(6):
+        engine.add_gap("log", b"log/%d" % number, 2, "lost")
+    gaps = [each for each in engine.read("log", 0, 99, 9_999).items if isinstance(each, Gap)]
+    assert (len(gaps), sum(each.count for each in gaps)) == (3, 12)
+    engine.close()
+
+
+def test_streams_and_queues_that_leave_the_configuration_keep_their_messages(tmp_path: Path) -> None:
+    engine = opened(tmp_path, MAIL, queues=(replace(QUEUE, in_order="none"),))
+    for payload in (b"1", b"2"):
+        engine.put("mail", NewMessage(b"mail/a", payload, ALICE))
+    engine.configure(StoreSettings(streams=(MAIL,)))
+    engine.put("mail", NewMessage(b"mail/a", b"3", ALICE))
+    engine.configure(StoreSettings())
+    with pytest.raises(StoreError, match=r"^ENOENT"):
+        engine.put("mail", NewMessage(b"mail/a", b"4", ALICE))
+    assert [(each.name, each.is_configured, each.messages) for each in engine.statistics().streams] == [("mail", False, 3)]
+    engine.configure(StoreSettings(streams=(MAIL,), queues=(QUEUE,)))
+    done = []
+    while jobs := engine.take("mail", WORKER, 9, 1_000):
+        done += [each.stored.payload for each in jobs]
+        engine.ack("mail", [each.lease for each in jobs], WORKER)
+    assert done == [b"1", b"2", b"3"]
+    engine.configure(StoreSettings())
+    engine.purge("mail")
+    assert engine.statistics().streams == []
+    engine.close()
+
+
+def test_keys_are_counted_when_a_stream_begins_to_keep_last_values(tmp_path: Path) -> None:
+    engine = opened(tmp_path, LOG)
+    engine.put_many("log", [NewMessage(b"log/%d" % (n % 3), b"", ALICE) for n in range(7)])
+    engine.configure(StoreSettings(streams=(replace(LOG, last=1),)))
+    assert engine.statistics().streams[0].keys == 3
+    engine.put("log", NewMessage(b"log/0", b"new", ALICE))
+    assert len([each for each in engine.read("log", 0, 99, 9_999).items if isinstance(each, Stored) and each.key == b"log/0"]) == 1
+    engine.close()
+
+
+def test_the_number_of_a_time_is_found(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = opened(tmp_path, LOG, clock=clock)
+    start = clock.now
+    for _ in range(10):
+        engine.put("log", NewMessage(b"log/a", b"", ALICE))
+        clock.now += 1_000
+    engine.purge("log", 6, from_seq=4)
+    assert [engine.seq_at("log", start + each) for each in (-5, 0, 1, 3_000, 9_000, 9_001)] == [1, 1, 2, 6, 10, 11]
+    engine.close()

@@ -1,0 +1,80 @@
+"""The store asks the bus, caches the answers, and lets no user cause too many questions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from sbusd.client.errors import RemoteRefusal
+from sbusd.protocol.credentials import UNKNOWN_ID, Peer
+from sbusd.protocol.errors import ErrorCode
+from sbusd.store.access import ASKS_AT_ONCE, CACHE_SECONDS, Access
+from sbusd.store.calls.call_errors import CallError
+
+ALICE = Peer(7, 1000, 1000, 55, b"!/cred/1000/1000/55")
+MALLORY = Peer(8, 1001, 1001, 56, b"!/cred/1001/1001/56")
+
+
+class Bus:
+    """Answers questions, and counts them."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.now = 0.0
+        self.prefix: str | None = ""
+        self.refuses = False
+        self.reports: list[str] = []
+        self.access = Access(self.ask, self.reports.append, lambda: self.now)
+
+    async def ask(self, _key: bytes, payload: bytes) -> bytes:
+        self.asked.append(payload)
+        if self.refuses:
+            raise RemoteRefusal(ErrorCode.EPERM, "no", "CMSG", None)
+        answer: dict[str, object] = {"allowed": b"secret" not in payload, "reason": "a rule", "owner": payload.startswith(b"0\0")}
+        return json.dumps(answer | ({"prefix": self.prefix} if self.prefix is not None and b"publish" in payload else {})).encode()
+
+
+def test_one_answer_is_for_all_keys_with_its_prefix_for_some_seconds() -> None:
+    bus = Bus()
+    assert asyncio.run(bus.access.may_publish(ALICE, [b"a", b"b", b"c/d"])) == ["", "", ""]
+    assert len(bus.asked) == 1
+    bus.now += CACHE_SECONDS
+    asyncio.run(bus.access.may_publish(ALICE, [b"a"]))
+    asyncio.run(bus.access.may_publish(MALLORY, [b"a"]))
+    assert bus.asked[1:] == [b"1000\0publish\0a", b"1001\0publish\0a"]
+
+
+def test_without_a_prefix_each_key_is_asked_for_once() -> None:
+    bus = Bus()
+    bus.prefix = None
+    for _ in range(2):
+        assert asyncio.run(bus.access.may_publish(ALICE, [b"a", b"secret", b"a"]))[1].startswith("user 1000 may not publish secret: a rule")
+    assert len(bus.asked) == 2
+    with pytest.raises(CallError, match="EACCES user 1000 may not subscribe"):
+        asyncio.run(bus.access.check_subscribe(ALICE, [b"x", b"secret"]))
+
+
+def test_a_user_cannot_use_up_the_questions_of_others() -> None:
+    bus = Bus()
+
+    async def flood() -> None:
+        for number in range(int(ASKS_AT_ONCE) + 1):
+            await bus.access.check_subscribe(MALLORY, [b"%d" % number])
+
+    with pytest.raises(CallError, match="EDQUOT"):
+        asyncio.run(flood())
+    asyncio.run(bus.access.check_subscribe(ALICE, [b"x"]))
+    bus.now += 1
+    asyncio.run(bus.access.check_subscribe(MALLORY, [b"x"]))
+
+
+def test_a_bus_that_refuses_admits_no_caller() -> None:
+    bus = Bus()
+    bus.refuses = True
+    with pytest.raises(CallError, match="EACCES the store may not ask"):
+        asyncio.run(bus.access.check_subscribe(ALICE, [b"x"]))
+    assert len(bus.reports) == 1
+    with pytest.raises(CallError, match="not a user of this host"):
+        asyncio.run(bus.access.check_subscribe(Peer(7, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b""), [b"x"]))
