@@ -6,34 +6,46 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from systemd import daemon
 
-from sbusd.client import Scope
+from sbusd.client import Bus, Scope
+from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds.bus_publisher import BusPublisher
+from sbusd.feeds.dbus.connection import MissingLibraryError
 from sbusd.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
 from sbusd.feeds.journal.cursor import CursorFile
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.netlink.feed import REQUEST, NetlinkFeed
 from sbusd.feeds.netlink.sockets import Kernel
-from sbusd.helptext import PlainCommand, PlainGroup
+from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
+from sbusd.feeds.udev import feed as udev_feed
+from sbusd.feeds.udev.devices import HEAD
+from sbusd.feeds.udev.sources import Udev
+from sbusd.helptext import PlainCommand, PlainGroup, VersionOption
 from sbusd.protocol.errors import SbusError
 
 app = typer.Typer(
     cls=PlainGroup,
-    help="Publish network and journal events of this machine on the bus.",
+    help="Publish events of this machine on the bus.",
     epilog="See sbus-feed(8).",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def feed(_version: VersionOption = False) -> None:
+    """Publish events of this machine on the bus."""
+
 
 _RECEIVE_MIB_MOST = 1024
 
@@ -42,6 +54,14 @@ _LINES_MOST = 1_000_000
 
 _RATE_MOST = 1_000_000
 """More than can be read from a journal."""
+
+_CHANGE_RATE = 1000
+"""Changes per second of units or sessions."""
+_SUBSYSTEM_BYTES = 255
+"""Longest name in sysfs."""
+
+_SUBSYSTEMS_MOST = 32
+"""The kernel compares each event with all of them."""
 
 _BACKLOG = Duration(0.0, 3650 * 86_400.0, "which is ten years")
 
@@ -96,6 +116,73 @@ def journal_command(
     _run("journal", lambda: _feed_journal(publisher, directory, file, start, rate))
 
 
+@app.command(name="udev", cls=PlainCommand)
+def udev_command(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    subsystem: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Publish devices of this subsystem only. Can be repeated.")
+    ] = None,
+    receive_buffer: Annotated[
+        int, typer.Option(metavar="KIB", min=1, max=_RECEIVE_MIB_MOST << 10, help="Netlink receive buffer in KiB.")
+    ] = 4096,
+    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of events per second.")] = udev_feed.RATE,
+) -> None:
+    """Publish events and properties of devices. Keys: udev/<subsystem>/<action>/<name>"""
+    scope = _scope(address, system=system, user=user)
+    names = _subsystems(subsystem or [])
+    _run("udev", lambda: _feed_udev(address, scope, names, receive_buffer << 10, rate))
+
+
+@app.command(name="systemd", cls=PlainCommand)
+def systemd_command(
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[
+        bool, typer.Option("--user", help="Connect to the calling user's bus, and publish the units of the user manager.")
+    ] = False,
+    dbus_address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the D-Bus bus of the service manager.")] = None,
+    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of changes per second.")] = _CHANGE_RATE,
+) -> None:
+    """Publish states of units and jobs of systemd. Keys: systemd/unit/<unit>, systemd/job/<id>"""
+    scope = _scope(address, system=system, user=user)
+    _run("systemd", lambda: _feed_state("systemd", address, scope, dbus_address, rate))
+
+
+@app.command(name="logind", cls=PlainCommand)
+def logind_command(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    dbus_address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the D-Bus system bus.")] = None,
+    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of changes per second.")] = _CHANGE_RATE,
+    remote_hosts: Annotated[bool, typer.Option("--remote-hosts", help="Publish the host and user of remote sessions too.")] = False,
+) -> None:
+    """Publish sessions, users, seats and shutdowns of systemd-logind. Keys: logind/…"""
+    scope = _scope(address, system=system, user=user)
+    _run("logind", lambda: _feed_state("logind", address, scope, dbus_address, rate, has_addresses=remote_hosts))
+
+
+@app.command(name="dbus", cls=PlainCommand)
+def dbus_command(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[
+        bool, typer.Option("--user", help="Connect to the calling user's bus, and publish signals of the user's D-Bus bus.")
+    ] = False,
+    dbus_address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the D-Bus bus.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Configuration file (default: /etc/sbus/feed-dbus.toml).")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+) -> None:
+    """Publish the D-Bus signals that the configuration names. Keys: dbus/…"""
+    scope = _scope(address, system=system, user=user)
+    _run("dbus", lambda: _feed_signals(address, scope, dbus_address, config, is_check=check))
+
+
 def main() -> None:
     """Run the program. SIGTERM and SIGINT end it with status 0 at any time."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -108,7 +195,10 @@ def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | Non
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
         publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, REQUEST, _log)))
-        feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace)))
+        keys = PublishedKeys()
+        bus = Bus.connect(address, scope=scope, timeout=None, reconnect=True)
+        stack.enter_context(contextlib.closing(StoredValues(bus, keys, _log, namespace=namespace, request=REQUEST)))
+        feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace, keys=keys)))
         feed.run()
 
 
@@ -118,6 +208,58 @@ def _feed_journal(publisher: CheckedPublisher, directory: Path | None, file: Cur
     with contextlib.closing(publisher), contextlib.closing(JournalReader(directory)) as reader:
         publisher.open()
         JournalFeed(reader, publisher, file, _log, _ready, start=start, rate=rate).run()
+
+
+def _feed_udev(address: str | None, scope: Scope | None, subsystems: Sequence[str], receive_bytes: int, rate: int) -> None:
+    """Run the udev feed until a signal ends it."""
+    source = Udev(subsystems, receive_bytes)
+    with contextlib.ExitStack() as stack:
+        publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, udev_feed.REQUEST, _log)))
+        keys = PublishedKeys((HEAD,))
+        bus = Bus.connect(address, scope=scope, timeout=None, reconnect=True)
+        place = {"request": udev_feed.REQUEST, "stream": udev_feed.STREAM}
+        values = StoredValues(bus, keys, _log, namespace=None, patterns=udev_feed.PRESENT_KEYS, **place)
+        stack.enter_context(contextlib.closing(values))
+        feed = stack.enter_context(contextlib.closing(udev_feed.UdevFeed(source, publisher, _log, _ready, rate=rate, keys=keys)))
+        feed.run()
+
+
+def _subsystems(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of subsystems. Raises BadParameter."""
+    for name in names:
+        if not 0 < len(name.encode()) <= _SUBSYSTEM_BYTES or "/" in name or not name.isprintable():
+            raise typer.BadParameter(f"invalid subsystem {name!r}: must be a name such as block, see ls /sys/class /sys/bus")
+    if len(names) > _SUBSYSTEMS_MOST:
+        raise typer.BadParameter(f"too many subsystems: {len(names)}, at most {_SUBSYSTEMS_MOST}")
+    return names
+
+
+def _feed_state(
+    name: Literal["systemd", "logind"],
+    address: str | None,
+    scope: Scope | None,
+    dbus_address: str | None,
+    rate: int,
+    *,
+    has_addresses: bool = False,
+) -> None:
+    """Run the feed of units or of sessions until a signal ends it."""
+    from sbusd.feeds.dbus.program import Buses, run_state_feed  # noqa: PLC0415 - the other feeds need no event loop
+
+    run_state_feed(name, Buses(address, scope, dbus_address), _log, _ready, rate=rate, has_addresses=has_addresses)
+
+
+def _feed_signals(address: str | None, scope: Scope | None, dbus_address: str | None, config: Path | None, *, is_check: bool) -> None:
+    """Run the feed of D-Bus signals until a signal of the kernel ends it, or only check its configuration."""
+    from sbusd.config.feed_dbus import DBusFeedSettings  # noqa: PLC0415 - the other feeds have no configuration
+    from sbusd.feeds.dbus.program import Buses, run_signal_feed  # noqa: PLC0415
+
+    main_file = config or default_main_file("feed-dbus.toml", user_bus=scope == "user")
+    settings = load_settings(main_file, DBusFeedSettings, required=config is not None)
+    if is_check:
+        typer.echo("configuration is valid")
+        return
+    run_signal_feed(settings, Buses(address, scope, dbus_address), _log, _ready)
 
 
 def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
@@ -133,7 +275,7 @@ def _run(name: str, feed: Callable[[], None]) -> None:
         feed()
     except KeyboardInterrupt:
         _end_quietly()
-    except AccessCheckError as wrong:
+    except (AccessCheckError, ConfigError, MissingLibraryError) as wrong:
         _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         _fail(str(wrong))

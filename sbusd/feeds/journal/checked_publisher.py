@@ -155,7 +155,8 @@ class CheckedPublisher:
         if not self._is_public and _is_allowed(bus, b"\0subscribe\0" + key):
             raise AccessCheckError(
                 f"every user of this bus can subscribe to {PREFIX} and read the journal; "
-                "install the rules of sbus-feed(8), section RULES, or use --public"
+                "restrict that with the rules of sbus-feed(8), section RULES: copy /usr/share/sbus/50-journal.toml to "
+                "/etc/sbus/sbusd.toml.d and reload the bus; or use --public"
             )
         if not _is_allowed(bus, b"%d\0publish\0%b" % (os.geteuid(), key)):
             raise AccessCheckError(f"the rules of this bus do not allow the feed to publish to {PREFIX}; see sbus-feed(8), section RULES")

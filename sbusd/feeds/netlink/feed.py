@@ -7,43 +7,26 @@ it replaces the monitor: messages still queued in the old one are older than the
 from __future__ import annotations
 
 import json
-import select
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.entries import Attributes, Entry
 from sbusd.feeds.netlink.notices import DecodeError, parse_notices
 from sbusd.feeds.netlink.sockets import OverrunError
 from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
+from sbusd.feeds.netlink.stored_values import PublishedKeys
+from sbusd.feeds.snapshot_feed import EventPublisher, SnapshotFeed
 
 _TURN_DATAGRAMS = 256
 """Datagrams read at a time, so that other events are not delayed."""
 
 _CHECK_SECONDS = 0.2
-_SNAPSHOT_SECONDS = 1.0
 
 REQUEST = "net/request"
 SNAPSHOT_BEGIN = "net/snapshot/begin"
 SNAPSHOT_END = "net/snapshot/end"
-
-_SHARE = 10
-"""The work takes at most one tenth of the time."""
-
-
-class EventPublisher(Protocol):
-    """The part of the bus that a feed needs."""
-
-    def fileno(self) -> int | None:
-        """Return the descriptor to poll, None while the bus is unavailable."""
-
-    def publish(self, key: str, payload: bytes) -> None:
-        """Publish one message; block while the bus is unavailable."""
-
-    def activity(self) -> BusActivity:
-        """Return what was received since the last call; block only while the bus is unavailable."""
 
 
 class ChangeMonitor(Protocol):
@@ -96,11 +79,12 @@ class NetlinkCounters:
     """Number of reconnections to the bus."""
 
 
-class NetlinkFeed:
+class NetlinkFeed(SnapshotFeed[NetlinkCounters, ChangeMonitor]):
     """A feed from a network namespace to a bus; the caller owns both.
 
     *log* is called with lines for the administrator, *ready* with a status line after each snapshot.
     *namespace* is included in each payload unless None; *clock* is monotonic, in seconds.
+    *keys* are kept like the entries.
     """
 
     def __init__(
@@ -112,69 +96,22 @@ class NetlinkFeed:
         *,
         namespace: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        keys: PublishedKeys | None = None,
     ) -> None:
-        self.counters = NetlinkCounters()
+        super().__init__(NetlinkCounters(), publisher, log, ready, check_seconds=_CHECK_SECONDS, clock=clock, keys=keys)
         self._source = source
-        self._publisher = publisher
-        self._log = log
-        self._ready = ready
         self._namespace = namespace
-        self._clock = clock
-        self._monitor: ChangeMonitor | None = None
         self._state = NetworkState()
-        self._generation = 0
-        self._may_have_activity = False
-        """Whether to read from the bus though polling shows nothing: publishing reads when it cannot write."""
-        self._wanted: str | None = "start"
-        self._check_limit = RateLimit(_CHECK_SECONDS)
-        self._snapshot_limit = RateLimit(_SNAPSHOT_SECONDS)
 
-    def run(self) -> None:
-        """Feed until an exception ends it: KeyboardInterrupt by a signal.
+    @property
+    def _is_uncertain(self) -> bool:
+        """Whether a message did not describe a change completely."""
+        return self._state.is_uncertain
 
-        Raises:
-            KernelError: the kernel rejects an operation of the feed.
-            SbusError: the bus is permanently unavailable.
-        """
-        while True:
-            self.turn()
-
-    def turn(self) -> None:
-        """Do work that is due, wait for an event or for the next due time, and handle events."""
-        self._do_due(self._clock())
-        readable = self._wait()
-        if self._monitor is not None and self._monitor.fileno() in readable:
+    def _handle_source(self, *, is_readable: bool) -> None:
+        """Publish the changes that have arrived."""
+        if is_readable:
             self._read_changes()
-        self._handle_activity()
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
-
-    def _wait(self) -> set[int]:
-        """Wait for a readable descriptor or the next due time; return the readable descriptors."""
-        poll = select.poll()
-        publisher = self._publisher.fileno()
-        if publisher is not None:
-            poll.register(publisher, select.POLLIN)
-        if self._monitor is not None:
-            poll.register(self._monitor.fileno(), select.POLLIN)
-        due = self._next_due()
-        if publisher is None or self._may_have_activity:
-            due = 0.0
-        timeout_ms = None if due is None else max(0.0, (due - self._clock()) * 1000)
-        return {fd for fd, _ in poll.poll(timeout_ms)}
-
-    def _next_due(self) -> float | None:
-        """Return when the next work is due without an event, in monotonic seconds."""
-        times = []
-        if self._wanted is not None:
-            times.append(self._snapshot_limit.next_time)
-        if self._state.is_uncertain and self._monitor is not None:
-            times.append(self._check_limit.next_time)
-        return min(times, default=None)
 
     def _do_due(self, now: float) -> None:
         """Publish a wanted snapshot, or check the state, when it is due."""
@@ -245,27 +182,6 @@ class NetlinkFeed:
                 self._log(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {SNAPSHOT_END}")
         return published
 
-    def _note_overrun(self, overrun: OverrunError) -> None:
-        """Stop listening until the next snapshot: queued messages are older than the lost ones."""
-        self.counters.overruns += 1
-        self._log(f"overrun {self.counters.overruns}: {overrun}; publishing a new snapshot")
-        self.close()
-        self._wanted = "overrun"
-
-    def _handle_activity(self) -> None:
-        """Handle what was received from the bus."""
-        activity = self._publisher.activity()
-        self._may_have_activity = activity.has_more
-        self.counters.requests += activity.requests
-        self.counters.refused += activity.refused
-        if activity.reconnected:
-            self.counters.reconnects += 1
-            self._log("reconnected to the bus; publishing a new snapshot")
-            # A first snapshot, or one after an overrun, is due anyway and has a more specific reason.
-            self._wanted = "reconnect" if self._wanted in {None, "request"} else self._wanted
-        elif activity.requests and self._wanted is None:
-            self._wanted = "request"
-
     def _publish_snapshot(self, reason: str) -> None:
         """Publish the whole state between its delimiters."""
         self._generation += 1
@@ -274,6 +190,7 @@ class NetlinkFeed:
         self._publish(SNAPSHOT_BEGIN, "snapshot", head)
         for event in events:
             self._publish_event(event)
+        self._keys.is_complete = True
         counters: Attributes = {**asdict(self.counters), "interrupted": self._source.interrupted}
         room = self._monitor.receive_bytes >> 10 if self._monitor is not None else None
         self._publish(SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **counters, "receive_kib": room})
@@ -281,6 +198,7 @@ class NetlinkFeed:
 
     def _publish_event(self, event: NetworkEvent) -> None:
         """Publish one event."""
+        self._keys.note(event.key, is_removed=event.kind is EventKind.REMOVE)
         self._publish(event.key, event.kind.value, event.attributes)
 
     def _publish(self, key: str, kind: str, attributes: Attributes) -> None:
@@ -290,20 +208,3 @@ class NetlinkFeed:
             message["namespace"] = self._namespace
         self._may_have_activity = True
         self._publisher.publish(key, json.dumps(message, separators=(",", ":")).encode())
-
-
-class RateLimit:
-    """Allows work once in *seconds*, and once in ten times its duration. Times are seconds of one monotonic clock."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._next = float("-inf")
-
-    @property
-    def next_time(self) -> float:
-        """The time from which the work is allowed again."""
-        return self._next
-
-    def record(self, began: float, ended: float) -> None:
-        """Record work that lasted from *began* to *ended*."""
-        self._next = began + max(self._seconds, (ended - began) * _SHARE)

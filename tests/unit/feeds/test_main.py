@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,27 @@ from pydantic import TypeAdapter
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from sbusd.config.feed_dbus import MAX_SIGNALS, DBusFeedSettings, SignalRule
 from sbusd.config.quantities import show_duration
 from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
+from sbusd.feeds.dbus.changes import INTERVAL_SECONDS, MAX_UNPUBLISHED
+from sbusd.feeds.dbus.key_template import MAX_PART_BYTES
+from sbusd.feeds.dbus.signal_feed import QUEUE_BYTES, QUEUE_MESSAGES, SignalCounters
+from sbusd.feeds.dbus.state_feed import StateCounters
 from sbusd.feeds.journal.checked_publisher import AccessCheckError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
 from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, JournalCounters, StartPosition
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
+from sbusd.feeds.logind.manager import READ_SECONDS
 from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
 from sbusd.feeds.netlink.feed import NetlinkCounters
 from sbusd.feeds.netlink.sockets import KernelError
+from sbusd.feeds.udev.devices import HEAD, VALUE_CHARACTERS
+from sbusd.feeds.udev.devices import PAYLOAD_BYTES as UDEV_BYTES
+from sbusd.feeds.udev.feed import RATE as UDEV_RATE
+from sbusd.feeds.udev.feed import REQUEST, UdevCounters
+from sbusd.feeds.udev.waiting_events import MAX_WAITING
 from tests.support import skips
 
 PAGE = Path(__file__).parents[3] / "man" / "sbus-feed.8"
@@ -38,7 +50,8 @@ def options_of_the_program() -> set[str]:
     context = typer.Context(group)
     assert isinstance(group, TyperGroup)
     commands = [group.get_command(context, name) for name in group.list_commands(context)]
-    return {name for command in commands if command is not None for parameter in command.get_params(context) for name in parameter.opts}
+    given = [parameter for command in (group, *commands) if command is not None for parameter in command.get_params(context)]
+    return {name for parameter in given for name in parameter.opts}
 
 
 def test_manual_page_has_the_options_of_the_program() -> None:
@@ -46,7 +59,49 @@ def test_manual_page_has_the_options_of_the_program() -> None:
     in_synopsis = re.findall(r"Fl Fl (\S+)", TEXT[: TEXT.index(".Sh DESCRIPTION")])
     assert {f"--{name}" for name in listed} == options_of_the_program()
     assert set(in_synopsis) == set(listed)
-    assert {"netlink", "journal"} == set(re.findall(r"^\.Nm\n\.Cm (\S+)$", TEXT, flags=re.MULTILINE))
+    pages = {"netlink", "journal", "udev", "systemd", "logind", "dbus"}
+    assert pages == set(re.findall(r"^\.Nm\n\.Cm (\S+)$", TEXT, flags=re.MULTILINE))
+
+
+def _flat(text: str) -> str:
+    """Return the text of a page without macros, in one line."""
+    return re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Cm|Fl Fl|Pa) ", "", text, flags=re.MULTILINE))
+
+
+def test_manual_page_has_the_bounds_and_counters_of_the_feeds_of_dbus() -> None:
+    flat = _flat(TEXT)
+    assert f"by default {main._CHANGE_RATE}" in flat
+    assert f"because more than {MAX_UNPUBLISHED} waited" in flat
+    assert f"less than {INTERVAL_SECONDS * 1000:.0f} ms can be missing" in flat
+    assert f"reads these every {READ_SECONDS:.0f} seconds" in flat
+    assert "memory of 512 MiB" in flat
+    counted = flat[flat.index("Of both feeds") : flat.index("Of the D-Bus feed")]
+    for name in ("coalesced", "dropped", *(each.name for each in fields(StateCounters)), "requests", "refused", "reconnects"):
+        assert re.search(rf"\b{name}\b", counted), name
+    of_signals = flat[flat.index("Of the D-Bus feed") : flat.index("LAST VALUES")]
+    for name in (each.name for each in fields(SignalCounters)):
+        assert re.search(rf"\b{name}\b", of_signals), name
+
+
+def test_manual_page_of_the_configuration_has_its_keys_and_bounds() -> None:
+    page = (PAGE.parent / "feed-dbus.toml.5").read_text()
+    documented = re.findall(r"^\.It Cm (\w+)", page, flags=re.MULTILINE)
+    assert documented == ["rate", *(each.name for each in fields(SignalRule) if each.name != "origin")]
+    flat = _flat(page)
+    assert f"rate No = {DBusFeedSettings().rate} " in flat
+    assert f"a queue for {QUEUE_MESSAGES} signals and {QUEUE_BYTES >> 20} MiB" in flat
+    assert f"There can be {MAX_SIGNALS}." in flat
+    assert f"more than {MAX_PART_BYTES} bytes is truncated" in flat
+
+
+def test_without_dbus_fast_it_says_which_package_is_missing(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['dbus_fast'] = None; sys.argv = ['sbus-feed', 'systemd', '--dbus-address', 'unix:path=/none']"
+    code += f"; from sbusd.feeds.main import main; sys.argv += ['--address', {str(tmp_path / 'none')!r}]; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == os.EX_CONFIG
+    assert done.stderr == (
+        "sbus-feed: this feed needs the Python package dbus-fast: install python3-dbus-fast, or pip install 'sbusd[dbus]'\n"
+    )
 
 
 def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
@@ -58,6 +113,10 @@ def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
     assert f"at most {PAYLOAD_BYTES >> 10} KiB" in flat
     assert f"the {MEMORY_BYTES >> 20} MiB of memory" in flat
     assert f"before each batch of up to {BATCH_ENTRIES} entries" in flat
+    assert f"by default {UDEV_RATE}. Up to {MAX_WAITING} further events wait in the feed" in flat
+    assert f"up to {main._SUBSYSTEMS_MOST} times" in flat
+    assert f"A value has at most {VALUE_CHARACTERS} characters" in flat
+    assert f"All properties together have at most {UDEV_BYTES >> 10} KiB" in flat
     assert ", ".join(PRIORITIES) in flat.replace(" ,", ",")
     assert f"status {os.EX_CONFIG}" in flat
 
@@ -87,6 +146,8 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
         assert entry.attributes(lambda index: b"lo").keys() <= fields
     assert set(NetlinkCounters.__dataclass_fields__) <= fields
     assert set(JournalCounters.__dataclass_fields__) <= fields
+    assert set(UdevCounters.__dataclass_fields__) <= fields
+    assert {"coalesced", "cut", "omitted", "devices", "waiting", "receive_kib"} <= fields
     assert {"reason", "count", "vacuumed", "backlog", "unreadable", "refused", "cursor"} <= fields
     assert {"generation", "reason", "entries", "interrupted", "receive_kib", "namespace", "event", "time"} <= fields
 
@@ -111,6 +172,11 @@ def test_manual_page_is_clean() -> None:
         ["journal", "--rate", "0"],
         ["journal", "--backlog", "5"],
         ["journal", "--backlog", "9999d"],
+        ["udev", "--system", "--user"],
+        ["udev", "--rate", "0"],
+        ["udev", "--subsystem", ""],
+        ["udev", "--subsystem", "a/b"],
+        ["udev", *(["--subsystem", "block"] * 33)],
         ["nonsense"],
     ],
 )
@@ -185,6 +251,24 @@ def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path
     assert CliRunner().invoke(main.app, words).exit_code == 0
     _, directory, file, start, rate = given
     assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0), 7)
+
+
+def test_choices_of_the_udev_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(main, "_feed_udev", lambda *arguments: given.extend(arguments))
+    words = ["udev", "--user", "--subsystem", "block", "--subsystem", "net", "--receive-buffer", "64", "--rate", "7"]
+    assert CliRunner().invoke(main.app, words).exit_code == 0
+    assert given == [None, "user", ["block", "net"], 65536, 7]
+
+
+def test_the_rules_of_the_store_protect_devices_but_not_requests() -> None:
+    shipped = tomllib.loads((PAGE.parents[1] / "etc/sbusd.toml.d/50-store.toml").read_text())
+    rules = [rule for rule in shipped["policy"] if rule["keys"].startswith("udev/")]
+    assert [(rule["keys"], rule["publish"], rule.get("users")) for rule in rules] == [
+        (REQUEST, "allow", None),
+        (HEAD, "allow", ["root", "sbus-feed", "sbus-store"]),
+        (HEAD, "deny", None),
+    ]
 
 
 def test_a_closed_standard_error_does_not_stop_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.entries import Entry, Link
-from sbusd.feeds.netlink.feed import NetlinkFeed, RateLimit
+from sbusd.feeds.netlink.feed import NetlinkFeed
 from sbusd.feeds.netlink.sockets import OverrunError
 from tests.support.netlink_captures import captured, notices_of
 
@@ -284,19 +284,3 @@ def test_namespace_is_in_every_payload() -> None:
     fixture.feed.turn()
     assert [payload["namespace"] for _, payload in fixture.publisher.published] == ["blue"] * 3
     fixture.feed.close()
-
-
-def test_first_is_due_at_once() -> None:
-    assert RateLimit(1.0).next_time < 0
-
-
-def test_cheap_is_bounded_by_the_interval() -> None:
-    limit = RateLimit(1.0)
-    limit.record(100.0, 100.01)
-    assert limit.next_time == 101.0
-
-
-def test_costly_is_bounded_by_its_share_of_the_time() -> None:
-    limit = RateLimit(1.0)
-    limit.record(100.0, 102.0)
-    assert limit.next_time == 120.0

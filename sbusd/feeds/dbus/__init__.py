@@ -1,0 +1,1 @@
+"""D-Bus for feeds: connections, coalesced changes, and the feed of signals."""

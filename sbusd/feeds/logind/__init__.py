@@ -1,0 +1,1 @@
+"""The feed of sessions, seats and users of systemd-logind."""

@@ -1,0 +1,1 @@
+"""The feed of units and jobs of systemd."""

@@ -1,0 +1,136 @@
+"""The program sbus-metrics(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.client import bus_address
+from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.metrics import MetricsSettings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.metrics import log_messages
+from sbusd.metrics.admission import Admission
+from sbusd.metrics.collector import Collector
+from sbusd.metrics.exposition import check_library
+from sbusd.metrics.key_prefixes import KeyPrefixes
+from sbusd.metrics.listener import address_of, created_socket, passed_sockets, remove_created
+from sbusd.metrics.server import MetricsServer
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.service_manager import ServiceManager
+
+STATUS_SECONDS = 5.0
+"""Interval of the sign of life for a service manager, and of the look whether the program is still used."""
+
+app = typer.Typer(
+    help="Serve the metrics of a message bus to Prometheus.",
+    epilog="See sbus-metrics(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(cls=PlainCommand)
+def metrics(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/metrics.toml).")
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="PLACE", help="Create a socket at PATH or HOST:PORT, instead of using those of systemd."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
+) -> None:
+    """Serve the metrics of a message bus to Prometheus, see sbus-metrics(8)."""
+    try:
+        settings = load_settings(config or default_main_file("metrics.toml"), MetricsSettings, required=config is not None)
+        if check:
+            typer.echo("configuration is valid")
+            return
+        check_library()
+        bus = settings.bus or bus_address(scope="system")
+        with contextlib.ExitStack() as created:
+            sockets = _sockets(listen or [], created)
+            asyncio.run(_run(settings, bus, sockets, ends_when_idle=not listen and not settings.prefixes))
+    except ConfigError as wrong:
+        _fail(str(wrong), os.EX_CONFIG)
+    except SbusError as wrong:
+        _fail(str(wrong))
+
+
+def main() -> None:
+    """Run the program. Status: 0 at the end, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
+    app(prog_name="sbus-metrics")
+
+
+def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socket.socket]:
+    """Return the listening sockets at *places*, or without places those of systemd. Raises ListenError."""
+    sockets = []
+    for place in places:
+        made = created_socket(place)
+        created.callback(remove_created, made, place)
+        sockets.append(made)
+    sockets = sockets or passed_sockets()
+    if not sockets:
+        _fail("no socket was passed: start sbus-metrics.socket, or use --listen")
+    return sockets
+
+
+async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.socket], *, ends_when_idle: bool) -> None:
+    """Serve until SIGTERM or SIGINT, or until no request has come for a while."""
+    log, manager = LimitedLog("sbus-metrics"), ServiceManager.of_environment()
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    prefixes = KeyPrefixes(
+        bus, settings.prefixes, lambda prefix, reason: log.record_limited(log_messages.NO_TAP, prefix, prefix=prefix, reason=reason)
+    )
+    collector = Collector(
+        bus, settings.max_users, prefixes, lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason)
+    )
+    server = MetricsServer(collector, Admission(settings.users), log)
+    await server.listen(sockets)
+    counting = asyncio.ensure_future(prefixes.run())
+    log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
+    manager.ready("serving metrics")
+    try:
+        while not end.is_set():
+            manager.alive(f"{server.scrapes} scrapes")
+            if ends_when_idle and not server.is_busy and loop.time() - server.used_at >= settings.idle_timeout:
+                break
+            if counting.done():
+                counting.result()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(end.wait(), min(STATUS_SECONDS, settings.idle_timeout))
+    finally:
+        manager.stopping()
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        await server.close()
+        manager.close()
+    log.record(log_messages.STOPPED, scrapes=server.scrapes)
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line to standard error and exit with *status*."""
+    print(f"sbus-metrics: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The program sbus-trigger(8): messages start units of systemd."""

@@ -1,0 +1,135 @@
+"""The program sbus-trigger(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.client import bus_address
+from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.trigger import TriggerSettings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.service_manager import ServiceManager
+from sbusd.trigger import log_messages
+from sbusd.trigger.message_files import MessageFiles
+from sbusd.trigger.report import Report
+from sbusd.trigger.service import Trigger, TriggerError
+from sbusd.trigger.service_manager_calls import ServiceManagerCalls
+
+SYSTEM_FOLDER = "/run/sbus-trigger"
+
+app = typer.Typer(
+    help="Start units of systemd when messages arrive on the bus.",
+    epilog="See sbus-trigger(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(cls=PlainCommand)
+def trigger(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/trigger.toml).")
+    ] = None,
+    user: Annotated[
+        bool, typer.Option("--user", help="Start units of the user, by the bus of the user and the file in ~/.config/sbus.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
+) -> None:
+    """Start units of systemd when messages arrive on the bus, see sbus-trigger(8)."""
+    main_file = config or default_main_file("trigger.toml", user_bus=user)
+    try:
+        configured = load_settings(main_file, TriggerSettings, required=config is not None)
+        settings = _placed(configured, is_user=user)
+        if check:
+            typer.echo("configuration is valid")
+            return
+        # On a bus that belongs to others, only the services of its owner publish under trigger/.
+        asyncio.run(_run(settings, is_user=user, announces=not user or not configured.bus))
+    except (ConfigError, TriggerError) as wrong:
+        _fail(str(wrong), os.EX_CONFIG)
+    except SbusError as wrong:
+        _fail(str(wrong))
+    except OSError as wrong:
+        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else str(wrong))
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
+    app(prog_name="sbus-trigger")
+
+
+def _placed(settings: TriggerSettings, *, is_user: bool) -> TriggerSettings:
+    """Return *settings* with the bus and the folder of this service, unless the configuration names others."""
+    bus = settings.bus or bus_address(scope="user" if is_user else "system")
+    folder = settings.folder or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    if not folder and is_user and (runtime := os.environ.get("XDG_RUNTIME_DIR")):
+        folder = f"{runtime}/sbus-trigger"
+    return dataclasses.replace(settings, bus=bus, folder=folder or SYSTEM_FOLDER)
+
+
+async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> None:
+    """Start units until SIGTERM or SIGINT. Raises SbusError, OSError."""
+    log, manager = LimitedLog("sbus-trigger"), ServiceManager.of_environment()
+    made = Trigger(
+        settings,
+        ServiceManagerCalls(is_user=is_user),
+        MessageFiles(Path(settings.folder)),
+        Report(log),
+        manager.alive,
+        announces=announces,
+    )
+    loop = asyncio.get_running_loop()
+    is_ready = False
+
+    def ready() -> None:
+        nonlocal is_ready
+        if not is_ready:
+            is_ready = True
+            manager.ready(f"{len(settings.rules)} rules")
+
+    try:
+        task = asyncio.ensure_future(made.run(ready))
+
+        def stop() -> None:
+            manager.stopping()
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        log.record(log_messages.STARTED, rules=len(settings.rules), bus=settings.bus)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        except (SbusError, OSError):
+            raise
+        except Exception as error:
+            log.record(log_messages.FAULT, reason=f"{type(error).__name__}: {error}")
+            raise
+        log.record(log_messages.STOPPED, lost=made.lost)
+    finally:
+        manager.close()
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line to standard error and exit with *status*."""
+    print(f"sbus-trigger: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

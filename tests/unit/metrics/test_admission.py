@@ -1,0 +1,63 @@
+"""Who may scrape, and how many connections each user can have."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+
+import pytest
+
+from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
+from sbusd.socket_owner import OVERFLOW_UID
+
+SCRAPER, OTHER = 1_000, 1_001
+
+
+def test_root_this_user_and_those_of_the_configuration_may_scrape() -> None:
+    admission = Admission(["daemon", "7", "no-such-user"])
+    assert all(map(admission.may_scrape, (0, os.geteuid(), pwd.getpwnam("daemon").pw_uid, 7)))
+    assert not any(map(admission.may_scrape, (OTHER, OVERFLOW_UID, None)))
+
+
+def test_nobody_of_another_namespace_may_scrape_whatever_the_configuration_says() -> None:
+    assert not Admission([str(OVERFLOW_UID)]).may_scrape(OVERFLOW_UID)
+
+
+def test_a_user_that_is_added_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    admission = Admission(["prometheus-of-a-test"], clock=lambda: now)
+    assert not admission.may_scrape(SCRAPER)
+    made = pwd.struct_passwd(("prometheus-of-a-test", "x", SCRAPER, 1, "", "/", "/"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: made)
+    assert not admission.may_scrape(SCRAPER), "the names are remembered for some seconds"
+    now = 11.0
+    assert admission.may_scrape(SCRAPER)
+
+
+def test_limits() -> None:
+    admission = Admission([str(SCRAPER)])
+    assert admission.enter(OTHER, may_scrape=False)
+    assert not admission.enter(OTHER, may_scrape=False), "one connection of a user that may not scrape"
+    others = [uid for uid in range(2_000, 2_100) if admission.enter(uid, may_scrape=False)]
+    assert len(others) == MAX_OTHERS - 1
+    for scraper in (SCRAPER, 0):
+        assert sum(admission.enter(scraper, may_scrape=True) for _ in range(100)) == MAX_PER_USER
+    assert MAX_PER_USER * 2 == MAX_CONNECTIONS
+    assert not admission.enter(7, may_scrape=True)
+    admission.leave(OTHER, may_scrape=False)
+    admission.leave(SCRAPER, may_scrape=True)
+    assert admission.enter(OTHER, may_scrape=False)
+    assert admission.enter(7, may_scrape=True)
+
+
+def test_the_kernel_reports_the_user_of_a_connection() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert user_of(ours) == os.geteuid()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        served, _ = server.accept()
+        with served:
+            assert user_of(served) == os.geteuid()
+    with socket.socket(socket.AF_INET) as closed:
+        assert user_of(closed) is None

@@ -1,0 +1,111 @@
+"""Actions on units: one at a time for each unit, bounded for each user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS_OF_USER, Done, RuleJobs
+from sbusd.trigger.message_files import MessageFiles
+from sbusd.trigger.rule_state import Firing
+from sbusd.trigger.senders import Sender
+from tests.unit.trigger.rules import ALICE, BOB, rule
+
+
+class Manager:
+    """A service manager whose jobs end when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, bool]] = []
+        self.going_on = asyncio.Event()
+
+    async def run(self, action: str, unit: str, *, waits: bool = True) -> str:
+        """Note the call."""
+        self.calls.append((action, unit, waits))
+        if waits:
+            await self.going_on.wait()
+        return "it is broken" if unit == "broken.service" else ""
+
+
+def firing(unit: str = "x.service", payload: bytes = b"", uid: int = ALICE) -> Firing:
+    """Return an action."""
+    return Firing(rule(), unit, b"a/b", payload, Sender(uid, uid, 1))
+
+
+def run(folder: Path, test: Callable[[RuleJobs, Manager, Counter[str], list[Done]], Awaitable[None]]) -> None:
+    """Run *test* with the actions of one rule."""
+
+    async def main() -> None:
+        manager, counts, done = Manager(), Counter[str](), list[Done]()
+        files = MessageFiles(folder)
+        files.open()
+        await test(RuleJobs(manager, files, counts, done.append), manager, counts, done)
+
+    asyncio.run(main())
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    """Wait for *condition*."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_messages_for_a_unit_that_runs_become_one_more_action(tmp_path: Path) -> None:
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], done: list[Done]) -> None:
+        jobs.request(firing(payload=b"1"))
+        await settled(lambda: len(manager.calls) == 1)
+        assert jobs.request(firing(payload=b"2"))
+        assert jobs.request(firing(payload=b"3"))
+        manager.going_on.set()
+        await settled(lambda: not len(jobs))
+        assert [(each.firing.payload, each.messages, each.error) for each in done] == [(b"1", 1, ""), (b"3", 2, "")]
+        assert (counts["coalesced"], counts["actions"], counts["succeeded"]) == (1, 2, 2)
+
+    run(tmp_path, test)
+
+
+def test_a_user_with_units_that_hang_does_not_block_another(tmp_path: Path) -> None:
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], done: list[Done]) -> None:
+        accepted = [jobs.request(firing(f"{number}.service", uid=BOB)) for number in range(MAX_UNITS_OF_USER + 5)]
+        assert (accepted.count(False), counts["overflow"]) == (5, 5)
+        await settled(lambda: len(manager.calls) == MAX_RUNNING_OF_USER)
+        assert jobs.request(firing("alice.service"))
+        await settled(lambda: ("start", "alice.service", True) in manager.calls)
+        assert len(manager.calls) <= MAX_RUNNING
+        manager.going_on.set()
+        await settled(lambda: not len(jobs))
+        assert len(done) == MAX_UNITS_OF_USER + 1
+
+    run(tmp_path, test)
+
+
+def test_the_end_requests_what_waits(tmp_path: Path) -> None:
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], done: list[Done]) -> None:
+        jobs.request(firing(payload=b"1"))
+        await settled(lambda: len(manager.calls) == 1)
+        jobs.request(firing(payload=b"2"))
+        for number in range(MAX_RUNNING_OF_USER):
+            jobs.request(firing(f"{number}.service"))
+        draining = asyncio.ensure_future(jobs.drain())
+        await asyncio.sleep(0)
+        manager.going_on.set()
+        await draining
+        units = {unit for _, unit, waits in manager.calls if not waits}
+        assert "x.service" in units
+        assert len(manager.calls) == 2 + MAX_RUNNING_OF_USER
+        assert (counts["abandoned"], counts["unknown"]) == (0, 0)
+
+    run(tmp_path, test)
+
+
+def test_failures_are_reported(tmp_path: Path) -> None:
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], done: list[Done]) -> None:
+        manager.going_on.set()
+        jobs.request(firing("broken.service"))
+        await settled(lambda: bool(done))
+        assert (done[0].error, counts["failed"]) == ("it is broken", 1)
+
+    run(tmp_path, test)
