@@ -10,10 +10,13 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from sbusd import __version__
 
 _MANY = -1
 """The ``nargs`` of a repeatable argument in click."""
@@ -24,7 +27,22 @@ UsageError: Any = typer.BadParameter.__base__
 _NOTES = re.compile(r"  \\?\[([^\]]*)\]$")
 """Default, range and ``required`` at the end of the help of a parameter."""
 
+_OPTIONAL = re.compile(r" (\[=[A-Z]+\])")
+
 _RANGE = re.compile(r"(?P<least>[\d.]+)<=x<=(?P<most>[\d.]+)")
+
+
+def _print_version(context: typer.Context, value: bool) -> None:
+    """Print name and version of the program, and exit."""
+    if value and not context.resilient_parsing:
+        typer.echo(f"{context.find_root().info_name} {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, expose_value=False, is_eager=True, help="Print the version and exit.")
+]
+"""The option of every program that prints its version; its parameter is ``_version``."""
 
 
 class _Plain:
@@ -45,7 +63,8 @@ class _Plain:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help text into *formatter*."""
         super().format_help(ctx, formatter)  # type: ignore[misc]
-        formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+        # A value that can be omitted has a metavariable such as [=STYLE], without a space before it.
+        formatter.buffer = [_OPTIONAL.sub(r"\1 ", text.replace("\\[", "[")) for text in formatter.buffer]
 
 
 class PlainCommand(_Plain, TyperCommand):
@@ -65,7 +84,8 @@ class PlainCommand(_Plain, TyperCommand):
             if each.param_type_name == "argument":
                 sections["Arguments"].append((_name(each), _NOTES.sub("", record[1])))
             else:
-                title = "Global Options" if (each.name or "").startswith("_") else "Options"
+                is_global = (each.name or "").startswith("_") and each.name != "_version"
+                title = "Global Options" if is_global else "Options"
                 sections[title].append((record[0], _NOTES.sub(_notes, record[1])))
         for title, records in sections.items():
             if records:
@@ -82,14 +102,25 @@ _OUT_OF_RANGE = re.compile(r"(?P<value>\S+) is not in the range (?:(?P<least>[\d
 """The texts of click for an invalid number."""
 
 
+_OPTIONS_OF_OTHERS = {"--queue": "--group", "--server": "--address", "-s": "--address"}
+"""Options of the programs of NATS, and those that do the same here."""
+
+_LEAST_SIMILARITY = 0.7
+"""From 0 to 1. Those of click are suggested from 0.6 on, which short options with nothing in common reach."""
+
+
 def show_usage_error(error: Any) -> None:
     """Print the usage error *error* to standard error: the program, the problem, and how to get help."""
     error.message = _invalid_number(error) or error.message
+    if type(error).__name__ == "NoSuchOption":
+        _suggest_option(error)
     words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
     context = error.ctx
     path = context.command_path if context else ""
     program, _, command = path.partition(" ")
     lines = [": ".join(filter(None, (program, command, words[:1].lower() + words[1:])))]
+    if type(error).__name__ == "NoSuchOption" and any(each.param_type_name == "argument" for each in context.command.params):
+        lines.append("Write '--' before arguments that begin with '-'.")
     if context:
         lines += [context.get_usage(), f"Try '{path} --help' for more information."]
     sys.stderr.write("".join(f"{line}\n" for line in lines))
@@ -106,6 +137,15 @@ def _usage_errors(context: Any) -> Iterator[None]:
         error.ctx = error.ctx or context
         show_usage_error(error)
         raise typer.Exit(error.exit_code) from None
+
+
+def _suggest_option(error: Any) -> None:
+    """Let *error* suggest the option that other programs call so, or else only similar names."""
+    known = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+    name = error.option_name
+    same = [each for each in (_OPTIONS_OF_OTHERS.get(name),) if each in known]
+    similar = [each for each in error.possibilities or () if SequenceMatcher(None, name, each).ratio() >= _LEAST_SIMILARITY]
+    error.possibilities = same or similar or None
 
 
 def _invalid_number(error: Any) -> str:

@@ -8,10 +8,10 @@ invalid number, it returns None, and typer parses them. tests/property/test_comm
 from __future__ import annotations
 
 import enum
-import os
 import re
 import types
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
@@ -20,9 +20,6 @@ from typer.models import ArgumentInfo, OptionInfo
 from sbusd.ctl.group import COMMANDS, command_function
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import UsageError
-
-_COMPLETION = "_SBUSCTL_COMPLETE"
-"""Set if the shell requests completions, which typer handles."""
 
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
@@ -74,8 +71,6 @@ class _Declared(NamedTuple):
 
 def read_call(arguments: Sequence[str]) -> Call | None:
     """Return the call for *arguments*, a command line without the program name, or None if typer must parse it."""
-    if _COMPLETION in os.environ:
-        return None
     context = _Context()
     try:
         common = _declared(common_options)
@@ -127,6 +122,8 @@ def _option(options: dict[str, _Parameter], rest: list[str]) -> tuple[_Parameter
     parameter = options.get(name)
     if parameter is None or (equals and (parameter.kind is bool or not name.startswith("--"))):
         raise _Unsupported
+    if getattr(parameter.info, "is_eager", False):  # such as --version, which ends the program
+        raise _Unsupported
     if parameter.kind is bool:
         return parameter, True
     if not equals:
@@ -168,6 +165,8 @@ def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
 def _converted(parameter: _Parameter, word: str) -> Any:
     """Return the value of *word*. Raises _Unsupported unless it is certainly valid."""
     kind, info = parameter.kind, parameter.info
+    if kind is Path:
+        raise _Unsupported  # typer checks the file
     if kind is str:
         return _text(word)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -211,7 +210,7 @@ def _declared(command: Callable[..., object]) -> _Declared:
 def _parameter(name: str, hint: Any, *, is_required: bool) -> _Parameter:
     """Return one parameter from its annotation. Raises _Unsupported if it has an unknown type."""
     kind, info = _annotated(hint)
-    known = kind in (str, int, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+    known = kind in (str, int, float, Path) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
     names: list[str] = []
     if isinstance(info, ArgumentInfo):
         is_plain = known or kind == list[str]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import typer
 
-from sbusd.client import CallTimeout, NoRecipient, PeerDisconnected, RemoteError
+from sbusd.client import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError
 from sbusd.ctl.output import OutputClosedError, visible
 from sbusd.protocol.errors import ProtocolError, SbusError
 
@@ -19,6 +19,7 @@ NO_RECIPIENT = 3
 REMOTE_ERROR = 4
 PEER_DISCONNECTED = 5
 CALL_TIMEOUT = 6
+DENIED = 7
 
 INTERRUPTED = 128 + signal.SIGINT
 """Status after Ctrl-C, as in a shell."""
@@ -64,6 +65,8 @@ def error_text(error: Exception) -> str:
     """Return the text of *error*; of a ProtocolError without its code, which is for programs."""
     if isinstance(error, ProtocolError):
         return error.words
+    if isinstance(error, PayloadTooLarge):
+        return f"packet too long: {error.size} bytes, at most {error.limit} can be sent; 'sbusctl pub --blob FILE' sends more"
     if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)

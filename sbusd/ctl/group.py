@@ -10,12 +10,15 @@ import typer
 from typer.core import TyperCommand
 
 from sbusd.ctl.errors import exit_on_error
-from sbusd.helptext import PlainCommand, PlainGroup
+from sbusd.ctl.output import JsonStyle
+from sbusd.ctl.settings import JSON_OPTION
+from sbusd.helptext import PlainCommand, PlainGroup, UsageError
 
 SECTIONS = {
     "Message": {
         "pub": "Publish a message, and wait until the bus has routed it.",
         "sub": "Subscribe to patterns, and print each message.",
+        "blob": "Get a blob by its ticket, or list and drop blobs of this user.",
     },
     "Service": {
         "call": "Call a service, and print its response.",
@@ -30,7 +33,7 @@ SECTIONS = {
         "stats": "Print the counters of the bus.",
     },
     "Diagnostic": {
-        "trace": "Show who would receive a message, who would not, and why.",
+        "trace": "Show for each connection whether it would receive a message, and why.",
         "explain": "Show whether a user may publish or subscribe, and why.",
         "doctor": "Check the installation, and suggest fixes.",
     },
@@ -46,8 +49,10 @@ SECTIONS = {
     "Other": {
         "relay": "Show the state of calls between hosts.",
         "link": "Show the state of the link to other hosts.",
+        "store": "Show and change what sbus-store has stored.",
         "whoami": "Print the caller's identity, as the kernel reports it.",
         "version": "Print the versions of sbusctl and of the bus.",
+        "completion": "Print the completion script for a shell.",
     },
 }
 """The commands by section, in the order of the manual, with the first sentence of their help."""
@@ -71,6 +76,23 @@ _MODULES = {
 """The modules of those commands that are not in a module of their own name."""
 
 
+_COMMANDS_OF_OTHERS = {
+    "consumer": "store",
+    "info": "stats",
+    "kv": "store",
+    "listen": "sub",
+    "psubscribe": "sub",
+    "publish": "pub",
+    "queue": "store",
+    "reply": "serve",
+    "request": "call",
+    "services": "members",
+    "stream": "store",
+    "subscribe": "sub",
+}
+"""Commands of the programs of NATS, Redis and MQTT, and those that do the same here."""
+
+
 class CommandGroup(PlainGroup):
     """The commands; errors are printed in one line."""
 
@@ -89,6 +111,14 @@ class CommandGroup(PlainGroup):
         command.params.extend(parameter for parameter in self.params if (parameter.name or "").startswith("_"))
         self.commands[cmd_name] = command
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name and the command in *args*, and the rest of them. Raises UsageError for an unknown command."""
+        if args and args[0] in [style.value for style in JsonStyle]:
+            raise UsageError(f"unknown command {args[0]!r}; write the style of JSON as {JSON_OPTION}={args[0]}", ctx)
+        if args and args[0] in _COMMANDS_OF_OTHERS:
+            raise UsageError(f"unknown command {args[0]!r}; use 'sbusctl {_COMMANDS_OF_OTHERS[args[0]]}'", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the list of commands into *formatter* without importing them."""

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
+from typing import NoReturn
 
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
 from sbusd.ctl.errors import INTERRUPTED, error_text, exit_on_error, print_error
+from sbusd.ctl.exit_signals import exit_on_signals
 from sbusd.ctl.group import CONTEXT, CommandGroup
-from sbusd.ctl.settings import common_options
+from sbusd.ctl.output import write_lines
+from sbusd.ctl.settings import common_options, with_json_flag
 from sbusd.helptext import show_usage_error
 from sbusd.protocol.errors import SbusError
 
 _PROGRAM = "sbusctl"
 
+_COMPLETE = "__complete"
+"""The first argument if a shell completes a command line. It is for the scripts of ``sbusctl completion`` only."""
+
 
 def application() -> typer.Typer:
     """Return sbusctl as a typer application."""
     app = typer.Typer(
-        cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, context_settings=CONTEXT
+        cls=CommandGroup,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings=CONTEXT,
     )
     app.callback()(common_options)
     return app
@@ -29,13 +42,23 @@ def application() -> typer.Typer:
 def main() -> None:
     """Run sbusctl with the arguments of the process, and exit.
 
-    Exit status: 0; 1 after an error; 2 after an invalid option or argument; 130 after Ctrl-C; others as in :func:`status_of`.
+    Exit status: 0; 1 after an error; 2 after an invalid option or argument; 130 after Ctrl-C; 143 after SIGTERM; 129 after SIGHUP; others
+    as in :func:`status_of`.
     """
     _fill_standard_descriptors()
+    if sys.argv[1:2] == [_COMPLETE]:
+        _complete()
+    with exit_on_signals():
+        _main(with_json_flag(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> None:
+    """Run sbusctl with *arguments*, and exit as :func:`main` does."""
+    warnings.showwarning = lambda message, *_place, **_file: print_error(f"warning: {message}")
     try:
-        call = read_call(sys.argv[1:])
+        call = read_call(arguments)
         if call is None:
-            application()(prog_name=_PROGRAM)
+            application()(arguments, prog_name=_PROGRAM)
         else:
             _run(call)
     except KeyboardInterrupt:
@@ -51,6 +74,18 @@ def main() -> None:
         sys.exit(1)
     finally:
         _discard_output()
+
+
+def _complete() -> NoReturn:
+    """Print the reply to a shell, and exit. After an error nothing is printed, because the user is typing a command line."""
+    from sbusd.ctl.completion.reply import complete  # noqa: PLC0415 - commands do not need it
+
+    status = 1
+    with contextlib.suppress(Exception):
+        write_lines(complete(sys.argv[2:]))
+        status = 0
+    _discard_output()
+    sys.exit(status)
 
 
 def _run(call: Call) -> None:

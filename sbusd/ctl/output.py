@@ -43,6 +43,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def terminal_width() -> int | None:
+    """Return the number of columns of standard output if it is a terminal, otherwise None."""
+    return shutil.get_terminal_size().columns if is_terminal() else None
+
+
 def write_bytes(data: bytes) -> None:
     """Write *data* to standard output, buffered until :func:`flush`.
 

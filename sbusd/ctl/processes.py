@@ -1,16 +1,15 @@
-"""Names of users, processes and units for the numbers that the bus reports."""
+"""Names of users for the numbers that the bus reports, and a cache of the names of connections."""
 
 from __future__ import annotations
 
 import pwd
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbusd.ctl.formatting import NOTHING
-from sbusd.systemd.cgroups import is_older, start_ticks, unit_of_process
+from sbusd.ctl.output import visible
+from sbusd.systemd.processes import Process, process_of
 
 if TYPE_CHECKING:
     from sbusd.ctl.responses import ConnectionInfo
@@ -33,37 +32,14 @@ def user_name(uid: int | None) -> str:
         return str(uid)
 
 
-def command_name(pid: int | None) -> str:
-    """Return the name of process *pid*, ``-`` if it does not exist or may not be read.
-
-    The process chooses this name itself: it is a hint, not a proof. Source: proc(5), ``/proc/PID/comm``.
-    """
-    if pid is None or pid <= 0:
-        return NOTHING
-    try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").removesuffix("\n")
-    except OSError:
-        return NOTHING
+def labelled(command: str, name: str | None) -> str:
+    """Return the name of a process, after the name that its connection has given to itself, if any."""
+    return f"{name} ({command})" if name else command
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The command name and the unit of a process; ``-`` if unknown."""
-
-    command: str = NOTHING
-    unit: str = NOTHING
-
-
-def process_of(pid: int | None, since: float | None) -> Process:
-    """Return name and unit of process *pid*, if it already had that number at *since*, in seconds since 1970.
-
-    A process that started later, or that changes during this call, is a different one; its name and unit are unknown.
-    """
-    begun = start_ticks(pid)
-    if begun is None or since is None or not is_older(begun, since):
-        return Process()
-    found = Process(command_name(pid), unit_of_process(pid) or NOTHING)
-    return found if start_ticks(pid) == begun else Process()
+def unit_shown(connection: ConnectionInfo, process: Process) -> str:
+    """Return the unit of a connection: the one that the bus reports, or else that of the present *process*, which is only a hint."""
+    return visible(connection.unit_path) if connection.unit_path else process.unit
 
 
 def user_id(name: str) -> int | None:
@@ -84,11 +60,16 @@ class NameCache:
         self._turns = 0
 
     def of(self, connection: ConnectionInfo) -> dict[str, str]:
-        """Return ``user``, ``command`` and ``unit`` of *connection*."""
+        """Return ``user``, ``command``, ``unit`` and ``slice`` of *connection*."""
         known = self._known.get(connection.id)
         if known is None:
             process = process_of(connection.pid, connection.since)
-            known = {"user": user_name(connection.uid), "command": process.command, "unit": process.unit}
+            known = {
+                "user": user_name(connection.uid),
+                "command": labelled(process.command, connection.name),
+                "unit": unit_shown(connection, process),
+                "slice": connection.slice or NOTHING,
+            }
             self._known[connection.id] = known
         return known
 

@@ -6,15 +6,12 @@ have an object where one is required, is a :class:`BadResponseError`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from sbusd.client.bus_documents import BadResponseError, JsonObject, parse_document
 from sbusd.protocol import controls
-from sbusd.protocol.errors import SbusError
-
-JsonObject = Mapping[str, object]
 
 
 class ControlClient(Protocol):
@@ -24,20 +21,11 @@ class ControlClient(Protocol):
         """Return the payload of the response to *key*."""
 
 
-_UNCOUNTED = ("since", "blocked_by", "soft", "hard", "order")
+_UNCOUNTED = ("since", "blocked_by", "soft", "hard", "order", "name", "unit", "slice", "user_unit")
 """Members of a connection that are not integers."""
 
 _LARGEST = 1e300
 """Limit of valid numbers; NaN and infinity exceed it."""
-
-
-class BadResponseError(SbusError):
-    """The response to a control message violates the protocol."""
-
-    def __init__(self, key: bytes, what: str) -> None:
-        super().__init__(
-            f"invalid response to {key.decode('ascii', 'backslashreplace')}: {what}; check the version of the bus: sbusctl doctor"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,19 @@ class ConnectionInfo:
     soft: str | None = None
     hard: str | None = None
     order: str | None = None
+    name: str | None = None
+    """The label that it has given to itself."""
     replaced_packets: int | None = None
+    unit: str | None = None
+    """The unit that its process was in when it connected; None if the bus does not know or report it."""
+    slice: str | None = None
+    user_unit: str | None = None
+    """The unit of the user's own service manager, within ``unit``."""
+
+    @property
+    def unit_path(self) -> str | None:
+        """The unit, and after a ``/`` the unit of the user's own service manager."""
+        return f"{self.unit}/{self.user_unit}" if self.unit and self.user_unit else self.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,7 @@ def ask(bus: ControlClient, key: bytes, payload: bytes | None = None) -> JsonObj
         BadResponseError: the response is something else.
         SbusError: the bus refused the request, or is gone.
     """
-    answer = bus.control(key, payload)
-    try:
-        value = json.loads(answer)
-    except (ValueError, RecursionError):
-        raise BadResponseError(key, "not JSON") from None
-    if not isinstance(value, dict):
-        raise BadResponseError(key, "not a JSON object")
-    return value
+    return parse_document(key, bus.control(key, payload))
 
 
 def ask_pages(bus: ControlClient, key: bytes, payload: bytes | None, *names: str) -> Listing:
@@ -172,7 +165,20 @@ def connection_info(value: JsonObject) -> ConnectionInfo:
     counted = {name: integer(value, name) for name in ConnectionInfo.__slots__ if name not in _UNCOUNTED}
     soft, hard, order = (text(value, name) for name in ("soft", "hard", "order"))
     blocked_by = waits_text(objects(value, "blocked_by"), integer(value, "blocked_by_count"))
-    return ConnectionInfo(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
+    waits = blocked_by or None
+    name, unit, slice_, user_unit = (text(value, each) or None for each in ("name", "unit", "slice", "user_unit"))
+    return ConnectionInfo(
+        since=number(value, "since"),
+        blocked_by=waits,
+        soft=soft,
+        hard=hard,
+        order=order,
+        name=name,
+        unit=unit,
+        slice=slice_,
+        user_unit=user_unit,
+        **counted,
+    )
 
 
 def waits_text(named: list[JsonObject], count: int | None) -> str:

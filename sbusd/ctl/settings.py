@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -11,11 +12,15 @@ from sbusd.client import Bus, bus_address
 from sbusd.client.bus_socket import parse_target
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.output import JsonStyle, is_terminal
-from sbusd.helptext import UsageError
+from sbusd.helptext import UsageError, VersionOption
 from sbusd.protocol.errors import SbusError
 
 TIMEOUT_SECONDS = 30.0
 """Time limit for responses of the bus: systemd may have to start it first."""
+
+
+JSON_OPTION = "--json"
+"""The option whose value can be omitted; the parsers of command lines do not know such options, see :func:`with_json_flag`."""
 
 
 @dataclass(slots=True)
@@ -43,6 +48,13 @@ def settings_of(context: typer.Context) -> Settings:
     if not isinstance(root.obj, Settings):
         root.obj = Settings()
     return root.obj
+
+
+def with_json_flag(arguments: Sequence[str]) -> list[str]:
+    """Return the command line *arguments* with ``-j`` for each ``--json`` without a value. The value is never the next word."""
+    found = list(arguments)
+    end = found.index("--") if "--" in found else len(found)
+    return ["-j" if word == JSON_OPTION else word for word in found[:end]] + found[end:]
 
 
 def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: bool | str | None) -> None:
@@ -108,7 +120,13 @@ AddressOption = Annotated[
 ]
 JsonOption = Annotated[
     JsonStyle | None,
-    typer.Option("--json", callback=_choose_json, expose_value=False, help="Print JSON on one line, indented, or not at all."),
+    typer.Option(
+        "--json",
+        metavar="[=STYLE]",
+        callback=_choose_json,
+        expose_value=False,
+        help="Print JSON. STYLE is short (one line), pretty (indented) or off; default: same as -j.",
+    ),
 ]
 ShortJsonOption = Annotated[
     bool,
@@ -131,6 +149,7 @@ def common_options(
     _short_json: ShortJsonOption = False,
     _no_legend: LegendOption = False,
     _no_pager: PagerOption = False,
+    version: VersionOption = False,
 ) -> None:
     """Publish, subscribe, call services and inspect the local message bus, sbusd.
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from sbusd.client import AsyncBus, SbusError
-from sbusd.client.rpc.service import Request, ServiceError
+from sbusd.client.errors import RemoteRefusal, ServiceError
+from sbusd.client.rpc.service import Request
 from sbusd.link.events import Event, encode
 from sbusd.link.network.backoff import Backoff
 
@@ -63,7 +64,7 @@ class Administration:
                     self._bus = bus
                     await bus.serve()
             except (SbusError, OSError) as error:
-                if isinstance(error, PermissionError):  # a bus that is away is reported by the other connection
+                if isinstance(error, RemoteRefusal | PermissionError):  # a bus that is away is reported by the other connection
                     self._report(f"the bus does not let the link serve its commands: {error}")
             finally:
                 self._bus = None
@@ -81,7 +82,7 @@ class Administration:
             if with_state:
                 await bus.publish("link/state", self._link.state())
         except (SbusError, OSError) as error:
-            if isinstance(error, PermissionError):
+            if isinstance(error, RemoteRefusal | PermissionError):
                 self._report(f"the bus does not let the link publish under link/: {error}")
 
     def _on_status(self, _request: Request) -> bytes:

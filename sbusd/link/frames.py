@@ -1,8 +1,8 @@
 """What links send each other: a head of one line, and a body.
 
 The head is a letter and decimal numbers, separated by ``/``. Bodies: of `Data` the packets as in a batch of the bus; of `Changes` and
-`Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; the others have none. Parsing accepts exactly what
-encoding makes, and raises `FrameError` for all else.
+`Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; of `Ask` and `Answer` framed data; the others have none.
+Parsing accepts exactly what encoding makes, and raises `FrameError` for all else.
 """
 
 from __future__ import annotations
@@ -111,7 +111,22 @@ class Applied(NamedTuple):
     beat: int
 
 
-Head = Data | Changes | Heartbeat | Tails | Request | Snapshot | Applied
+class Ask(NamedTuple):
+    """A question, see `sbusd.link.exchange`; the sender counts them by *number*."""
+
+    epoch: int
+    number: int
+
+
+class Answer(NamedTuple):
+    """The answer to the question *number* of the receiver in its run *receiver_epoch*."""
+
+    epoch: int
+    receiver_epoch: int
+    number: int
+
+
+Head = Data | Changes | Heartbeat | Tails | Request | Snapshot | Applied | Ask | Answer
 
 _KINDS: dict[bytes, type[Head]] = {
     b"D": Data,
@@ -121,6 +136,8 @@ _KINDS: dict[bytes, type[Head]] = {
     b"Q": Request,
     b"S": Snapshot,
     b"A": Applied,
+    b"B": Ask,
+    b"R": Answer,
 }
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import HostCounters
 from sbusd.link.flows import LISTED, MAX_FLOWS
 from sbusd.link.frames import Data, Line, Tail
@@ -48,13 +49,21 @@ class Incoming:
     """The flows of one host, *origin*. *matching* returns this host's lines of interest that match a key of it."""
 
     def __init__(
-        self, rules: Rules, origin: str, matching: Callable[[bytes], list[Line]], deliver: Deliver, counters: HostCounters
+        self,
+        rules: Rules,
+        origin: str,
+        matching: Callable[[bytes], list[Line]],
+        deliver: Deliver,
+        counters: HostCounters,
+        *,
+        tickets: BlobTickets,
     ) -> None:
         self._rules = rules
         self._origin = origin
         self._matching = matching
         self._deliver = deliver
         self._counters = counters
+        self._tickets = tickets
         self._batch = _Batch(deliver, counters)
         self._head = HOSTED_HEAD + origin.encode("ascii") + b"/"
         self._flows: dict[int, _Flow] = {}
@@ -242,6 +251,8 @@ class Incoming:
             if rule is None:
                 self._counters.refused_by_import += run.messages
                 return None
+            if rule.max_blob:
+                self._tickets.note(self._origin, run, rule.max_blob, (EVERY_HOST,))
             local = key if rule.shared else self._head + key
         if len(local) > MAX_KEY_BYTES:
             return b""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sbusd.link.frames import Line, is_origins
-from sbusd.link.patterns import intersection
 from sbusd.link.rules import Import, Rules
+from sbusd.protocol.overlap import intersection
 
 HOSTED_HEAD = b"host/"
 """``host/<origin>/<key>`` is the key of a message of another host."""

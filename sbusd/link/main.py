@@ -14,7 +14,7 @@ import typer
 
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.link import LinkSettings
-from sbusd.helptext import PlainCommand
+from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.link import log_messages
 from sbusd.link.events import NETWORK_UNAVAILABLE, Event
 from sbusd.link.network.direct import DirectNetwork
@@ -44,6 +44,7 @@ def link(
         Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/link.toml).")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
 ) -> None:
     """Link the bus of this host with those of other hosts, see sbus-link(8)."""
     main_file = config or default_main_file("link.toml")
@@ -91,7 +92,7 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         report=report,
         transport=settings.transport,
         state_seconds=settings.state_interval,
-        alive=lambda status: manager.notify(f"WATCHDOG=1\nSTATUS={status}"),
+        alive=manager.alive,
         note=lambda event: _log_event(log, event),
     )
     task = asyncio.ensure_future(made.run())

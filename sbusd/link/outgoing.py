@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import LinkCounters
 from sbusd.link.flows import Flow, FlowTable
 from sbusd.link.frames import MAX_CREDENTIALS_BYTES, MAX_FRAME_BYTES, Data, encode_head, message_head
@@ -65,8 +66,9 @@ class Outgoing:
         counters: LinkCounters,
         *,
         is_present: Callable[[str], bool],
+        tickets: BlobTickets,
     ) -> None:
-        """*is_present*: whether a host is known to receive, so that private messages for it can be numbered."""
+        """*is_present*: whether a host is known to receive, so that private messages for it can be numbered. *tickets* are of blobs."""
         self.flows = FlowTable()
         self._rules = rules
         self._epoch = epoch
@@ -74,6 +76,7 @@ class Outgoing:
         self._network = network
         self._counters = counters
         self._is_present = is_present
+        self._tickets = tickets
         self._subjects = Subjects(rules.realm, rules.host)
         self._spool = Spool(rules.spool_bytes)
         self._rates = {id(rule): _Rate(rule.rate) for rule in rules.exports if rule.rate is not None}
@@ -105,6 +108,9 @@ class Outgoing:
         if not flows:
             self._counters.not_wanted += run.messages
             return
+        if export.max_blob:
+            targets = tuple(EVERY_HOST if flow.target is None else flow.target for flow in flows)
+            self._tickets.note(self._rules.host, run, export.max_blob, targets)
         rate = self._rates.get(id(export))
         if rate is None and run.longest <= export.max_payload:
             self._number(run, subject, flows)

@@ -46,6 +46,16 @@ class NetworkEvents(Protocol):
         """The network rejected something that was sent, for example because a permission is missing."""
 
 
+class QuestionEvents(Protocol):
+    """What other hosts ask and answer."""
+
+    def asked(self, host: str, epoch: int, number: int, body: bytes) -> None:
+        """A question of *host*, in its run *epoch*."""
+
+    def answered(self, host: str, number: int, body: bytes) -> None:
+        """An answer of *host* to the question *number* of this run."""
+
+
 class LocalBus(Protocol):
     """The bus of this machine."""
 

@@ -32,6 +32,8 @@ class Export:
     hosts: frozenset[str] | None = None
     rate: int | None = None
     max_payload: int = MAX_PACKET_BYTES
+    max_blob: int = 0
+    """Largest size of a blob that these hosts may pull if such a message refers to it, in bytes; 0: none."""
 
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)
@@ -59,6 +61,8 @@ class Import:
     keys: bytes
     hosts: frozenset[str] | None = None
     shared: bool = False
+    max_blob: int = 0
+    """Largest size of a blob that users here may pull if such a message refers to it, in bytes; 0: none."""
 
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)

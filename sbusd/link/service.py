@@ -8,9 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
+from sbusd.client.bus_socket import bus_address
 from sbusd.link.administration import Administration
+from sbusd.link.blob_calls import BlobCalls
+from sbusd.link.blob_source import BlobSource
 from sbusd.link.bus import BusConnection
 from sbusd.link.events import Event, Events
+from sbusd.link.exchange import EXCHANGE_COUNTERS, LinkExchange
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.stall import Writable
@@ -18,6 +23,10 @@ from sbusd.link.ports import Network, NetworkEvents
 from sbusd.link.rules import Rules
 from sbusd.link.session import Session
 from sbusd.link.status import Status
+from sbusd.link.subjects import Subjects
+
+BLOB_SECONDS = 10.0
+"""How long the local sbus-blob may take for a response."""
 
 TURN_SECONDS = 1.0
 """Interval of events, status and sign of life."""
@@ -31,6 +40,9 @@ class RunningNetwork(Network, Protocol):
     @property
     def state(self) -> NetworkState:
         """The present connection."""
+
+    def backlog(self, subject: str) -> int:
+        """Return the bytes that wait for the receivers of *subject*."""
 
     async def drained(self) -> None:
         """Return when the network takes more messages."""
@@ -135,6 +147,7 @@ class Link:
         note: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self._rules = rules
+        self._address = address
         self._bus = BusConnection(address, self._drained, report)
         self._network = make_network(self._bus.writable)
         self._administration = Administration(address, self, report)
@@ -159,12 +172,25 @@ class Link:
         session = self._session = ScheduledSession(
             self._rules, time.time_ns(), self._network, self._bus, loop.time(), note_loss=self._events.lost
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._network.run(session))
-            tasks.create_task(self._bus.run(session))
-            tasks.create_task(self._administration.run())
-            tasks.create_task(self._turns(session))
-            tasks.create_task(_wait(failed))
+        service = AsyncBlobSocket(bus_address(self._address or None), BLOB_SECONDS)
+        subjects = Subjects(self._rules.realm, self._rules.host)
+        self._source = BlobSource(self._rules.host, session.tickets, service)
+        self._exchange = LinkExchange(session, self._source.answer, lambda host: self._network.backlog(subjects.direct(host)))
+        self._blob_calls = BlobCalls(self._address, session.tickets, self._exchange)
+        session.questions = self._exchange
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._network.run(session))
+                tasks.create_task(self._bus.run(session))
+                tasks.create_task(self._administration.run())
+                if any(rule.max_blob for rule in self._rules.imports):
+                    tasks.create_task(self._blob_calls.run())
+                tasks.create_task(self._turns(session))
+                tasks.create_task(_wait(failed))
+        finally:
+            await self._exchange.close()
+            self._source.close()
+            service.close()
 
     def synchronize(self, done: Callable[[], None]) -> None:
         """Call *done* once all live hosts have confirmed what clients of this host want now. The caller bounds how many calls wait."""
@@ -186,12 +212,18 @@ class Link:
         """Return the state as JSON; empty before the start."""
         if self._session is None:
             return b"{}"
-        counters = {"bus_refusals": self._bus.refusals, "discarded_messages": self._bus.discarded_messages}
+        counters = {"bus_refusals": self._bus.refusals, "discarded_messages": self._bus.discarded_messages, "blobs": self._blob_counters()}
         return self._status.state(self._session, self._network.state, self._network.counters, counters, asyncio.get_running_loop().time())
 
     def live_hosts(self) -> list[str]:
         """Return the names of the hosts that are alive, sorted."""
         return self._session.live_hosts() if self._session is not None else []
+
+    def _blob_counters(self) -> dict[str, int]:
+        """Return what was pulled, by this host and from it."""
+        counted = dict.fromkeys(EXCHANGE_COUNTERS, 0) | self._exchange.counters
+        sums = {"bytes_in": self._blob_calls.bytes_in, "bytes_out": self._source.bytes_out}
+        return {"open": len(self._source), "tickets": len(self._session.tickets) if self._session else 0, **sums, **counted}
 
     async def _drained(self) -> None:
         await self._network.drained()
@@ -209,6 +241,7 @@ class Link:
             is_due = loop.time() >= state_at or any(key.startswith("link/host/") for key, _ in events)
             if is_due:
                 state_at = loop.time() + self._state_seconds
+            self._source.close_idle()
             self._alive(f"{len(hosts)} other hosts" if len(hosts) != 1 else "1 other host")
             await self._administration.publish(events, with_state=is_due)
             await asyncio.sleep(TURN_SECONDS)

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sbusd.link.announcements import Announcements
+from sbusd.link.blob_tickets import BlobTickets
 from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.frames import (
+    Answer,
     Applied,
+    Ask,
     Changes,
     Data,
     FrameError,
@@ -34,7 +37,7 @@ from sbusd.link.local_interest import LocalInterest
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.outgoing import Outgoing
 from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
-from sbusd.link.ports import LocalBus, Network
+from sbusd.link.ports import LocalBus, Network, QuestionEvents
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.subjects import Arrival, Subjects
@@ -46,7 +49,7 @@ _BY_KIND: dict[str, tuple[type, ...]] = {
     "m": (Data,),
     "i": (Changes,),
     "h": (Heartbeat,),
-    "x": (Data, Tails, Request, Snapshot, Applied),
+    "x": (Data, Tails, Request, Snapshot, Applied, Ask, Answer),
 }
 
 
@@ -82,6 +85,9 @@ class Session:
         *note_loss* gets each loss that is reported to local clients, with the host of the messages, empty if it is unknown.
         """
         self.counters = LinkCounters()
+        self.tickets = BlobTickets(lambda: self._now)
+        self.questions: QuestionEvents | None = None
+        """Gets the questions and answers of other hosts."""
         self._rules = rules
         self._note_loss = note_loss
         self._epoch = epoch
@@ -93,7 +99,7 @@ class Session:
         self._announcements = Announcements(self._local, self._subjects, network, epoch)
         self._peers = Peers(rules, self.counters, self._make_incoming)
         self._remote = RemoteInterest(rules, bus)
-        self._outgoing = Outgoing(rules, epoch, self._remote, network, self.counters, is_present=self._peers.is_alive)
+        self._outgoing = Outgoing(rules, epoch, self._remote, network, self.counters, is_present=self._peers.is_alive, tickets=self.tickets)
         self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=network, bus=bus)
         self._is_connected = False
         self._next_beat = now
@@ -140,6 +146,18 @@ class Session:
     def cancel_sync(self, done: Callable[[], None]) -> None:
         """Do not call *done*."""
         self._syncs = [each for each in self._syncs if each != done]
+
+    def ask(self, host: str, number: int, body: bytes) -> bool:
+        """Send the question *number* to *host*; return False if it is not alive."""
+        if not (self._is_connected and self._peers.is_alive(host)):
+            return False
+        self._network.publish(self._subjects.direct(host), encode_head(Ask(self._epoch, number)), body)
+        return True
+
+    def answer(self, host: str, epoch: int, number: int, body: bytes) -> None:
+        """Send the answer to the question *number* of *host* in its run *epoch*; without a network nothing."""
+        if self._is_connected:
+            self._network.publish(self._subjects.direct(host), encode_head(Answer(self._epoch, epoch, number)), body)
 
     def live_hosts(self) -> list[str]:
         """Return the names of the hosts that are alive, sorted. While the network is unavailable, none is."""
@@ -285,7 +303,14 @@ class Session:
             self._note_loss(origin, unique, count)
 
     def _make_incoming(self, name: str, counters: HostCounters) -> Incoming:
-        return Incoming(self._rules, name, lambda key: self._announcements.matching(name, key), _Deliver(self, name), counters)
+        return Incoming(
+            self._rules,
+            name,
+            lambda key: self._announcements.matching(name, key),
+            _Deliver(self, name),
+            counters,
+            tickets=self.tickets,
+        )
 
     def _handle(self, peer: Peer, arrival: Arrival, head: Head, body: bytes) -> None:
         """Handle a frame whose head is valid. Raises FrameError."""
@@ -304,10 +329,22 @@ class Session:
                 self._receiver.snapshot(peer, head, body)
             case Applied():
                 self._handle_applied(peer, head)
+            case Ask() | Answer():
+                self._handle_question(peer, head, body)
             case Request() if head.rejoin:
                 self._receiver.rejoin(peer)
             case Request():
                 self._requests.add(peer.name)
+
+    def _handle_question(self, peer: Peer, head: Ask | Answer, body: bytes) -> None:
+        if self.questions is None:
+            return
+        if isinstance(head, Ask):
+            self.questions.asked(peer.name, head.epoch, head.number, body)
+        elif head.receiver_epoch == self._epoch:
+            self.questions.answered(peer.name, head.number, body)
+        else:
+            peer.counters.stale += 1
 
     def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
         self._peers.heard(peer)

@@ -50,14 +50,14 @@ def make_network(settings: LinkSettings, main_file: Path, writable: Writable, re
 
 def _export(rule: ExportSettings, main_file: Path) -> Export:
     try:
-        return Export(rule.keys.encode(), _hosts(rule.hosts), None if rule.rate == NO_BOUND else rule.rate, rule.max_payload)
+        return Export(rule.keys.encode(), _hosts(rule.hosts), None if rule.rate == NO_BOUND else rule.rate, rule.max_payload, rule.max_blob)
     except ValueError as error:
         raise ConfigError(Path(rule.origin.file or main_file), f"export.{rule.origin.number}", str(error)) from None
 
 
 def _import(rule: ImportSettings, main_file: Path) -> Import:
     try:
-        return Import(rule.keys.encode(), _hosts(rule.hosts), rule.shared)
+        return Import(rule.keys.encode(), _hosts(rule.hosts), rule.shared, rule.max_blob)
     except ValueError as error:
         raise ConfigError(Path(rule.origin.file or main_file), f"import.{rule.origin.number}", str(error)) from None
 

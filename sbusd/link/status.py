@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -32,7 +33,9 @@ class Status:
         self._made_at = -FRESH_SECONDS
         self._state = b""
 
-    def state(self, session: Session, network: NetworkState, counters: NetworkCounters, bus_counters: dict[str, int], now: float) -> bytes:
+    def state(
+        self, session: Session, network: NetworkState, counters: NetworkCounters, bus_counters: Mapping[str, object], now: float
+    ) -> bytes:
         """Return the state as JSON, at most FRESH_SECONDS old; *now* is in seconds."""
         if now < self._made_at + FRESH_SECONDS:
             return self._state

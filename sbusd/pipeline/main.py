@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
-from sbusd.helptext import PlainCommand
+from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PipelineError, root_cause
-from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
+from sbusd.pipeline.known_entries import KNOWN_ENTRIES
+from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARCHIVE = Path("/var/lib/sbus-recorder/archive")
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -33,18 +39,19 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 @app.command(epilog="See sbus-pipeline(8).", cls=PlainCommand)
 def pipeline(
-    archive: Annotated[Path, typer.Option(metavar="DIR", help="Archive of sbus-recorder.")] = ARCHIVE,
-    tables: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the tables.")] = TABLES,
+    archive: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Archive of sbus-recorder.")] = ARCHIVE,
+    tables: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the tables.")] = TABLES,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark cluster to run on (default: this machine).")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute all hours whose segments still exist.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
+    _version: VersionOption = False,
 ) -> None:
     """Update the tables from the archive."""
     if master is not None and _MASTER.fullmatch(master) is None:
         raise typer.BadParameter(
             f"{master!r} is not a Spark master. Use spark://HOST:PORT, k8s://…, yarn or local[N]", param_hint="--master"
         )
-    progress = Progress(is_quiet=quiet)
+    progress = Progress(quiet, _status_reporter())
     try:
         _run(archive, tables, master, rebuild=rebuild, progress=progress)
     except KeyboardInterrupt:
@@ -54,7 +61,8 @@ def pipeline(
             raise
         _fail(progress, str(error))
     except OSError as error:
-        _fail(progress, f"{error.filename or tables}: {error.strerror or error}")
+        advice = ". Run: systemctl start sbus-pipeline.service" if isinstance(error, PermissionError) and archive == ARCHIVE else ""
+        _fail(progress, f"{error.filename or tables}: {error.strerror or error}{advice}")
     except Exception as error:
         if sys.flags.dev_mode:
             raise
@@ -67,6 +75,16 @@ def main() -> None:
     app(prog_name="sbus-pipeline")
 
 
+def _status_reporter() -> Callable[[str], None]:
+    """Return the function that reports a status to the service manager, if there is one."""
+    if "NOTIFY_SOCKET" not in os.environ:
+        return lambda _words: None
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415 - a driver on another machine may not have systemd's library
+
+    manager = ServiceManager.of_environment()
+    return lambda words: manager.notify(f"STATUS={words}")
+
+
 def _own_names() -> tuple[str, ...]:
     """Return the names of the pipeline's files in the directory of the tables. Raises PipelineError if PyArrow is not installed."""
     use_local_packages()
@@ -76,32 +94,43 @@ def _own_names() -> tuple[str, ...]:
         from sbusd.archive.tables.storage import LOCK, PLAN, STAGING  # noqa: PLC0415
     except ImportError:
         raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
-    return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
+    return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_ENTRIES)
 
 
 def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
     """Run the pipeline once."""
     if not archive.is_dir():
-        raise PipelineError(f"{archive}: not an archive: no such directory. sbus-recorder creates it")
+        raise PipelineError(f"{archive}: not an archive: no such directory. {_how_to_record(archive)}")
     if not (archive / INDEX).is_dir():
-        raise PipelineError(f"{archive}: not an archive: no index. sbus-recorder creates it")
+        raise PipelineError(f"{archive}: not an archive: no index. {_how_to_record(archive)}")
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
     # The tables reveal as much as the record. Spark uses the umask for its files.
     os.umask(os.umask(UMASK) | UMASK)
     make_private(tables, _own_names())
-    progress.step("starting Spark")
-    with run_lock(tables), spark_session(master) as spark:
-        # Imported here: if PySpark is missing, spark_session() reports how to install it.
-        from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415
-        from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
+    from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for PyArrow
+    from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
-        for line in PipelineRun(spark, RecordReader(archive), tables, progress, rebuild=rebuild).run().lines():
+    with run_lock(tables), contextlib.ExitStack() as running:
+
+        def start(*, is_small: bool) -> SparkSession:
+            spark = running.enter_context(spark_session(master, is_small=is_small))
+            running.enter_context(engine_lock(spark, tables))
+            return spark
+
+        for line in PipelineRun(RecordReader(archive), tables, progress, start, rebuild=rebuild).run().lines():
             progress.print_result(line)
+
+
+def _how_to_record(archive: Path) -> str:
+    """Return the sentence that says how *archive* is made."""
+    if archive == ARCHIVE:
+        return "Start the recorder: systemctl enable --now sbus-recorder.service"
+    return f"Record one with: sbusctl record --archive {archive}"
 
 
 def _fail(progress: Progress, line: str) -> NoReturn:
     """Print one line, and exit with status 1."""
-    progress.warn(line)
+    progress.fail(line)
     sys.stdout.flush()
     raise typer.Exit(1)

@@ -1,9 +1,10 @@
-"""The output of a run: a status line on a terminal, warnings, and totals for each table."""
+"""The output of a run: the current step on a terminal and as the status of a service, warnings, and totals for each table."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -12,18 +13,28 @@ from sbusd.protocol.printable import printable
 _LONGEST = 300
 """Maximum length of a line in characters: names of hosts and files come from other machines."""
 
+_EMPTY = (
+    "nothing to compute: the archive has no segments yet. The recorder completes one every 15 minutes; "
+    "sbusctl report --now does not wait for that"
+)
+
 
 @dataclass(slots=True)
 class Progress:
-    """Prints the output of one run: totals on standard output, the rest on standard error. ``is_quiet`` leaves only warnings."""
+    """Prints the output of one run: totals on standard output, the rest on standard error. ``is_quiet`` leaves only warnings.
+
+    *notify* is called with the current step, and with the error of a run that fails.
+    """
 
     is_quiet: bool = False
+    notify: Callable[[str], None] = lambda _words: None
     out: TextIO = field(default_factory=lambda: sys.stdout)
     errors: TextIO = field(default_factory=lambda: sys.stderr)
     _shown: bool = False
 
     def step(self, words: str) -> None:
         """Show the current step, on a terminal only; it replaces the previous one."""
+        self.notify(printable(words, _LONGEST))
         if not self.is_quiet and self.errors.isatty():
             self.errors.write(f"\r\x1b[K{printable(words, 78)}")
             self.errors.flush()
@@ -34,6 +45,11 @@ class Progress:
         self._clear()
         self.errors.write(f"sbus-pipeline: {printable(words, _LONGEST)}\n")
         self.errors.flush()
+
+    def fail(self, words: str) -> None:
+        """Print why the run fails."""
+        self.notify(printable(words, _LONGEST))
+        self.warn(words)
 
     def print_result(self, words: str) -> None:
         """Print a result on standard output."""
@@ -68,6 +84,8 @@ class RunTotals:
     """Hours that were not recomputed, because their segments are gone."""
     absent: int = 0
     """Number of segments and index entries that could not be read, in all hours, at the end of the run."""
+    is_empty: bool = False
+    """Whether the archive has no segments."""
     begun: float = field(default_factory=time.monotonic)
 
     def add(self, table: str, hours: int, rows: int, seconds: float) -> None:
@@ -84,6 +102,8 @@ class RunTotals:
             f"{name:{width}}  {_many(tally.hours, 'hour'):>11}  {_many(tally.rows, 'row'):>17}  {tally.seconds:>7.1f} s"
             for name, tally in self.tables.items()
         ]
+        if self.is_empty:
+            return [_EMPTY]
         whole = f"{_many(self.records, 'row')} read in {time.monotonic() - self.begun:.1f} s" if self.tables else "nothing new"
         kept = f"; {_many(self.kept, 'hour')} kept unchanged because segments are gone" if self.kept else ""
         absent = f"; {_many(self.absent, 'segment')} missing, listed in the manifests" if self.absent else ""

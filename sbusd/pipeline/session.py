@@ -69,6 +69,28 @@ _SETTINGS = {
 }
 """Settings used where neither spark-defaults.conf nor the command line has a value."""
 
+_SMALL = {
+    # One partition, so one task: no exchanges, and no statistics to wait for.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    # A broadcast is a job of its own.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # Listing more files than this would be a job too.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+}
+"""Settings of a small run, used in the same way."""
+
+_SMALL_JAVA = "-XX:TieredStopAtLevel=1"
+_SMALL_COLLECTOR = "-XX:+UseSerialGC"
+"""Java's second compiler, and collectors with threads of their own, would not pay within the seconds of a small run."""
+
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+"""An option that chooses a collector. Java refuses to start with two."""
+
+_LAUNCHER = "SPARK_LAUNCHER_OPTS"
+_LAUNCHER_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of the Java process that only prints the command line of Spark."""
+
 OLDEST_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 
@@ -79,8 +101,8 @@ _JAVA_SECONDS = 60
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None) -> Iterator[SparkSession]:
-    """Start Spark, on *master* if given, and stop it at the end.
+def spark_session(master: str | None, *, is_small: bool = False) -> Iterator[SparkSession]:
+    """Start Spark, on *master* if given, and stop it at the end. *is_small*: for a small run, unless the master is a cluster.
 
     Raises:
         PipelineError: PySpark or Java is missing, or Spark does not start.
@@ -90,11 +112,12 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
             raise PipelineError("--master is not allowed under spark-submit: use the option --master of spark-submit")
     else:
         check_java(os.environ)
-        prepare_environment(os.environ, master)
+        prepare_environment(os.environ, master, is_small=is_small and is_local(master))
     with quiet_engine():
         session = _start()
+    is_small = is_small and is_local(session.sparkContext.master)
     configured = {name for name, _ in session.sparkContext.getConf().getAll()}
-    for name, value in _SETTINGS.items():
+    for name, value in {**_SETTINGS, **(_SMALL if is_small else {})}.items():
         if name not in configured:
             session.conf.set(name, value)
     try:
@@ -118,30 +141,37 @@ def _start() -> SparkSession:
         raise PipelineError(f"cannot start Spark: {root_cause(error)}") from None
 
 
-def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
+def is_local(master: str | None) -> bool:
+    """Return whether *master* runs everything in the driver's process."""
+    return master is None or _IN_THE_DRIVER.fullmatch(master) is not None
+
+
+def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None, *, is_small: bool = False) -> None:
     """Set the variables of Spark's launcher in *environ*. Values of the user come last, so they win."""
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     pass_local_packages(environ)
     environ.setdefault(_MALLOC, _ARENAS)
+    environ.setdefault(_LAUNCHER, _LAUNCHER_JAVA)
     # Otherwise Spark resolves the name of this machine, and warns if that fails.
     if master is None:
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    environ[_ARGUMENTS] = " ".join([*_arguments(environ, master), environ.get(_ARGUMENTS, "pyspark-shell")])
+    environ[_ARGUMENTS] = " ".join([*_arguments(environ, master, is_small=is_small), environ.get(_ARGUMENTS, "pyspark-shell")])
 
 
-def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
+def _arguments(environ: Mapping[str, str], master: str | None, *, is_small: bool) -> list[str]:
     """Return options for spark-submit, quoted for the shell."""
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     java = f"-Dlog4j2.configurationFile={log} -XX:MaxDirectMemorySize={DIRECT_MEMORY}"
-    settings = {**_STATIC, "spark.driver.extraJavaOptions": java}
+    own_java = environ.get("SBUS_PIPELINE_JAVA_OPTIONS", "")
+    if is_small:
+        java += f" {_SMALL_JAVA}" if _COLLECTOR.search(own_java) else f" {_SMALL_JAVA} {_SMALL_COLLECTOR}"
+    settings = {**_STATIC, "spark.driver.extraJavaOptions": f"{java} {own_java}".rstrip()}
     if master is not None and not master.startswith("local"):
         del settings["spark.driver.bindAddress"]  # executors on other hosts must reach the driver
-    if master is not None and _IN_THE_DRIVER.fullmatch(master) is None:
+    if not is_local(master):
         # A cluster has its own secret, or none.
         for name in _AUTHENTICATION:
             del settings[name]
-    if java_options := environ.get("SBUS_PIPELINE_JAVA_OPTIONS"):
-        settings["spark.driver.extraJavaOptions"] += f" {java_options}"
     words = [] if master is None else ["--master", master]
     for name, value in settings.items():
         words += ["--conf", f"{name}={value}"]

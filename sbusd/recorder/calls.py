@@ -57,6 +57,8 @@ class CallRecognizer:
         except ProtocolError:
             # Services and callers ignore such a message too.
             return None
+        if is_request and (envelope.cancel or envelope.more):
+            return None
         if reply is not None:
             call = self.number(call_digest(int(reply[1]), key, envelope.uid))
             return CallPart(call, Role.REPLY, envelope.command, None, bool(envelope.error))

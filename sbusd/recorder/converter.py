@@ -51,6 +51,12 @@ class Converter:
         """
         self.segments = 0
         """Number of files that were converted."""
+        self.submitted = 0
+        """Number of files that were added to the queue."""
+        self.finished = 0
+        """Number of files that have left the queue: converted, or damaged."""
+        self.problem: str | None = None
+        """Why the archive cannot be written at present, or None."""
         self.failure: BaseException | None = None
         """An unexpected error, after which nothing is converted."""
         self._archive = archive
@@ -63,7 +69,6 @@ class Converter:
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._is_failing = False
         self._thread = threading.Thread(target=self._run, name="converter", daemon=True)
 
     def start(self) -> None:
@@ -85,6 +90,7 @@ class Converter:
         size = path.stat().st_size
         with self._changed:
             self._files.append((path, size))
+            self.submitted += 1
             self._waiting_bytes += size
             self._changed.notify()
 
@@ -125,8 +131,8 @@ class Converter:
         if failure is not None:
             self._failed(failure)
             return
-        if self._is_failing:
-            self._is_failing = False
+        if self.problem is not None:
+            self.problem = None
             self._journal.record(ARCHIVE_AGAIN)
 
     def _convert_oldest(self) -> None:
@@ -136,6 +142,7 @@ class Converter:
             self._convert(path)
             with self._changed:
                 self._files.popleft()
+                self.finished += 1
                 self._waiting_bytes -= size
 
     def _prune(self) -> None:
@@ -145,9 +152,9 @@ class Converter:
 
     def _failed(self, error: OSError) -> None:
         """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""
-        if not self._is_failing:
-            self._is_failing = True
-            self._journal.record(ARCHIVE_FAILED, reason=str(error))
+        is_known, self.problem = self.problem is not None, str(error)
+        if not is_known:
+            self._journal.record(ARCHIVE_FAILED, reason=self.problem)
         with self._changed:
             if self._closing:
                 raise _AbandonedError

@@ -67,6 +67,12 @@ CROWDED = LogMessage(
     "crowded",
     "exceeded the limit of remembered subscriptions; not remembered so far: {count}",
 )
+NOT_SERVED = LogMessage(
+    "130048a6b3c844f6b31e2ee26ffa9146",
+    Priority.WARNING,
+    "not-served",
+    "failed to serve recorder/close on the bus: {reason}",
+)
 
 MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
 """Every message."""

@@ -14,7 +14,7 @@ from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
-from sbusd.helptext import PlainCommand
+from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -41,6 +41,7 @@ def record(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="After each write, print the position of the last row on disk.")] = False,
+    _version: VersionOption = False,
 ) -> None:
     """Record the traffic of a bus in an archive, see sbus-record(5)."""
     if (address is not None) + system + user > 1:
@@ -74,7 +75,9 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
         _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
-    from sbusd.recorder.service import Recorder  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.administration import Administration  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.log_messages import NOT_SERVED  # noqa: PLC0415
+    from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
     from sbusd.systemd.log_records import ServiceLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
@@ -82,12 +85,15 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
     log, manager = ServiceLog("sbus-recorder"), ServiceManager.of_environment()
     recorder = Recorder(settings, tap, log, manager, durable=_print_durable if verbose else lambda _seq: None)
+    administration = Administration(address, settings.archive, recorder.close_segment, lambda reason: log.record(NOT_SERVED, reason=reason))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: recorder.stop())
     try:
         recorder.prepare()
+        administration.start()
         recorder.run()
     finally:
+        administration.stop()
         recorder.close(CLOSE_SECONDS)
         manager.close()
 

@@ -100,6 +100,11 @@ class Recording:
         return self._outage is not None
 
     @property
+    def outage(self) -> str | None:
+        """Why nothing can be written at present, or None."""
+        return None if self._outage is None else self._outage.reason
+
+    @property
     def due(self) -> float | None:
         """Monotonic time of the next call of :meth:`tick`; None: after the next row."""
         if self._outage is not None:
@@ -148,10 +153,10 @@ class Recording:
         if rows and not self._write(rows):
             self._count_lost(len(rows))
 
-    def rotate(self) -> None:
-        """Write the pending rows, and end the file."""
+    def rotate(self) -> int:
+        """Write the pending rows, and end the file; return the number of its rows."""
         self.flush()
-        self._end_file()
+        return self._end_file()
 
     def close(self) -> None:
         """Write the pending rows, end the file, and stop."""
@@ -188,11 +193,11 @@ class Recording:
         self._wal_begun = self._clocks.monotonic()
         return self._wal
 
-    def _end_file(self) -> None:
-        """End the current file, if there is one, and pass it on."""
+    def _end_file(self) -> int:
+        """End the current file, if there is one, and pass it on; return the number of its rows."""
         wal, self._wal = self._wal, None
         if wal is None:
-            return
+            return 0
         self.files += 1
         wal.close()
         if wal.rows:
@@ -201,6 +206,7 @@ class Recording:
             # An empty file does no harm: the next start removes it.
             with contextlib.suppress(OSError):
                 wal.path.unlink(missing_ok=True)
+        return wal.rows
 
     def _suspend(self, reason: str) -> None:
         """Suspend recording, and log it once. The current file is passed on, because its conversion may free space."""

@@ -9,7 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sbusd.archive.record.key_text import key_text
@@ -80,14 +80,17 @@ class RowBuilder:
         calls: CallRecognizer,
         since: Callable[[int, int], int | None] = lambda _conn, ts: ts,
         unit_at: Callable[[int | None, float | None], str | None] = unit_at,
+        reported: Callable[[int], str | None] = lambda _conn: None,
     ) -> None:
         """*since* returns when a connection was made, given its number and the time it was first seen, both in nanoseconds since 1970,
-        or None if that is unknown. *unit_at* returns the unit of a process at a time in seconds. It is called once per connection."""
+        or None if that is unknown. *reported* returns the unit that the bus has listed for a connection. Without one, *unit_at* returns the
+        unit of a process at a time in seconds. Both are called once per connection."""
         self.unreadable = 0
         self._payloads = payloads
         self._calls = calls
         self._since = since
         self._unit_at = unit_at
+        self._reported = reported
         self._peers: dict[int, PeerInfo] = {}
 
     def row(self, packet: bytes) -> Row | None:
@@ -122,14 +125,17 @@ class RowBuilder:
         """Forget the peers of all connections: another bus can reuse the numbers."""
         self._peers.clear()
 
-    def _row(self, fact: TapEvent, body: bytes) -> Row:
-        """Return the row for one event. Raises ValueError."""
+    def _row(self, fact: TapEvent, body: bytes) -> Row | None:
+        """Return the row for one event, or None if the record has none for it. Raises ValueError."""
         kind = fact.get("kind")
         ts, conn = _integer(fact.get("time"), _INT64), _integer(fact.get("id"), _INT64)
         if ts is None:
             raise UnreadableError
-        peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect")
+        peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect", unit=unit_in(fact))
         count = _integer(fact.get("count"), _INT64)
+        if kind == "unit":
+            # The bus has read the unit after the connect. Later rows of the connection have it.
+            return None
         if kind == "message":
             return self._message(fact, ts, conn, peer, body)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
@@ -170,24 +176,37 @@ class RowBuilder:
             len(payload),
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
         )
-        return row._replace(missed=_numbers(fact.get("missed")), vouched=_text(fact.get("vouched")))
+        to = _integer(fact.get("to"), _INT64)
+        return row._replace(missed=_numbers(fact.get("missed")), vouched=_text(fact.get("vouched")), to_conn=to)
 
-    def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> PeerInfo:
+    def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False, unit: str | None = None) -> PeerInfo:
         """Return the peer of connection *conn*. *cred* are its credentials in an event at *ts*; with *is_new* the connection was made
-        then."""
+        then. *unit* is its unit in that event, if the bus reports it."""
         if conn is not None and (known := self._peers.get(conn)) is not None:
+            if unit is not None and unit != known.unit:
+                known = self._peers[conn] = replace(known, unit=unit)
             return known
         match = _CRED.search(cred) if isinstance(cred, str) else None
         if match is None:
             return _UNKNOWN_PEER
         gid, uid, pid = (int(digits) for digits in match.groups())
         since = ts if is_new or not conn else self._since(conn, ts)
-        peer = PeerInfo(uid, gid, pid, self._unit_at(pid, since / 1e9) if conn and since is not None else None)
+        unit = unit or (self._reported(conn) if conn else None)
+        if unit is None and conn and since is not None:
+            # A bus that does not report units, or not yet.
+            unit = self._unit_at(pid, since / 1e9)
+        peer = PeerInfo(uid, gid, pid, unit)
         if conn is not None:
             if len(self._peers) >= _PEERS:
                 del self._peers[next(iter(self._peers))]
             self._peers[conn] = peer
         return peer
+
+
+def unit_in(members: TapEvent) -> str | None:
+    """Return the unit in *members* of the bus about a connection, with the unit of a user's own service manager after a ``/``."""
+    unit, user_unit = _text(members.get("unit")), _text(members.get("user_unit"))
+    return f"{unit}/{user_unit}" if unit and user_unit else unit or None
 
 
 def _of_peer(row: Row, conn: int | None, peer: PeerInfo) -> Row:

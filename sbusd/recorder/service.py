@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sbusd.archive.files import make_private
+from sbusd.archive.files import make_folder, make_private
 from sbusd.archive.record.index import last_position
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Kind, Row
@@ -22,6 +22,7 @@ from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RE
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
+from sbusd.recorder.segment_closing import Closing, SegmentCloser
 from sbusd.recorder.status import StatusReporter
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.user_shares import spool_limit, user_label
@@ -87,14 +88,17 @@ class Recorder:
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
-        self._builder = RowBuilder(PayloadPolicy(settings.keep, settings.payloads), CallRecognizer(self._host, _boot_id()), tap.since)
+        self._builder = RowBuilder(
+            PayloadPolicy(settings.keep, settings.payloads), CallRecognizer(self._host, _boot_id()), tap.since, reported=tap.unit
+        )
         self._subscriptions = SubscriptionSnapshot()
         self._snapshot_hour = _NO_HOUR
         self._lock = -1
-        self._was_open = self._is_counted = False
+        self._was_open = self._is_counted = self._is_stopping = False
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._converter: Converter | None = None
         self._recording: Recording | None = None
+        self._closer: SegmentCloser | None = None
         self._tap_lost = self._unreported_loss = 0
         self._report_at = 0.0
         self._reported_unreadable = self._reported_forgotten = 0
@@ -111,7 +115,7 @@ class Recorder:
 
     def status(self) -> str:
         """Return the status line for the service manager."""
-        recording, converter = self._prepared()
+        recording, converter, _ = self._prepared()
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
             words += f"; most dedicated segments: {user_label(largest[0])}, {largest[1] >> 20} MiB"
@@ -147,6 +151,9 @@ class Recorder:
             refusal=self._refusal,
             clocks=self._clocks,
         )
+        self._closer = SegmentCloser(self._tap, self._recording, converter, self._clocks.monotonic)
+        # Readers, such as the pipeline, find an archive without segments.
+        make_folder(self._archive / INDEX)
         self._tap.open()
         self._was_open = True
         converter.start()
@@ -158,7 +165,7 @@ class Recorder:
         Raises:
             TapRefusedError: a restarted bus refuses the tap.
         """
-        recording, converter = self._prepared()
+        recording, converter, closer = self._prepared()
         self._is_counted = messages is not None
         self._journal.record(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
         self._manager.notify("READY=1")
@@ -166,23 +173,35 @@ class Recorder:
         while not self._is_stopped():
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
                 return
-            self._wait(recording, end)
+            self._wait(recording, closer, end)
             for heard in self._tap.receive(TURN_PACKETS):
                 self._handle(heard)
                 if messages is not None and self.messages >= messages:
                     break  # the rest is more than requested
             recording.tick()
+            closer.turn()
             self._report_losses()
             if converter.failure is not None:
                 raise converter.failure
             self._reporter.turn(self.status)
 
+    def close_segment(self) -> Closing:
+        """Ask for the end of the current segment, and return the request. Other threads may call it between prepare() and close()."""
+        _, _, closer = self._prepared()
+        closing = closer.request()
+        if not closer.has_stopped:
+            self._wake_up()
+        return closing
+
     def stop(self) -> None:
         """Make :meth:`run` return. Signal handlers may call it."""
-        try:
+        self._is_stopping = True
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """End the wait of the loop."""
+        with contextlib.suppress(OSError):  # a full pipe wakes it too; a closed one has no loop
             os.write(self._woken, b"x")
-        except BlockingIOError:
-            return
 
     def close(self, timeout: float | None = None) -> None:
         """Stop: write what the bus has queued, and convert it within *timeout* seconds. The next start converts the rest."""
@@ -190,6 +209,8 @@ class Recorder:
         if self._was_open and not self._is_counted:
             self._drain()
         self._tap.close()
+        if self._closer is not None:
+            self._closer.stop()
         if self._recording is not None and self._converter is not None:
             self._report_losses(at_once=True)
             self._recording.close()
@@ -214,27 +235,26 @@ class Recorder:
                 for heard in self._tap.receive(TURN_PACKETS):
                     self._handle(heard)
 
-    def _prepared(self) -> tuple[Recording, Converter]:
+    def _prepared(self) -> tuple[Recording, Converter, SegmentCloser]:
         """Return the parts that :meth:`prepare` made."""
-        if self._recording is None or self._converter is None:
+        if self._recording is None or self._converter is None or self._closer is None:
             raise RuntimeError("call prepare() first")
-        return self._recording, self._converter
+        return self._recording, self._converter, self._closer
 
     def _is_stopped(self) -> bool:
         """Return whether :meth:`stop` was called."""
-        try:
-            return bool(os.read(self._wake, 1))
-        except BlockingIOError:
-            return False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 64)
+        return self._is_stopping
 
-    def _wait(self, recording: Recording, end: float | None) -> None:
+    def _wait(self, recording: Recording, closer: SegmentCloser, end: float | None) -> None:
         """Wait for a packet, or until something is due."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
         fd = self._tap.fileno()
         if fd is not None:
             poller.register(fd, select.POLLIN)
-        due = [each for each in (recording.due, self._tap.due, self._reporter.due, end) if each is not None]
+        due = [each for each in (recording.due, closer.due, self._tap.due, self._reporter.due, end) if each is not None]
         timeout = max(0.0, min(due) - self._clocks.monotonic()) * 1_000 if due else None
         # Rounded up: a wait that ends just before the due time would cause a busy loop.
         poller.poll(None if timeout is None else int(timeout) + 1)
@@ -264,7 +284,7 @@ class Recorder:
 
     def _add(self, row: Row) -> None:
         """Record *row*. The first row of an hour follows the active subscriptions."""
-        recording, _ = self._prepared()
+        recording, _, _ = self._prepared()
         if recording.is_suspended:
             # While recording is suspended, rows are lost. The subscriptions are repeated after the gap.
             self._snapshot_hour = _NO_HOUR
@@ -337,7 +357,7 @@ class Recorder:
 
     def _refusal(self, wal_bytes: int) -> str | None:
         """Return the reason if nothing more may be written: the queued files use the write-ahead log's part of the quota."""
-        _, converter = self._prepared()
+        _, converter, _ = self._prepared()
         if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
         return "the write-ahead log has reached its part of disk_quota, because segments are written too slowly"

@@ -38,7 +38,7 @@ class StatusReporter:
         now = self._clock()
         if self._interval and now >= self._notified_at + self._interval:
             self._notified_at = now
-            self._manager.notify("WATCHDOG=1")
+            self._manager.alive()
         if now >= self._status_at:
             self._status_at = now + STATUS_SECONDS
             if (text := status()) != self._status:

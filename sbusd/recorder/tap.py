@@ -15,6 +15,7 @@ from sbusd.client.reconnection import Backoff
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
 from sbusd.protocol.packets import control_packet, is_batch, parse_batch, parse_error
+from sbusd.recorder.rows import unit_in
 
 _TAP_HEAD = b"CMSG " + controls.TAP + b"\0"
 _LOST_HEAD = b"CMSG " + controls.LOST + b"\0"
@@ -90,7 +91,7 @@ class RecorderTap:
         self.own_id: int | None = None
         """The number of this connection."""
         self.has_ended = False
-        """Whether everything before :meth:`request_end` was received."""
+        """Whether everything before the last :meth:`request_end` was received."""
         self._target = parse_target(address, reconnect=True)
         self._demand = control_packet(controls.TAP_ON, pattern)
         self._clock = clock
@@ -102,6 +103,8 @@ class RecorderTap:
         self._lists_subscriptions = False
         self._since: dict[int, int] = {}
         """Times of older connections, in nanoseconds since 1970."""
+        self._units: dict[int, str] = {}
+        """Units of older connections, as far as the bus reports them."""
         self._requested_after = b""
         """Where the next page of subscriptions begins. A response for another place belongs to an earlier request."""
 
@@ -117,6 +120,7 @@ class RecorderTap:
             sock.settimeout(_OPEN_SECONDS)
             # A bus without batches ignores that request, and sends single packets.
             self._since.clear()
+            self._units.clear()
             for wish in (controls.FEATURES, controls.ADDRESS, controls.BATCH_ON):
                 sock.send(control_packet(wish))
             sock.send(self._demand)
@@ -152,6 +156,10 @@ class RecorderTap:
         if self.own_id is not None and conn > self.own_id:
             return ts
         return self._since.get(conn)
+
+    def unit(self, conn: int) -> str | None:
+        """Return the unit that the bus listed for connection *conn*, None if it listed none."""
+        return self._units.get(conn)
 
     def fileno(self) -> int | None:
         """Return the descriptor to poll, None while there is no connection."""
@@ -193,6 +201,7 @@ class RecorderTap:
 
     def request_end(self) -> None:
         """Ask the bus to confirm that everything so far was sent, see ``has_ended``. Later packets are received as well."""
+        self.has_ended = False
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.send(control_packet(controls.PING, _END_TOKEN))
@@ -253,6 +262,7 @@ class RecorderTap:
         try:
             page = json.loads(answer)
             self._since.update((int(each["id"]), int(each["since"] * 1e9)) for each in page["connections"])
+            self._units.update((int(each["id"]), unit) for each in page["connections"] if (unit := unit_in(each)) is not None)
             following = page["next"]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None

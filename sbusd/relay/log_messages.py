@@ -22,6 +22,12 @@ UNAUTHENTICATED = LogMessage(
 )
 REDIS_AWAY = LogMessage("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; retrying, no message is lost")
 REDIS_BACK = LogMessage("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "reconnected to Redis after {seconds} s")
+NOT_DURABLE = LogMessage(
+    "f1c80a0e28764c98a10c3a6391d575b6",
+    Priority.WARNING,
+    "not-durable",
+    "a crash of Redis {redis} can lose confirmed messages: {reason}",
+)
 RECOVERED = LogMessage(
     "03e5ad882385402cba1f7112b6a34db6",
     Priority.NOTICE,

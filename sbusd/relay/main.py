@@ -15,7 +15,7 @@ import typer
 
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
-from sbusd.helptext import PlainCommand
+from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -42,6 +42,7 @@ def relay(
         Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/relay.toml).")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    _version: VersionOption = False,
 ) -> None:
     """Relay requests between hosts over Redis and HTTP, see sbus-relay(8)."""
     if network not in {None, "dev", "test", "main"}:
@@ -102,7 +103,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             settings,
             LimitedLog("sbus-relay"),
             ready=lambda listen: manager.notify(f"READY=1\nSTATUS=listening on {listen}"),
-            alive=lambda: manager.notify("WATCHDOG=1"),
+            alive=manager.alive,
             observer=observer,
         )
         if check:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, VERSION, command_problem, decode_data, text_problem
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.printable import printable
+from sbusd.protocol.trace_context import read_context
 
 DEFAULT_EXPIRY_SECONDS = 3_600
 """The meaning of ``exp`` 0."""
@@ -54,6 +55,8 @@ class RelayMessage(BaseModel):
     shm: str = ""
     now: Annotated[int, Field(ge=0, le=NUMBER_LIMITS["now"])] = 0
     err: str = ""
+    ctx: str = ""
+    """The trace context of a request. An invalid one is ignored."""
 
     @field_validator("uid", "cmd", "ret", "shm", "err")
     @classmethod
@@ -63,6 +66,12 @@ class RelayMessage(BaseModel):
         if problem := text_problem(name, text) or (command_problem(text) if name == "cmd" and text else ""):
             raise ValueError(problem)
         return text
+
+    @field_validator("ctx", mode="before")
+    @classmethod
+    def _read_context(cls, value: object) -> str:
+        """Return the trace context, or empty text if it is invalid."""
+        return read_context(value)
 
     @field_validator("dat")
     @classmethod
@@ -99,8 +108,8 @@ class RelayMessage(BaseModel):
             raise _refusal(f"{first['loc'][0]}: {words}", value) from None
 
     def encode(self) -> bytes:
-        """Return JSON in one line, with members in the order of the founding document."""
-        return self.model_dump_json(by_alias=True).encode()
+        """Return JSON in one line, with members in the order of the founding document; ``ctx`` follows, unless it is empty."""
+        return self.model_dump_json(by_alias=True, exclude=None if self.ctx else {"ctx"}).encode()
 
     @property
     def is_misaddressed_error(self) -> bool:
@@ -118,7 +127,8 @@ class RelayMessage(BaseModel):
 
     def failure(self, words: str, now: float) -> Self:
         """Return the error response to this request, which has one destination; ``src`` is that destination."""
-        return self.with_(src=self.dst[0] if self.dst else 0, dst=(self.src,), dat="", now=int(now), err=words[:MAX_ERROR_CHARACTERS])
+        source = self.dst[0] if self.dst else 0
+        return self.with_(src=source, dst=(self.src,), dat="", now=int(now), err=words[:MAX_ERROR_CHARACTERS], ctx="")
 
     def digest(self) -> str:
         """Return a digest that is equal for copies of this request, and differs for any other request with the same ``uid``."""

@@ -21,6 +21,7 @@ from sbusd.relay.http.limits import ConnectionLimiter
 from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
+    NOT_DURABLE,
     RECOVERED,
     REDIS_AWAY,
     REDIS_BACK,
@@ -33,6 +34,7 @@ from sbusd.relay.network import watch_changes
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisClient, RedisUnavailableError
+from sbusd.relay.redis.durability import QUESTION, durability_problem
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
@@ -196,6 +198,7 @@ class Relay:
 
     async def _live(self) -> None:
         """Renew the lease of this relay, and recover the messages of relays whose lease has expired."""
+        await self._check_durability()
         while True:
             recovered = await self._store.live()
             self._is_known.set()
@@ -203,6 +206,15 @@ class Relay:
                 self._journal.record(RECOVERED, messages=recovered)
             self._alive()
             await asyncio.sleep(self._settings.lease / 4)
+
+    async def _check_durability(self) -> None:
+        """Log that a crash of Redis can lose messages, if its settings say so. Redis may have been restarted with other ones."""
+        try:
+            problem = durability_problem(await self._redis.command(*QUESTION))
+        except RedisUnavailableError:
+            return  # it is not there, which the caller notices, or it does not disclose its settings to this user
+        if problem:
+            self._journal.record(NOT_DURABLE, redis=self._settings.redis, reason=problem)
 
     async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         """Repeat *work* until cancelled, whatever it raises: unprocessed messages are still in Redis."""

@@ -57,12 +57,19 @@ def _part(name: str) -> str:
     return resources.files("sbusd.report").joinpath(name).read_text("utf-8")
 
 
-def _library() -> str:
-    """Return the JavaScript of the chart library."""
+def require_plotly() -> None:
+    """Raise ReportError if the chart library is not installed."""
     try:
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an optional package
+        import plotly.offline  # noqa: F401, PLC0415 - an optional package
     except ImportError:
         raise ReportError(f"the chart library plotly is not installed. Install it with: {how_to_install('pipeline')}") from None
+
+
+def _library() -> str:
+    """Return the JavaScript of the chart library. Raises ReportError."""
+    require_plotly()
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - behind the check
+
     library: str = get_plotlyjs()
     return library
 
@@ -108,7 +115,9 @@ def _wrong(digest: Digest) -> str:
     """Return failed calls, losses, refusals and missing rows."""
     data = digest.data
     calls, losses = data["calls"], data["losses"]
-    failed = sum(sum(calls[name]) for name in ("errors", "timeouts", "unanswered"))
+    # The recorder answers this call after the end of the record.
+    unanswered = sum(count for count, command in zip(calls["unanswered"], calls["cmd"], strict=True) if command != "recorder/close")
+    failed = sum(calls["errors"]) + sum(calls["timeouts"]) + unanswered
     lost = sum(count for count, cause in zip(losses["count"], losses["cause"], strict=True) if cause == "lost")
     whole = "nothing is known to be missing" if digest.covers.is_whole else f"parts of the record are missing{_silent(digest)}"
     called, refused = _many(sum(calls["calls"]), "call"), _many(sum(data["security"]["events"]), "refusal")

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
 from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Latin1, Queue, SwitchTotals, UserId, Within
+from sbusd.protocol.connection_names import parse_name
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
 from sbusd.protocol.printable import printable
 from sbusd.state.log_file import StateError
 
@@ -30,13 +33,14 @@ _FORBID_UNKNOWN: dict[str, object] = {"extra": "forbid"}
 BUS, CONNECTION, STORED, PACKET, QUEUE, ACCOUNT = b"B", b"C", b"I", b"P", b"Q", b"A"
 """Kinds of records in an image. STORED is one pattern, with the number of its instances."""
 
-OPENED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED = b"C", b"G", b"S", b"U", b"M", b"W", b"V"
-"""Kinds of changes: a connection opened or closed, a pattern was added or removed, settings changed, a tap opened or closed."""
+OPENED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, NAMED = b"C", b"G", b"S", b"U", b"M", b"W", b"V", b"L"
+"""Kinds of changes: a connection opened or closed, a pattern was added or removed, settings changed, a tap opened or closed, a connection
+got a name."""
 
 RESERVED, TRIED = b"N", b"T"
 """Connection numbers were reserved; a process started to restore this log."""
 
-_OF_A_NUMBER = (STORED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, RESERVED, QUEUE)
+_OF_A_NUMBER = (STORED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, NAMED, RESERVED, QUEUE)
 
 _NUMBER = struct.Struct("<Q")
 _COUNT = struct.Struct("<I")
@@ -86,6 +90,18 @@ class AccountState:
 
 
 @dataclass(slots=True)
+class TotalsState:
+    """The totals of a user: what its connections that have ended have done, by the names of ``UserTraffic``, and its refusals by quota."""
+
+    __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
+
+    uid: UserId | None
+    """None for forgotten users."""
+    traffic: dict[str, Count] = field(default_factory=dict)
+    refused: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class ConnectionState:
     """One connection. ``inode`` identifies its socket after a restart; ``since`` is Unix time in seconds."""
 
@@ -99,6 +115,8 @@ class ConnectionState:
     """The number of instances of each pattern. Only format 1 has them in JSON, and ``tap`` too."""
     tap: Annotated[bytes, Latin1()] | None = None
     """The pattern of its tap, if any."""
+    name: str = ""
+    """The label that it has given to itself."""
     progress: ConnectionProgress = _NO_PROGRESS
     holding: HoldingState = _NO_HOLDING
     who: tuple[Count, Count, Count] | None = None
@@ -123,6 +141,10 @@ class BusState:
     forgotten_early: Count = 0
     started: Tokens | None = None
     """When the bus first started, in seconds of the monotonic clock."""
+    counted_since: float | None = None
+    """When the counters began, in seconds since 1970."""
+    totals: list[TotalsState] = field(default_factory=list)
+    """The totals of users, those of forgotten users too."""
 
 
 @dataclass(slots=True)
@@ -150,6 +172,8 @@ def image(state: State) -> Iterator[bytes]:
             yield stored(connection.number, pattern, count)
         if connection.tap is not None:
             yield tapped(connection.number, connection.tap)
+        if connection.name:
+            yield named(connection.number, connection.name)
     for packet in state.packets:
         yield PACKET + packet
     for number, queue in state.queues.items():
@@ -164,7 +188,7 @@ def begun(bus: BusState) -> bytes:
 
 
 def opened(connection: ConnectionState) -> bytes:
-    """Return the record of a new connection, without its patterns and its tap."""
+    """Return the record of a new connection, without its patterns, its tap and its name."""
     facts: dict[str, object] = {
         "number": connection.number,
         "inode": connection.inode,
@@ -210,6 +234,11 @@ def tapped(number: int, pattern: bytes | None) -> bytes:
     return UNTAPPED + _NUMBER.pack(number) if pattern is None else TAPPED + _NUMBER.pack(number) + pattern
 
 
+def named(number: int, name: str) -> bytes:
+    """Return the record of the name of a connection; empty if it has none any more."""
+    return NAMED + _NUMBER.pack(number) + name.encode()
+
+
 def reserved(number: int) -> bytes:
     """Return the record that reserves the connection numbers below *number*."""
     return RESERVED + _NUMBER.pack(number)
@@ -232,10 +261,32 @@ def replay(records: Iterable[bytes]) -> State:
     if len({connection.inode for connection in state.connections.values()}) < len(state.connections):
         raise StateError("it has two connections with the same socket")
     for number, queue in state.queues.items():
-        places = [max(place, head or 0) for place, head, _ in (*queue.waiting, *queue.notes)] + [place for place, _ in queue.unread]
-        if number not in state.connections or max(places, default=-1) >= len(state.packets):
+        if number not in state.connections or max(queue.places(), default=-1) >= len(state.packets):
             raise StateError("it has a queue without its connection or its packets")
+        if queue.half_read is not None and not _begins_frame(state.packets[queue.half_read]):
+            raise StateError("it has the beginning of a frame that is not one")
+        if not _is_rest_possible(queue, state.packets):
+            raise StateError("it has the rest of a frame that is not one")
     return state
+
+
+def _begins_frame(data: bytes) -> bool:
+    """Return whether *data* is the beginning of a frame: not all of it, and nothing after a wrong length."""
+    if len(data) < LENGTH_BYTES:
+        return bool(data)
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    return len(data) < LENGTH_BYTES + length if 0 < length <= MAX_PACKET_BYTES else len(data) == LENGTH_BYTES
+
+
+def _is_rest_possible(queue: Queue, packets: list[bytes]) -> bool:
+    """Return whether the frame that was sent in part has as many bytes as are left of it."""
+    if queue.half_written is not None:
+        place, length = queue.half_written
+        return queue.part_sent is None and 0 < len(packets[place]) <= LENGTH_BYTES + length
+    if queue.part_sent is None:
+        return True
+    (place, head, _), left, _ = queue.part_sent
+    return left <= LENGTH_BYTES + len(packets[place]) + (0 if head is None else len(packets[head]))
 
 
 def _apply(state: State, kind: bytes, body: bytes) -> None:
@@ -272,10 +323,20 @@ def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
         connection.settings = _load(ConnectionSettings, rest)
     elif kind in (TAPPED, UNTAPPED):
         connection.tap = rest if kind == TAPPED else None
+    elif kind == NAMED:
+        connection.name = _name(rest)
     elif kind == QUEUE:
         state.queues[number] = _load(Queue, rest)
     else:
         _remove(connection, rest)
+
+
+def _name(rest: bytes) -> str:
+    """Return the name of a connection."""
+    try:
+        return parse_name(rest)
+    except ProtocolError as error:
+        raise StateError(f"it has an invalid name: {error.words}") from None
 
 
 def _store(connection: ConnectionState, rest: bytes) -> None:

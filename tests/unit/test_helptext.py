@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from sbusd import __version__
+from sbusd.ctl.command_line import read_call
 from sbusd.ctl.main import application
 from sbusd.helptext import PlainCommand, PlainGroup, show_usage_error
 
@@ -79,3 +82,40 @@ def test_a_usage_error_names_the_program_and_the_help(arguments: list[str], prog
     assert first.startswith(f"{program.replace(' ', ': ')}: {words}")
     assert usage.startswith(f"Usage: {program} [OPTIONS]")
     assert hint == f"Try '{program} --help' for more information."
+
+
+def test_an_unknown_option_may_be_an_argument() -> None:
+    result = CliRunner().invoke(application(), ["pub", "key", "-x"], prog_name="sbusctl")
+    assert result.stderr.splitlines()[:2] == ["sbusctl: pub: no such option: -x", "Write '--' before arguments that begin with '-'."]
+    without = CliRunner().invoke(application(), ["whoami", "-x"], prog_name="sbusctl")
+    assert "Write" not in without.stderr
+
+
+@pytest.mark.parametrize("name", ["blob", "feeds", "link", "metrics", "pipeline", "recorder", "relay", "store", "trigger", "web"])
+def test_each_program_prints_its_version(name: str) -> None:
+    program = importlib.import_module(f"sbusd.{name}.main").app
+    done = CliRunner().invoke(program, ["--version"], prog_name="sbus-name")
+    assert (done.exit_code, done.output) == (0, f"sbus-name {__version__}\n")
+
+
+def test_sbusctl_prints_its_version_before_a_command_only() -> None:
+    for arguments in (["--version"], ["--version", "pub"], ["-j", "--version"]):
+        done = CliRunner().invoke(application(), arguments, prog_name="sbusctl")
+        assert (done.exit_code, done.output) == (0, f"sbusctl {__version__}\n")
+        assert read_call(arguments) is None
+    assert CliRunner().invoke(application(), ["pub", "--version"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (["sub", "--queue", "a", "b"], "sbusctl: sub: no such option: --queue (Possible options: --group)"),
+        (["pub", "--count", "5", "a"], "sbusctl: pub: no such option: --count"),
+        (["sub", "--grop", "a", "b"], "sbusctl: sub: no such option: --grop Did you mean --group?"),
+        (["subscribe", "a"], "sbusctl: unknown command 'subscribe'; use 'sbusctl sub'"),
+        (["request", "time"], "sbusctl: unknown command 'request'; use 'sbusctl call'"),
+    ],
+)
+def test_names_of_other_programs_are_suggested(arguments: list[str], first: str) -> None:
+    line = CliRunner().invoke(application(), arguments, prog_name="sbusctl").stderr.splitlines()[0]
+    assert line.replace("?", "") in {first.replace("?", ""), first.replace(" Did you mean --group?", " (Possible options: --group)")}

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "": set(),
     "protocol": set(),
     "helptext": set(),
+    "socket_owner": set(),
     "systemd": {"protocol"},
     "config": {"protocol"},
     "dataplane": {"protocol", "config"},
@@ -33,12 +34,17 @@ MAY_IMPORT = {
     "client": {"protocol"},
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"helptext"},
-    "relay": _CLIENTS_USE | {"systemd", "helptext"},
+    "relay": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext"},
+    "blob": _CLIENTS_USE | {"systemd", "helptext"},
+    "web": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
+    "store": _CLIENTS_USE | {"systemd", "helptext"},
+    "trigger": _CLIENTS_USE | {"systemd", "helptext"},
+    "metrics": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
-    "pipeline": {"protocol", "client", "helptext", "archive"},
+    "pipeline": {"protocol", "client", "helptext", "systemd", "archive"},
     "report": {"protocol", "archive"},
-    "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "link", "report"},
+    "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "link", "report", "metrics"},
 }
 """For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.linked_hosts import BURSTS, SINGLES
 from tests.bench.linked_hosts import FULL as LINK
-from tests.bench.peers.contenders import IN_PYTHON, OVER_C, PUMPS
+from tests.bench.peers.contenders import IN_NODE, IN_PYTHON, NODE_WORK, OVER_C, PUMPS, in_node
 from tests.bench.peers.run import FULL
 from tests.support import skips
 from tools.stage import ROOT
@@ -55,6 +55,10 @@ def test_the_figures_have_every_row_and_every_contender() -> None:
         assert sum(line.startswith(f"{contender.name} ") for line in firsts) >= 4, contender.name
     for contender in IN_PYTHON:
         assert any(line.startswith(contender.name) for line in firsts), contender.name
+    table = FIGURES.partition("\n.Ss Programs in Node\n")[2].partition("\n.Ss ")[0].splitlines()
+    for contender in IN_NODE:
+        works = [work for work in NODE_WORK.values() if contender in in_node(work)]
+        assert sum(line.startswith(f"{contender.name} ") for line in table) == len(works), contender.name
 
 
 def test_no_line_of_a_table_is_wider_than_a_terminal() -> None:

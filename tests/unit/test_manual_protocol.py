@@ -132,7 +132,25 @@ def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
 
 
 def test_the_counters_are_the_codes() -> None:
-    described = {"id", "pid", "uid", "gid", "since", "inode", "subscriptions", "soft", "hard", "order", "sender", "batch", "tap"}
+    described = {
+        "id",
+        "name",
+        "pid",
+        "uid",
+        "gid",
+        "unit",
+        "slice",
+        "user_unit",
+        "since",
+        "inode",
+        "subscriptions",
+        "soft",
+        "hard",
+        "order",
+        "sender",
+        "batch",
+        "tap",
+    }
     described |= {"pace", "blocked_ms", "blocked_by_count", "blocked_by", "blocked_others_ms", "blocks_count", "blocks"}
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
@@ -169,6 +187,7 @@ def test_the_limits_are_the_codes() -> None:
         str(contract.MISSED),
         str(contract.RANDOM_PACKETS),
         f"{contract.UNREAD_BYTES >> 20} MiB",
+        f"{contract.UNREAD_BYTES >> 20} MiB",
     ]
 
 
@@ -197,7 +216,7 @@ def test_the_limits_of_the_overview_are_the_defaults_of_the_code() -> None:
         *(MAX_PACKET_BYTES, limits.key_bytes, limits.queue_bytes, quotas.queued_bytes, limits.queued_memory),
         *(quotas.connections, quotas.subscriptions, quotas.control_rate),
     ]
-    assert f"For an owner, each limit of one user is {quotas.owner_factor} times as large." in section
+    assert f"For an owner, those of the above limits that apply to one user are {quotas.owner_factor} times as\nlarge." in section
 
 
 def test_the_overview_names_the_addresses_that_clients_use() -> None:

@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 
 from sbusd.client.rpc import service
-from sbusd.client.rpc.service import WAITING_PER_USER
+from sbusd.client.rpc.request_queue import WAITING_PER_USER
+from sbusd.client.rpc.stream_call import STREAM_WINDOW
+from sbusd.client.rpc.streaming import MAX_WINDOW, STREAMS_PER_USER
 from sbusd.ctl.program_runner import MAX_ANSWER_BYTES
 from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
+from sbusd.protocol.trace_context import MAX_CONTEXT_BYTES
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -27,6 +30,8 @@ SECTIONS = {
     8: "STATISTICS",
     9: "REMOTE HOSTS",
 }
+
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 _CITATION = re.compile(r"sbus-rpc\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
 
@@ -51,8 +56,11 @@ def test_the_members_of_the_envelope_and_their_bounds() -> None:
     rows = dict(re.findall(r"^\.It Li (\w+) Ta (.+?) Ta .+$", _section(2), re.MULTILINE))
     texts = {name: f"text, {limit} bytes" for name, limit in TEXT_LIMITS.items()}
     numbers = {name: f"0 to {limit}" for name, limit in NUMBER_LIMITS.items()}
-    assert rows == texts | numbers | {"ver": "1", "dat": "base64", "dst": f"list, {MAX_DESTINATIONS}"}
-    assert list(rows) == re.findall(r'"(\w+)":', Envelope("a", "b").encode().decode())
+    later = {"ctx": f"text, {MAX_CONTEXT_BYTES} bytes"}
+    assert rows == texts | numbers | {"ver": "1", "dat": "base64", "dst": f"list, {MAX_DESTINATIONS}"} | later
+    full = Envelope("a", "b", context=CONTEXT, cancel=1, part=1, more=1, window=1)
+    assert list(rows) == re.findall(r'"(\w+)":', full.encode().decode())
+    assert CONTEXT in _section(2)
 
 
 def test_the_bounds_in_the_text() -> None:
@@ -61,6 +69,10 @@ def test_the_bounds_in_the_text() -> None:
     assert f"remembers the last {service._REMEMBERED_UIDS} .Cm uid of each of {service._REMEMBERED_CONNECTIONS} connections" in " ".join(
         _section(7).split()
     )
+    assert f"more than {MAX_WINDOW} parts beyond" in " ".join(_section(3).split())
+    assert f"more than {MAX_WINDOW} parts beyond" in " ".join(_section(7).split())
+    assert f"grants {STREAM_WINDOW} parts by default" in " ".join(_section(3).split())
+    assert f"can have {STREAMS_PER_USER} open streams" in " ".join(_section(7).split())
     assert f"at most {MAX_ANSWER_BYTES} bytes" in (ROOT / "man" / "sbusctl.1").read_text("utf-8")
     assert SERVICE_HEAD.decode() in _section(1)
 

@@ -7,10 +7,14 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from sbusd.config.relay import REDIS
+from sbusd.feeds.dbus import connection
+from sbusd.feeds.logind import manager as logind_manager
+from sbusd.feeds.systemd import manager as systemd_manager
 from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
 
@@ -48,7 +52,7 @@ def verify(folder: Path, *units: Path, manager: str) -> subprocess.CompletedProc
     for unit in units:
         # An instance of a template, so that its specifiers are expanded.
         copy = folder / unit.name.replace("@.", "@netlink.")
-        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", known(unit.read_text()), flags=re.MULTILINE))
+        copy.write_text(re.sub(r"^(Exec(?:Start|Reload))=/usr/bin/\S+", r"\1=/bin/true", known(unit.read_text()), flags=re.MULTILINE))
         made.append(str(copy))
     command = ["systemd-analyze", f"--{manager}", "verify", "--man=no", "--recursive-errors=no", *made]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "SYSTEMD_LOG_LEVEL": "info"}
@@ -83,7 +87,8 @@ def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
 def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
-    names = r"sbus|sbusd|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbusd\.toml|link\.toml"
+    programs = r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbus-blob|sbus-store"
+    names = rf"{programs}|sbus-trigger|sbus-metrics|sbus-web|(blob|feed-dbus|sbusd|link|store|trigger)\.toml"
     assert all(re.fullmatch(rf"man:({names})\([578]\)", page) for page in pages)
 
 
@@ -99,12 +104,15 @@ def test_services_start_a_program_of_this_project(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".socket"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
-def test_sockets_are_seqpacket_and_open_to_the_right_users(unit: Path) -> None:
+def test_sockets_have_their_type_and_are_open_to_the_right_users(unit: Path) -> None:
     section = read(unit)["Socket"]
-    where = section["ListenSequentialPacket"]
+    is_stream = unit.stem.startswith(("sbus-stream", "sbus-metrics"))
+    where = section["ListenStream" if is_stream else "ListenSequentialPacket"]
     assert section["SocketMode"] == ("0666" if unit.parent.name == "system" else "0600")
     assert where.startswith("/run/" if unit.parent.name == "system" else "%t/")
-    assert unit.with_suffix(".service").exists()
+    assert (unit.parent / section.get("Service", f"{unit.stem}.service")).exists()
+    presets = unit.parents[1] / f"{unit.parent.name}-preset"
+    assert not is_stream or f"disable {unit.name}" in "".join(path.read_text() for path in presets.iterdir())
 
 
 def hardening(unit: Path) -> set[str]:
@@ -137,7 +145,22 @@ def test_no_service_hides_its_peer_credentials() -> None:
 def test_services_run_as_users_that_sysusers_makes() -> None:
     made = {user for path in (ROOT / "units/sysusers.d").iterdir() for user in re.findall(r"^u (\S+) ", path.read_text(), re.MULTILINE)}
     used = {read(unit)["Service"]["User"] for unit in UNITS if unit.parent.name == "system" and unit.suffix == ".service"}
-    assert used == made >= {"sbus", "sbus-feed", "sbus-recorder", "sbus-pipeline"}
+    # The trigger is root: a user that may manage units has the same power.
+    assert used - {"root"} == made >= {"sbus", "sbus-feed", "sbus-recorder", "sbus-pipeline"}
+
+
+def test_the_dbus_policy_names_the_user_of_the_feeds_and_their_services() -> None:
+    """D-Bus ignores the policy of a user that does not exist."""
+    (policy,) = ElementTree.parse(ROOT / "units/dbus-1/system.d/sbus-feed.conf").getroot()
+    users = {name: read(ROOT / f"units/system/sbus-feed@{name}.service")["Service"]["User"] for name in ("systemd", "logind", "dbus")}
+    assert policy.attrib == {"user": users["systemd"]} == {"user": users["logind"]}
+    assert users["dbus"] != users["systemd"]
+    assert {each.get("receive_type") for each in policy if each.tag == "deny"} == {"signal", "method_call"}
+    assert {each.get("receive_sender") for each in policy if each.tag == "allow"} == {
+        connection.DRIVER,
+        systemd_manager.NAME,
+        logind_manager.NAME,
+    }
 
 
 @pytest.mark.parametrize("manager", ["system", "user"])
@@ -190,3 +213,23 @@ def test_client_looks_where_the_sockets_are(monkeypatch: pytest.MonkeyPatch) -> 
     user = read(ROOT / "units/user/sbus.socket")["Socket"]["ListenSequentialPacket"]
     assert bus_address(scope="system") == system
     assert bus_address(scope="user") == user.replace("%t", "/run/user/1000")
+
+
+def test_rules_of_a_package_name_only_users_that_are_there_with_it() -> None:
+    """A rule that names another user is a fault where the other package is not installed, and denies its keys to everybody."""
+    installs = {file.stem: file.read_text().split() for file in (ROOT / "packaging/debian").glob("*.install")}
+    of_bus = _declared_users(installs["sbusd"])
+    checked = 0
+    for words in installs.values():
+        for word in words:
+            if word.startswith("etc/sbusd.toml.d/"):
+                named = set(re.findall(r'"(sbus(?:-[a-z]+)?)"', re.sub(r"^#.*$", "", (ROOT / word).read_text(), flags=re.MULTILINE)))
+                assert named <= of_bus | _declared_users(words), word
+                checked += len(named)
+    assert checked >= 6
+
+
+def _declared_users(words: list[str]) -> set[str]:
+    """Return the users that the files of sysusers.d(5) among *words* declare."""
+    texts = ((ROOT / word).read_text() for word in words if word.startswith("units/sysusers.d/"))
+    return {line.split()[1] for text in texts for line in text.splitlines() if line.startswith(("u ", "u! "))}

@@ -170,7 +170,7 @@ def read_index(archive: Path, unreadable: Callable[[RecordError], None] | None =
     Raises:
         RecordError: an entry cannot be read, or *archive* is not a directory.
     """
-    for name in _entry_names(archive):
+    for name in entry_names(archive):
         try:
             entry = read_entry(archive / INDEX / name)
         except RecordError as error:
@@ -190,7 +190,7 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
         RecordError: *archive* is not a directory, or a file name in its index is invalid.
     """
     found = []
-    for name in _entry_names(archive):
+    for name in entry_names(archive):
         match = _ENTRY_NAME.fullmatch(name)
         if match is None:
             error = RecordError(archive / INDEX / name, "invalid index entry: the file name does not name a segment")
@@ -203,8 +203,8 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
     return found
 
 
-def _entry_names(archive: Path) -> list[str]:
-    """Return the file names of the entries, sorted. Raises RecordError."""
+def entry_names(archive: Path) -> list[str]:
+    """Return the file names of the entries of *archive*, sorted. Raises RecordError."""
     folder = archive / INDEX
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))

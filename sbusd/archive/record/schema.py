@@ -51,10 +51,10 @@ class Role(enum.StrEnum):
     """Its reply, published to the key that the request specified."""
 
 
-VERSION = 3
+VERSION = 4
 """Version of the schema. Readers reject later versions, because they do not know what they would miss."""
 
-_COLUMNS = {1: 26, 2: 27}
+_COLUMNS = {1: 26, 2: 27, 3: 28}
 """Number of columns of earlier versions: the first ones of :data:`SCHEMA`."""
 
 SORT_KEYS = ("kind", "key", "ts", "seq")
@@ -76,7 +76,11 @@ SCHEMA = pa.schema(
         _column("uid", pa.int64(), "user id of that connection"),
         _column("gid", pa.int64(), "group id of that connection"),
         _column("pid", pa.int64(), "process id of that connection at the time it connected"),
-        _column("unit", pa.string(), "systemd unit of that process when the recorder first saw the connection"),
+        _column(
+            "unit",
+            pa.string(),
+            "systemd unit of that process when it connected, as the bus read it; else when the recorder first saw the connection",
+        ),
         _column("recipients", pa.int32(), "number of connections that the message was delivered to or queued for"),
         _column("queued", pa.int32(), "number of recipients that the message was queued for"),
         _column("discarded", pa.int32(), "number of connections that the message matched but was discarded for; not among the recipients"),
@@ -97,10 +101,11 @@ SCHEMA = pa.schema(
         _column(
             "missed",
             pa.list_(pa.field("element", pa.int64())),
-            "connections with a matching subscription that did not receive the message: it was discarded, the connection was closing, or "
-            "the connection published it with echo off; empty: more than 64; null: none",
+            "connections with a matching subscription that did not receive the message: it was discarded, the connection was closing, "
+            "the connection published it with echo off, or another member of its queue group received it; empty: more than 64; null: none",
         ),
         _column("vouched", pa.string(), "origin of a message that the connection published in the name of others; null: its own message"),
+        _column("to_conn", pa.int64(), "number of the connection that alone could receive the message; null: all subscribers"),
     ]
 )
 """The columns of a segment and of the write-ahead log."""
@@ -146,6 +151,7 @@ class Row(NamedTuple):
     packet: str | None = None
     missed: list[int] | None = None
     vouched: str | None = None
+    to_conn: int | None = None
 
 
 _SEQ = SCHEMA.names.index("seq")

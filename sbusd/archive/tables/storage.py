@@ -58,7 +58,7 @@ def locked(root: Path, *, shared: bool) -> Iterator[None]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC if shared else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
     except FileNotFoundError:
-        raise TablesError(root, "no tables found. Run sbus-pipeline first") from None
+        raise TablesError(root, "no tables found. Run: sbusctl report --now") from None
     except OSError as error:
         raise TablesError(path, f"cannot open file: {error.strerror}") from None
     try:

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from sbusd.ctl.bench.workers import Plan, PublisherReport, SubscriberReport
-from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
+from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
+from sbusd.ctl.tables import Column
 
 PERCENTILES = (50, 90, 99)
 BUSY = 0.9
@@ -26,10 +27,10 @@ COLUMNS = (
     Column("/S", is_number=True),
     Column("DELIVERED", is_number=True),
     Column("/S", is_number=True),
-    Column("BYTES/S", is_number=True),
+    Column("BYTES/S", is_number=True, rank=1),
     Column("LOST", is_number=True),
-    Column("REFUSED", is_number=True),
-    *(Column(f"P{percent}", is_number=True) for percent in PERCENTILES),
+    Column("REFUSED", is_number=True, rank=3),
+    *(Column(f"P{percent}", is_number=True, rank=2 if percent == 90 else 0) for percent in PERCENTILES),
     Column("MAX", is_number=True),
 )
 

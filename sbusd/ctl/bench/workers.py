@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 from sbusd.client import Bus, Gap, Message, RemoteRefusal
 from sbusd.ctl.errors import error_text
+from sbusd.ctl.exit_signals import EXIT_SIGNALS
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
@@ -138,6 +139,8 @@ class WorkerContext:
 def run_worker(work: Callable[[WorkerContext, Plan], None], context: WorkerContext, plan: Plan) -> None:
     """Run *work* in this process; exit if the process of the pool is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool, which collects the results
+    for number in EXIT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     _exit_with_parent()
     try:
         work(context, plan)

@@ -9,12 +9,13 @@ import struct
 from dataclasses import dataclass
 
 from sbusd import __version__
-from sbusd.client import Bus
+from sbusd.client import Bus, Disconnected
+from sbusd.client.bus_documents import JsonObject
 from sbusd.client.errors import systemctl
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.processes import user_name
-from sbusd.ctl.responses import JsonObject, ask, integer, mapping, text
+from sbusd.ctl.responses import ask, integer, mapping, text
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
@@ -138,6 +139,10 @@ def reach(settings: Settings) -> BusResponse:
         try:
             features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
             stats = ask(bus, controls.STATS)
+        except Disconnected as error:
+            if error.fault is not None:
+                raise  # such as a service that fails to start
+            return BusResponse(None, {}, peer, error_text(error))
         except SbusError as error:
             return BusResponse(None, {}, peer, error_text(error))
     return BusResponse(features, stats, peer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from sbusd.client import incoming
+from sbusd.client.bus_unit import start_error
 from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
 from sbusd.config.files import SYSTEM_FOLDER, drop_in_folders
 from sbusd.ctl.checks import CheckResult, Finding
@@ -18,10 +20,12 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 _SOCKET = "sbus.socket"
 _SERVICE = "sbus.service"
-_PROPERTIES = "Id,LoadState,ActiveState,UnitFileState,Result,MainPID"
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID"
 _PATIENCE_SECONDS = 10.0
 
 Unit = Mapping[str, str]
+
+_ENABLED = ("enabled", "enabled-runtime")
 
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
 
@@ -34,22 +38,41 @@ def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/r
 
     *scope* is None for a bus at another address, which has no units. *booted* exists if systemd is the init system, sd_booted(3).
     """
+    units = shown_units(scope, _SOCKET, _SERVICE, booted=booted)
+    if isinstance(units, Finding):
+        return [units], None
+    return judge_units(units, systemctl_of(scope)), main_process(units)
+
+
+def systemctl_of(scope: Literal["system", "user"] | None) -> str:
+    """Return the command that controls the units of *scope*."""
+    return "systemctl --user" if scope == "user" else "systemctl"
+
+
+def shown_units(
+    scope: Literal["system", "user"] | None, *names: str, booted: Path = Path("/run/systemd/system")
+) -> dict[str, Unit] | Finding:
+    """Return the properties of the units *names* of *scope*, or why they are not known."""
     if scope is None:
-        return [Finding("units", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its units are not known")], None
+        return Finding("units", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its units are not known")
     if not booted.is_dir():
-        return [Finding("units", CheckResult.SKIP, "systemd is not the init system of this machine")], None
-    arguments = ["systemctl", *(["--user"] if scope == "user" else []), "show", f"--property={_PROPERTIES}", _SOCKET, _SERVICE]
+        return Finding("units", CheckResult.SKIP, "systemd is not the init system of this machine")
+    arguments = [*systemctl_of(scope).split(), "show", f"--property={_PROPERTIES}", *names]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
-        return [Finding("units", CheckResult.SKIP, "systemctl is not installed")], None
+        return Finding("units", CheckResult.SKIP, "systemctl is not installed")
     except subprocess.TimeoutExpired:
-        return [Finding("units", CheckResult.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")], None
+        return Finding("units", CheckResult.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")
     if done.returncode:
         said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
-        return [Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")], None
-    units = parse_units(done.stdout)
-    return judge_units(units, "systemctl --user" if scope == "user" else "systemctl"), main_process(units)
+        return Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")
+    return parse_units(done.stdout)
+
+
+def is_enabled(unit: Unit) -> bool:
+    """Return whether *unit* is started with the machine, or with the session of the user."""
+    return unit.get("UnitFileState") in _ENABLED
 
 
 def parse_units(shown: str) -> dict[str, Unit]:
@@ -76,9 +99,8 @@ def _judge_socket(unit: Unit, systemctl: str) -> Finding:
             _SOCKET, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
         )
     if unit.get("ActiveState") == "failed":
-        return Finding(
-            _SOCKET, CheckResult.FAIL, f"failed ({unit.get('Result')})", f"check its journal, then: {systemctl} restart {_SOCKET}"
-        )
+        advice = f"remove the cause, then: {systemctl} reset-failed {_SERVICE} {_SOCKET}; {systemctl} start {_SOCKET}"
+        return Finding(_SOCKET, CheckResult.FAIL, f"failed ({unit.get('Result')})", advice)
     if unit.get("ActiveState") != "active":
         return Finding(
             _SOCKET,
@@ -86,7 +108,7 @@ def _judge_socket(unit: Unit, systemctl: str) -> Finding:
             f"{unit.get('ActiveState')}: systemd does not listen on the socket",
             f"{systemctl} enable --now {_SOCKET}",
         )
-    if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "generated", "linked"):
+    if unit.get("UnitFileState") not in (*_ENABLED, "static", "generated", "linked"):
         return Finding(_SOCKET, CheckResult.WARN, "active, but not enabled: it does not start at boot", f"{systemctl} enable {_SOCKET}")
     return Finding(_SOCKET, CheckResult.OK, f"{unit.get('UnitFileState')}, active")
 
@@ -97,10 +119,18 @@ def _judge_service(unit: Unit, systemctl: str) -> Finding:
         return Finding(
             _SERVICE, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
         )
-    if unit.get("ActiveState") == "failed":
-        return Finding(_SERVICE, CheckResult.FAIL, f"failed ({unit.get('Result')})", f"see the reason: {systemctl} status {_SERVICE}")
-    if unit.get("ActiveState") == "active":
+    state, reason = unit.get("ActiveState"), start_error(unit.get("StatusText", "")) or unit.get("Result")
+    if state == "failed":
+        advice = f"remove the cause, then: {systemctl} reset-failed {_SERVICE} {_SOCKET}; {systemctl} start {_SOCKET}"
+        return Finding(_SERVICE, CheckResult.FAIL, f"failed: {reason}", advice)
+    if state == "active":
         return Finding(_SERVICE, CheckResult.OK, "active")
+    if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
+        advice = f"remove the cause; systemd tries again until it fails for good. See: {systemctl} status {_SERVICE}"
+        return Finding(_SERVICE, CheckResult.FAIL, f"restarts again and again: {reason}", advice)
+    if state == "activating" and unit.get("NRestarts", "0") != "0":
+        reason = f"starting, after {unit['NRestarts']} restarts since it was started by hand"
+        return Finding(_SERVICE, CheckResult.WARN, reason, f"see: {systemctl} status {_SERVICE}")
     return Finding(_SERVICE, CheckResult.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
 
 
@@ -171,11 +201,21 @@ def check_descriptors(pid: int | None, connections: int | None) -> Finding:
     """Return whether process *pid*, the bus, can have enough descriptors for its *connections*; both can be None if unknown."""
     if pid is None:
         return Finding("descriptors", CheckResult.SKIP, "the process of the bus is not known")
-    try:
-        limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    except (PermissionError, ProcessLookupError):
+    limit = _descriptor_limit(pid)
+    if limit is None:
         return Finding("descriptors", CheckResult.SKIP, f"this user may not read the limits of the bus (PID {pid})")
     return judge_descriptors(limit, connections)
+
+
+def _descriptor_limit(pid: int) -> int | None:
+    """Return the soft limit of descriptors of process *pid*, None if it is not known. Source: proc(5), ``/proc/PID/limits``."""
+    try:
+        found = re.search(r"^Max open files +(\w+) ", Path(f"/proc/{pid}/limits").read_text("ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    return int(found[1]) if found[1].isdecimal() else resource.RLIM_INFINITY
 
 
 def judge_descriptors(limit: int, connections: int | None) -> Finding:

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sbusd.client.bus_documents import JsonObject
 from sbusd.config import ConfigError, configuration_files, default_main_file
 from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.responses import JsonObject, mapping, text
+from sbusd.ctl.responses import mapping, text
 
 RULES = "50-link.toml"
 """The drop-in of the package with rights and rules for the link."""

@@ -18,9 +18,10 @@ from sbusd.client import Bus
 from sbusd.ctl.bench.results import COLUMNS, ProgressLine, RunResult, result_of, spread_of
 from sbusd.ctl.bench.worker_pool import WorkerPool
 from sbusd.ctl.bench.workers import LEAST_BYTES, MOST_BYTES, Plan
-from sbusd.ctl.formatting import human_microseconds, table_lines
-from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
+from sbusd.ctl.formatting import human_microseconds
+from sbusd.ctl.output import JsonStyle, terminal_width, write_json, write_lines
 from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import table_lines, wrapped
 
 DEFAULT_SECONDS = 3.0
 """How long a run publishes without ``--count`` and ``--duration``."""
@@ -112,14 +113,14 @@ class _BenchReport:
 
     def lines(self, *, legend: bool) -> list[str]:
         """Return the report as lines of text."""
-        width = os.get_terminal_size().columns if is_terminal() else None
+        width = terminal_width()
         lines = table_lines(COLUMNS, [result.cells() for result in self.results], legend=legend, width=width) if self.results else []
         if self.trips:
             words = "  ".join(f"{name} {human_microseconds(time)}" for name, time in spread_of(sorted(self.trips)).items())
             lines.append(f"round trip (idle): {words}")
         if legend:
-            lines += [f"note: {each}" for result in self.results for each in result.notes()]
-            lines += [f"note: {each}" for each in (*CAVEATS, self._load())]
+            notes = [*(each for result in self.results for each in result.notes()), *CAVEATS, self._load()]
+            lines += [line for each in notes for line in wrapped(f"note: {each}", width, "      ")]
         return lines
 
     def as_json(self) -> dict[str, object]:
@@ -138,7 +139,7 @@ class _BenchReport:
 def _measure(connect: Callable[[], Bus], report: _BenchReport, plans: list[Plan], trips: int, progress: ProgressLine) -> None:
     """Make all runs; after Ctrl-C the current run is stopped and counted."""
     with connect() as bus:
-        whoami = bus.whoami()
+        whoami = bus.whoami().encode()
     if trips:
         _measure_trips(connect, private_key(whoami), trips, report.trips)
     for plan in plans:

@@ -24,7 +24,7 @@ def call_command(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Request data. Use '-' to read standard input (default if it is not a terminal).")
     ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Print each response as it arrives, from every service.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Call every service separately, and print each response.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait for the response.")
     ] = CALL_SECONDS,

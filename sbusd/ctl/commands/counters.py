@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from sbusd.ctl.formatting import NOTHING, Column, human_bytes, human_count, human_duration, human_plural, table_lines
-from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
-from sbusd.ctl.processes import process_of, user_name
-from sbusd.ctl.responses import ConnectionInfo, JsonObject, ask, connection_info, connections, integer, mapping, number, objects, waits_text
-from sbusd.ctl.settings import settings_of
+from sbusd.client.bus_documents import JsonObject
+from sbusd.ctl.formatting import NOTHING, human_bytes, human_count, human_duration, human_plural
+from sbusd.ctl.output import JsonStyle, flush, terminal_width, visible, write_bytes, write_json, write_page
+from sbusd.ctl.processes import labelled, unit_shown, user_name
+from sbusd.ctl.responses import ConnectionInfo, ask, connection_info, connections, integer, mapping, number, objects, waits_text
+from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol import controls
+from sbusd.systemd.processes import process_of
+
+MAX_USERS = 100
+"""Users with metrics of their own, as by default in sbus-metrics(8)."""
 
 _COLUMNS = (
     Column("ID", is_number=True),
     Column("PID", is_number=True),
     Column("USER"),
     Column("COMMAND"),
-    Column("UNIT"),
-    Column("AGE", is_number=True),
-    Column("SUBS", is_number=True),
-    Column("IN", is_number=True),
-    Column("IN-BYTES", is_number=True),
-    Column("OUT", is_number=True),
-    Column("OUT-BYTES", is_number=True),
+    Column("UNIT", rank=7),
+    Column("SLICE", rank=10),
+    Column("AGE", is_number=True, rank=2),
+    Column("SUBS", is_number=True, rank=1),
+    Column("IN", is_number=True, rank=4),
+    Column("IN-BYTES", is_number=True, rank=9),
+    Column("OUT", is_number=True, rank=3),
+    Column("OUT-BYTES", is_number=True, rank=8),
     Column("QUEUED", is_number=True),
-    Column("QUEUED-BYTES", is_number=True),
+    Column("QUEUED-BYTES", is_number=True, rank=6),
     Column("LOST", is_number=True),
-    Column("REFUSED", is_number=True),
+    Column("REFUSED", is_number=True, rank=5),
 )
 
 
@@ -45,7 +53,7 @@ def connections_command(context: typer.Context) -> None:
         write_json(pages.as_json(), settings.json)
         return
     found = [connection_info(item) for item in pages.items["connections"]]
-    width = shutil.get_terminal_size().columns if is_terminal() else None
+    width = terminal_width()
     write_page(connection_lines(found, pages.hidden, now=time.time(), legend=settings.legend, width=width), pager=settings.pager)
 
 
@@ -64,8 +72,9 @@ def _row(each: ConnectionInfo, now: float) -> list[str]:
         human_count(each.id),
         human_count(each.pid),
         user_name(each.uid),
-        process.command,
-        process.unit,
+        labelled(process.command, each.name),
+        unit_shown(each, process),
+        visible(each.slice or NOTHING),
         human_duration(None if each.since is None else now - each.since),
         human_count(each.subscriptions),
         human_count(each.received_packets),
@@ -79,18 +88,53 @@ def _row(each: ConnectionInfo, now: float) -> list[str]:
     ]
 
 
-def stats_command(context: typer.Context) -> None:
+def stats_command(
+    context: typer.Context,
+    *,
+    openmetrics: Annotated[
+        bool, typer.Option("--openmetrics", help="Print the metrics of the bus and of its users in OpenMetrics.")
+    ] = False,
+    textfile: Annotated[
+        Path | None, typer.Option("--textfile", metavar="FILE", help="Replace FILE by the metrics, for node_exporter; it ends with .prom.")
+    ] = None,
+) -> None:
     """Print the counters of the bus.
 
-    Owners see the counters of the whole bus, other users those of this connection.
+    Owners see the counters of the whole bus, other users those of this connection. The metrics are for owners, and for users with the
+    right stats.
     """
     settings = settings_of(context)
+    if openmetrics or textfile is not None:
+        if settings.json is not JsonStyle.OFF or (openmetrics and textfile is not None):
+            raise typer.BadParameter("--json, --openmetrics and --textfile are mutually exclusive")
+        _write_metrics(settings, textfile)
+        return
     with settings.connect() as bus:
         stats = ask(bus, controls.STATS)
     if settings.json is JsonStyle.OFF:
         write_page(stats_lines(stats, legend=settings.legend), pager=settings.pager)
     else:
         write_json(stats, settings.json)
+
+
+def _write_metrics(settings: Settings, textfile: Path | None) -> None:
+    """Print the metrics, or replace *textfile* by them. Raises SbusError, OSError."""
+    # Imported here: other calls do not need the library, which is optional.
+    from sbusd.metrics import exposition, families, snapshot, subordinate_ids, text_file, user_labels  # noqa: PLC0415
+
+    exposition.check_library()
+    if textfile is not None:
+        text_file.check_name(textfile)
+    started = time.monotonic()
+    with settings.connect() as bus:
+        found = snapshot.ask(bus, MAX_USERS, subordinate_ids.subordinate_ids())
+    labels = user_labels.user_labels(found.chosen)
+    made = families.bus_families(found, labels, time.monotonic() - started)
+    if textfile is None:
+        write_bytes(exposition.openmetrics(made))
+        flush()
+    else:
+        text_file.replace(textfile, exposition.prometheus_text(made))
 
 
 def stats_lines(stats: JsonObject, *, legend: bool) -> list[str]:

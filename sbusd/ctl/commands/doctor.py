@@ -8,14 +8,18 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import CheckResult, Finding, bus, installation, link
+from sbusd.client.bus_documents import parse_document
+from sbusd.config import default_main_file
+from sbusd.ctl.checks import CheckResult, Finding, blob, bus, installation, link, metrics, store, trigger
+from sbusd.ctl.checks.verdict import Verdict, judge
 from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.formatting import human_plural
-from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
-from sbusd.ctl.processes import command_name
+from sbusd.ctl.output import JsonStyle, is_terminal, terminal_width, visible, write_json, write_page
 from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.tables import wrapped
 from sbusd.protocol.errors import SbusError
+from sbusd.systemd.processes import command_name
 
 _COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: "bright_black"}
 
@@ -23,18 +27,38 @@ _COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL
 def doctor_command(context: typer.Context) -> None:
     """Check the installation, and suggest fixes.
 
-    The exit status is 1 if a check fails.
+    The first line says whether the bus works, or the cause if it does not. The exit status is 1 if a check fails.
     """
     settings = settings_of(context)
     findings = examine(settings)
+    verdict = judge(findings)
     failed = sum(finding.result is CheckResult.FAIL for finding in findings)
     if settings.json is JsonStyle.OFF:
-        write_page(lines(findings, legend=settings.legend, color=is_terminal() and "NO_COLOR" not in os.environ), pager=settings.pager)
+        color = is_terminal() and "NO_COLOR" not in os.environ
+        width = terminal_width()
+        page = verdict_lines(verdict, width) if settings.legend else []
+        write_page(page + lines(findings, legend=settings.legend, color=color, width=width), pager=settings.pager)
     else:
-        checks = [{"check": each.check, "result": each.result.value, "reason": each.reason, "advice": each.advice} for each in findings]
-        write_json({"checks": checks, "failed": failed}, settings.json)
+        cause = None if verdict.cause is None else finding_json(verdict.cause)
+        checks = [finding_json(each) for each in findings]
+        write_json({"works": verdict.works, "cause": cause, "checks": checks, "failed": failed}, settings.json)
     if failed:
         raise typer.Exit(1)
+
+
+def finding_json(finding: Finding) -> dict[str, str]:
+    """Return *finding* for JSON."""
+    return {"check": finding.check, "result": finding.result.value, "reason": finding.reason, "advice": finding.advice}
+
+
+def verdict_lines(verdict: Verdict, width: int | None) -> list[str]:
+    """Return *verdict* with its advice as text, wrapped to *width*, and an empty line."""
+    text = verdict.text
+    page = _wrapped(f"{text[:1].upper()}{text[1:]}", width, 0)
+    if verdict.cause is not None and verdict.cause.advice:
+        advice, *rest = _wrapped(verdict.cause.advice, width, 3)
+        page += [f"-> {advice}", *(f"   {line}" for line in rest)]
+    return [*page, ""]
 
 
 def examine(settings: Settings) -> list[Finding]:
@@ -61,7 +85,32 @@ def examine(settings: Settings) -> list[Finding]:
     of_units, main_pid = installation.check_units(scope)
     findings += [*of_units, installation.check_packet(), installation.check_descriptors(main_pid or pid, connections)]
     findings += [installation.check_package(), installation.check_configuration(scope)]
+    if scope is not None:
+        findings += _store_findings(settings, scope) + blob.check_blobs(_unit(scope, blob.UNIT), address, scope)
+        findings += trigger.check_trigger(scope)
+    if scope == "system":
+        findings += metrics.check_metrics(_unit(scope, metrics.UNIT))
     return findings + _link_findings(settings) if scope == "system" and link.is_configured() else findings
+
+
+def _store_findings(settings: Settings, scope: Literal["system", "user"]) -> list[Finding]:
+    """Return the findings about the store; none if this bus is not meant to have one."""
+    unit = _unit(scope, store.UNIT)
+    if not store.is_used(unit, default_main_file("store.toml", user_bus=scope == "user")):
+        return []
+    findings = store.check_settings(scope)
+    try:
+        with settings.connect(bus.PATIENCE_SECONDS) as connection:
+            state = parse_document(b"store/status", connection.call("store/status", timeout=bus.PATIENCE_SECONDS))
+    except (SbusError, OSError) as error:
+        return findings + store.not_running(unit, scope, error_text(error))
+    return findings + store.judge_state(state)
+
+
+def _unit(scope: Literal["system", "user"], name: str) -> installation.Unit:
+    """Return what systemd knows about the unit *name*, nothing if systemd cannot be asked."""
+    shown = installation.shown_units(scope, name)
+    return {} if isinstance(shown, Finding) else shown.get(name, {})
 
 
 def _link_findings(settings: Settings) -> list[Finding]:
@@ -74,20 +123,28 @@ def _link_findings(settings: Settings) -> list[Finding]:
         return findings + link.no_link(error_text(error))
 
 
-def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
-    """Return the findings as text: result, check, reason, advice; with a legend also the totals."""
-    width = max(len(finding.check) for finding in findings)
+def lines(findings: list[Finding], *, legend: bool, color: bool, width: int | None) -> list[str]:
+    """Return the findings as text, wrapped to *width*: result, check, reason, advice; with a legend also the totals."""
+    indent = max(len(finding.check) for finding in findings)
     page: list[str] = []
     for finding in findings:
         word = finding.result.value.ljust(4)
         shown = typer.style(word, fg=_COLORS[finding.result]) if color else word
-        page.append(f"{shown}  {finding.check.ljust(width)}  {visible(finding.reason)}")
+        first, *more = _wrapped(finding.reason, width, indent + 8)
+        page.append(f"{shown}  {finding.check.ljust(indent)}  {first}")
         if finding.advice:
-            page.append(f"{'':4}  {'':{width}}  -> {visible(finding.advice)}")
+            advice, *rest = _wrapped(finding.advice, width, indent + 11)
+            more += [f"-> {advice}", *(f"   {line}" for line in rest)]
+        page += [f"{'':{indent + 8}}{line}" for line in more]
     if legend:
         failed, warned = (sum(finding.result is result for finding in findings) for result in (CheckResult.FAIL, CheckResult.WARN))
         page += ["", f"{human_plural(len(findings), 'check')}, {failed} failed, {human_plural(warned, 'warning')}."]
     return page
+
+
+def _wrapped(text: str, width: int | None, indent: int) -> list[str]:
+    """Return *text* in lines for a terminal of *width* columns, after *indent* columns; None: in one line."""
+    return wrapped(visible(text), None if width is None else width - indent)
 
 
 def _scope(address: str) -> Literal["system", "user"] | None:

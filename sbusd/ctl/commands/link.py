@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Bus, NoRecipient
-from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_duration, human_plural, table_lines
-from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines, write_page
-from sbusd.ctl.responses import JsonObject, integer, mapping, number, objects, text
+from sbusd.client.bus_documents import JsonObject
+from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_duration, human_plural
+from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
+from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
+from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
 SYNC_SECONDS = 30.0
@@ -23,11 +25,11 @@ _COLUMNS = (
     Column("STATE"),
     Column("HEARD", is_number=True),
     Column("MESSAGES", is_number=True),
-    Column("SIZE", is_number=True),
+    Column("SIZE", is_number=True, rank=1),
     Column("LOST", is_number=True),
     Column("UNKNOWN", is_number=True),
-    Column("WANTS", is_number=True),
-    Column("WANTED", is_number=True),
+    Column("WANTS", is_number=True, rank=2),
+    Column("WANTED", is_number=True, rank=3),
     Column("ERRORS", is_number=True),
 )
 
@@ -72,7 +74,7 @@ def link_command(
     realm: Annotated[str, typer.Option("--realm", metavar="NAME", help="With config: the name of the realm.")] = "",
     listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address and port of the server.")] = "0.0.0.0:4222",
     certificate: Annotated[str, typer.Option("--certificate", metavar="FILE", help="Certificate of the server.")] = "/etc/nats/server.pem",
-    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Its private key.")] = "/etc/nats/server.key",
+    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Private key of the server.")] = "/etc/nats/server.key",
     authority: Annotated[
         str, typer.Option("--authority", metavar="FILE", help="Certificates of the authority of the hosts.")
     ] = "/etc/nats/authority.pem",
@@ -96,7 +98,7 @@ def link_command(
             return
         state = link_state(bus, timeout)
     if settings.json is JsonStyle.OFF:
-        write_page(lines(state, legend=settings.legend), pager=settings.pager)
+        write_page(lines(state, legend=settings.legend, width=terminal_width()), pager=settings.pager)
     else:
         write_json(state, settings.json)
 
@@ -126,7 +128,7 @@ def call_link(bus: Bus, command: str, timeout: float) -> bytes:
         raise NoLinkError from None
 
 
-def lines(state: JsonObject, *, legend: bool) -> list[str]:
+def lines(state: JsonObject, *, legend: bool, width: int | None) -> list[str]:
     """Return *state* as text: the link, then a table of the other hosts."""
     network = mapping(state, "network")
     counters = mapping(state, "counters")
@@ -141,11 +143,11 @@ def lines(state: JsonObject, *, legend: bool) -> list[str]:
     ]
     if error := text(network, "last_error"):
         pairs.append(("last error", error))
-    width = max(len(name) for name, _ in pairs)
-    page = [f"{name.ljust(width)}  {visible(value)}" for name, value in pairs]
+    indent = max(len(name) for name, _ in pairs)
+    page = [f"{name.ljust(indent)}  {visible(value)}" for name, value in pairs]
     hosts = objects(state, "hosts")
     if hosts:
-        page += ["", *table_lines(_COLUMNS, [_row(host) for host in hosts], legend=legend, width=None)]
+        page += ["", *table_lines(_COLUMNS, [_row(host) for host in hosts], legend=legend, width=width)]
     if omitted := integer(state, "hosts_omitted"):
         page += ["", f"{human_plural(omitted, 'more host')} not shown."]
     return page

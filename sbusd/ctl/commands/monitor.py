@@ -15,14 +15,16 @@ from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.formatting import human_plural, local_time
 from sbusd.ctl.output import JsonStyle, encode, flush, follow, json_text, text_or_base64, visible, write_bytes
-from sbusd.ctl.processes import Process, process_of, user_id, user_name
+from sbusd.ctl.processes import user_id, user_name
 from sbusd.ctl.responses import connection_info, connections
 from sbusd.ctl.settings import settings_of
+from sbusd.protocol.keys import bytes_of
+from sbusd.systemd.processes import Process, process_of
 
 _KNOWN_PROCESSES = 4_096
 """Size of the cache of processes by connection. It is cleared when it is full, because not every pattern includes disconnects."""
 
-_EVENT_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
+_EVENT_FIELDS = ("to", "recipients", "queued", "discarded", "count", "error", "reason", "packet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def record_line(record: TapRecord, process: Process) -> str:
     peer = record.peer
     who = "-" if peer is None else f"{peer.connection}/{user_name(peer.uid)}/{peer.pid}({process.command})"
     fields = " ".join(f"{name}={record.fields[name]}" for name in _EVENT_FIELDS if name in record.fields)
-    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), fields]
+    cells = [local_time(record.time), record.kind, who, "" if record.key_bytes is None else visible(record.key_bytes), fields]
     if record.message is not None:
         cells.append(visible(record.message.payload))
     return "\t".join(visible(cell) for cell in cells)
@@ -159,7 +161,7 @@ def record_json(record: TapRecord, process: Process) -> dict[str, object]:
     about: dict[str, object] = {}
     if record.peer is not None:
         about = {"peer": {**peer_json(record.peer), "command": process.command, "unit": process.unit}}
-    key = {} if record.key is None else text_or_base64("key", record.key)
+    key = {} if record.key_bytes is None else text_or_base64("key", record.key_bytes)
     payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
     fields = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
     return {"type": record.kind, "time": record.time, **about, **key, **fields, **payload}
@@ -187,13 +189,13 @@ def event_line(event: PresenceEvent) -> bytes:
     cells = [local_time(event.time), event.change.value, str(peer.connection), user_name(peer.uid)]
     cells.append(f"{peer.pid}({process_of(peer.pid, event.time).command})")
     if event.pattern is not None:
-        cells.append(visible(event.pattern))
+        cells.append(visible(bytes_of(event.pattern)))
     return encode("\t".join(map(visible, cells)) + "\n")
 
 
 def event_json(event: PresenceEvent) -> dict[str, object]:
     """Return an event as a JSON object; a pattern that is not UTF-8 is in ``pattern_base64``."""
-    pattern = {} if event.pattern is None else text_or_base64("pattern", event.pattern)
+    pattern = {} if event.pattern is None else text_or_base64("pattern", bytes_of(event.pattern))
     return {"type": event.change.value, "time": event.time, **peer_json(event.peer), **pattern}
 
 

@@ -6,26 +6,31 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Annotated, BinaryIO, Protocol
 
 import typer
 
-from sbusd.client import PayloadTooLarge
+from sbusd.client import PayloadTooLarge, RemoteRefusal
 from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.settings import settings_of
+from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE
+from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 _CHUNK_BYTES = 65_536
 
+_LAST_NUMBER = 10**MAX_NUMBER_DIGITS - 1
+
 
 class Publisher(Protocol):
     """The part of a bus that publishes."""
 
-    def publish(self, key: bytes, payload: bytes) -> None:
-        """Publish a message."""
+    def publish(self, key: bytes, payload: bytes, *, to: int | None = None) -> None:
+        """Publish a message, with *to* to that connection alone."""
 
     def coalesce(self) -> AbstractContextManager[None]:
         """Send messages in one packet until the end of the block."""
@@ -38,7 +43,7 @@ class InputTooLongError(SbusError):
     """Standard input is longer than a packet."""
 
     def __init__(self) -> None:
-        super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes")
+        super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE' sends more")
 
 
 class MessageError(SbusError):
@@ -60,9 +65,34 @@ def pub_command(
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
     receipt: Annotated[bool, typer.Option("--receipt", help="Print the number of recipients; exit with 3 if there is none.")] = False,
+    to: Annotated[int | None, typer.Option("--to", min=1, max=_LAST_NUMBER, metavar="ID", help="Publish to this connection alone.")] = None,
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
+    blob: Annotated[Path | None, typer.Option("--blob", metavar="FILE", help="Publish this file as a blob; '-' is standard input.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="With --blob: media type of FILE, such as image/png.")] = None,
+    expire: Annotated[float | None, typer.Option("--expire", metavar="SECONDS", help="With --blob: how long the blob is kept.")] = None,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
+    if blob is not None:
+        if payload is not None or lines or receipt or null or to is not None:
+            raise typer.BadParameter("--blob publishes a file; omit PAYLOAD, --lines, --receipt, --to and --null")
+        with settings_of(context).connect(pace=wait) as bus:
+            # This process ends before subscribers have got the blob.
+            ticket = bus.publish_blob(
+                os.fsencode(key),
+                sys.stdin.buffer if blob == Path("-") else blob,
+                type=kind or DEFAULT_TYPE,
+                expire=DEFAULT_EXPIRE if expire is None else expire,
+                keep=True,
+            )
+            try:
+                bus.ping()
+            except RemoteRefusal:
+                # Nobody learns the ticket of a refused message.
+                bus.drop_blob(ticket)
+                raise
+        return
+    if kind is not None or expire is not None:
+        raise typer.BadParameter("--type and --expire require --blob")
     if lines and payload not in (None, "-"):
         raise typer.BadParameter("--lines reads payloads from standard input; omit PAYLOAD")
     if receipt and lines:
@@ -73,16 +103,16 @@ def pub_command(
     name = os.fsencode(key)
     if lines:
         with settings_of(context).connect(pace=wait) as bus:
-            publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"))
+            publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"), to=to)
         return
     # Read first: the source of the payload may be slow, and the bus is not needed meanwhile.
     data = one_payload(payload, source)
     with settings_of(context).connect(pace=wait) as bus:
         if not receipt:
-            bus.publish(name, data)
+            bus.publish(name, data, to=to)
             bus.ping()
             return
-        count = bus.publish(name, data, receipt=True)
+        count = bus.publish(name, data, receipt=True, to=to)
     _print_receipt(count, settings_of(context).json)
 
 
@@ -108,8 +138,10 @@ def one_payload(payload: str | None, source: BinaryIO) -> bytes:
     return data
 
 
-def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]]) -> None:
+def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]], *, to: int | None = None) -> None:
     """Publish each payload of *groups* under *key*, each group in one packet if it fits, and wait until all are routed.
+
+    With *to*, only that connection can get them.
 
     Raises:
         MessageError: a payload is too large; those before it have been routed.
@@ -120,7 +152,7 @@ def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]])
         for payloads in groups:
             with bus.coalesce():
                 for payload in payloads:
-                    bus.publish(key, payload)
+                    bus.publish(key, payload, to=to)
                     count += 1
     except (ProtocolError, PayloadTooLarge, InputTooLongError) as error:
         bus.ping()

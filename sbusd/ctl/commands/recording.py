@@ -211,15 +211,13 @@ def replay_command(
         raise RefusedError(f"the bus refused {human_plural(refused, 'message')}: {refusal}")
 
 
-def require_pyarrow() -> None:
-    """Add pyarrow to the search path. Raises NoPyarrowError if it is not installed."""
+def require_pyarrow(extra: str = "recorder") -> None:
+    """Add pyarrow to the search path. Raises NoPyarrowError if it is not installed, with the command that installs *extra*."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        raise NoPyarrowError(
-            f"cannot read or write records: pyarrow is not installed; install it with: {how_to_install('recorder')}"
-        ) from None
+        raise NoPyarrowError(f"cannot read or write records: pyarrow is not installed; install it with: {how_to_install(extra)}") from None
 
 
 def _summarize(replay: Replay, publication: ReplayPublisher, refused: int, json: JsonStyle) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.config.relay import REDIS
-from sbusd.ctl.formatting import NOTHING, Column, human_duration, table_lines
-from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
+from sbusd.ctl.formatting import NOTHING, human_duration
+from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_page
 from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (
@@ -17,11 +18,14 @@ _COLUMNS = (
     Column("WAITING", is_number=True),
     Column("SENDING", is_number=True),
     Column("NEXT-RETRY", is_number=True),
-    Column("LAST-SUCCESS", is_number=True),
-    Column("LAST-FAILURE", is_number=True),
+    Column("LAST-SUCCESS", is_number=True, rank=2),
+    Column("LAST-FAILURE", is_number=True, rank=1),
     Column("FAILURES", is_number=True),
-    Column("REASON"),
+    Column("REASON", least=24),
 )
+
+
+_DURABILITY = {"": "a crash of Redis loses no confirmed message", None: "unknown: Redis does not disclose its settings"}
 
 
 class _MissingError(SbusError):
@@ -46,17 +50,17 @@ def relay_command(
         raise _MissingError(f"cannot read Redis: {missing.name} is not installed; install it with: pip install 'sbusd[relay]'") from None
     status = read_status(redis)
     if settings.json is JsonStyle.OFF:
-        write_page(lines(status, legend=settings.legend), pager=settings.pager)
+        write_page(lines(status, legend=settings.legend, width=terminal_width()), pager=settings.pager)
     else:
         write_json(status, settings.json)
 
 
-def lines(status: dict[str, Any], *, legend: bool) -> list[str]:
+def lines(status: dict[str, Any], *, legend: bool, width: int | None) -> list[str]:
     """Return *status* as text: queues, a table of the other hosts, counters."""
     plain = [*((name, _value(name, value)) for name, value in status["queues"].items()), ("relays", str(status["relays"]))]
-    page = _pairs(plain)
+    page = _pairs([*plain, ("durability", _DURABILITY.get(status["durability"]) or f"a crash can lose messages: {status['durability']}")])
     if status["peers"]:
-        page += ["", *table_lines(_COLUMNS, [_row(twin, peer) for twin, peer in status["peers"].items()], legend=legend, width=None)]
+        page += ["", *table_lines(_COLUMNS, [_row(twin, peer) for twin, peer in status["peers"].items()], legend=legend, width=width)]
     if status["counters"]:
         page += ["", *_pairs([(name, str(value)) for name, value in status["counters"].items()])]
     return page

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbusd.ctl.commands.recording import require_pyarrow
+from sbusd.ctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sbusd.archive.tables.storage import TableSnapshot
     from sbusd.report.digest import Digest
 
-TABLES = Path("/var/lib/sbus-pipeline")
 FILE = Path("sbus-report.html")
 _STDOUT = Path("-")
 _HOURS_MOST = 24 * 3660
@@ -35,10 +35,16 @@ class _ReportError(SbusError):
 def report_command(
     context: typer.Context,
     *,
-    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Directory of the tables that sbus-pipeline wrote.")] = TABLES,
+    tables: Annotated[
+        Path, typer.Option("--tables", metavar="DIR", readable=False, help="Directory of the tables that sbus-pipeline wrote.")
+    ] = TABLES,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is standard output.")] = FILE,
     hours: Annotated[int | None, typer.Option(metavar="COUNT", min=1, max=_HOURS_MOST, help="Include only the last COUNT hours.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the web browser.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="First bring the tables up to date, with everything recorded until now.")] = False,
+    archive: Annotated[
+        Path, typer.Option("--archive", metavar="DIR", readable=False, help="With --now: directory of the archive.")
+    ] = ARCHIVE,
 ) -> None:
     """Write an HTML page with charts of the recorded traffic.
 
@@ -46,6 +52,15 @@ def report_command(
     """
     if show and output == _STDOUT:
         raise typer.BadParameter("--open requires a file; omit -o -")
+    if archive != ARCHIVE and not now:
+        raise typer.BadParameter("--archive requires --now: without it, the page shows the tables as they are")
+    require_pyarrow("pipeline")
+    from sbusd.report.rendering import require_plotly  # noqa: PLC0415 - behind the check
+
+    # Before the minutes in which the tables are computed.
+    require_plotly()
+    if now:
+        refresh_tables(settings_of(context), archive.absolute(), tables.absolute())
     digest, page = _make(tables, hours)
     if output == _STDOUT:
         write_bytes(page.encode("utf-8"))
@@ -64,8 +79,7 @@ def report_command(
 
 
 def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
-    """Return the digest of the tables, and the page. Raises SbusError if there are no tables, or a package is missing."""
-    require_pyarrow()
+    """Return the digest of the tables, and the page. Raises SbusError if they cannot be read."""
     from sbusd.report.digest import digest_of  # noqa: PLC0415 - behind the check
     from sbusd.report.rendering import page_of  # noqa: PLC0415
 
@@ -80,10 +94,27 @@ def _read(tables: Path, hours: int | None) -> TableSnapshot:
     from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
     from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415
 
+    if not tables.is_dir():
+        raise _ReportError(f"{tables}: no tables found. Run: {_how_to_refresh(tables)}")
+    if not os.access(tables, os.R_OK | os.X_OK):
+        raise _ReportError(
+            f"cannot read {tables}: permission denied: tables show the activity of all users. "
+            "Run this command as root, or as a member of the group that owns the directory"
+        )
     since: Hour | None = None
     if hours is not None and (known := read_manifests(tables)):
         since = Hour.at(max(known).start - (hours - 1) * HOUR_NS)
-    return read_tables(tables, since=since)
+    snapshot = read_tables(tables, since=since)
+    if not snapshot.manifests:
+        raise _ReportError(f"{tables}: the tables have no hours: no segment of the record was complete. Run: {_how_to_refresh(tables)}")
+    return snapshot
+
+
+def _how_to_refresh(tables: Path) -> str:
+    """Return the command that makes the tables."""
+    if tables != TABLES:
+        return f"sbusctl report --now --archive DIR --tables {tables}"
+    return "sbusctl report --now" if os.geteuid() == 0 else "sudo sbusctl report --now"
 
 
 def _names(snapshot: TableSnapshot) -> _LoginNames:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import enum
 import os
-import shutil
 import time
 from typing import Annotated
 
 import typer
 
-from sbusd.client import Peer
+from sbusd.client import Peer, Unsupported
+from sbusd.client.bus_documents import BadResponseError, JsonObject
 from sbusd.ctl.commands.call import peer_json
-from sbusd.ctl.formatting import NOTHING, Column, human_count, human_plural, table_lines
-from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_lines, write_page
-from sbusd.ctl.processes import Process, command_name, process_of, user_id, user_name
-from sbusd.ctl.responses import BadResponseError, JsonObject, TraceEntry, ask, text, trace, trace_entry
+from sbusd.ctl.errors import DENIED
+from sbusd.ctl.formatting import NOTHING, human_count, human_plural
+from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
+from sbusd.ctl.processes import user_id, user_name
+from sbusd.ctl.responses import TraceEntry, ask, text, trace, trace_entry
 from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol import controls
+from sbusd.systemd.processes import Process, command_name, process_of
 
 _MEMBER_COLUMNS = (Column("ID", is_number=True), Column("PID", is_number=True), Column("USER"), Column("COMMAND"), Column("UNIT"))
 
 _TRACE_COLUMNS = (
     Column("ID", is_number=True),
-    Column("PID", is_number=True),
+    Column("PID", is_number=True, rank=4),
     Column("USER"),
     Column("COMMAND"),
     Column("RECEIVES"),
-    Column("WHEN-FULL"),
-    Column("BLOCKS"),
-    Column("REASON"),
+    Column("WHEN-FULL", rank=2),
+    Column("BLOCKS", rank=3),
+    Column("REASON", least=38),
 )
 
 
@@ -42,7 +45,7 @@ def members_command(context: typer.Context, *, key: Annotated[str, typer.Argumen
     if settings.json is not JsonStyle.OFF:
         write_json({"members": [member_json(peer, process) for peer, process in found]}, settings.json)
         return
-    width = shutil.get_terminal_size().columns if is_terminal() else None
+    width = terminal_width()
     write_page(member_lines(found, legend=settings.legend, width=width), pager=settings.pager)
 
 
@@ -61,7 +64,7 @@ def member_json(peer: Peer, process: Process) -> dict[str, object]:
 
 
 def trace_command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
-    """Show who would receive a message, who would not, and why.
+    """Show for each connection whether it would receive a message, and why.
 
     No message is published.
     """
@@ -73,7 +76,7 @@ def trace_command(context: typer.Context, key: Annotated[str, typer.Argument(met
         return
     found = [trace_entry(item, gets_it=True) for item in pages.items["recipients"]]
     found += [trace_entry(item, gets_it=False) for item in pages.items["others"]]
-    width = shutil.get_terminal_size().columns if is_terminal() else None
+    width = terminal_width()
     write_page(trace_lines(pages.head, found, pages.hidden, legend=settings.legend, width=width), pager=settings.pager)
 
 
@@ -123,6 +126,12 @@ class Action(enum.StrEnum):
     SUBSCRIBE = "subscribe"
 
 
+_RIGHTS = {
+    "may_vouch": "The user has the vouch right: it can publish in the name of others.",
+    "may_deliver": "The user has the deliver right: it can publish to one connection alone.",
+}
+"""The rights of a publisher, by their members in the answer."""
+
 _WORDS = {Action.PUBLISH: "publish to", Action.SUBSCRIBE: "subscribe to"}
 
 
@@ -131,22 +140,33 @@ def explain_command(
     user: Annotated[str, typer.Argument(metavar="USER", help="User name or uid.")],
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="Either publish or subscribe.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="Key, or for subscribe a pattern.")],
+    unit: Annotated[str | None, typer.Option("--unit", metavar="UNIT", help="Ask about processes in this systemd unit.")] = None,
 ) -> None:
     """Show whether a user may publish or subscribe, and why.
 
-    No message is published, and no subscription is made.
+    No message is published, and no subscription is made. The exit status is 7 if the user may not.
     """
     settings = settings_of(context)
     uid = user_id(user)
     if uid is None:
         raise typer.BadParameter(f"unknown user {user!r}", param_hint="USER")
     question = b"%d\0%b\0%b" % (uid, action.encode(), os.fsencode(key))
+    if unit is not None:
+        from sbusd.config.rules import is_unit  # noqa: PLC0415 - the other commands here do not need it
+
+        if unit and not is_unit(unit):
+            raise typer.BadParameter(f"{unit!r} is not the name of a unit, such as nginx.service", param_hint="--unit")
+        question += b"\0%b" % unit.encode()
     with settings.connect() as bus:
+        if unit is not None and "units" not in bus.control(controls.FEATURES).decode("ascii", "replace").split("\n"):
+            raise Unsupported("rules about units", "omit --unit")
         answer = ask(bus, controls.EXPLAIN, question)
     if settings.json is JsonStyle.OFF:
         write_lines([explain_line(answer, user, action), *blocking_lines(answer)])
     else:
         write_json(answer, settings.json)
+    if answer.get("allowed") is False:
+        raise typer.Exit(DENIED)
 
 
 def explain_line(answer: JsonObject, user: str, action: Action) -> str:
@@ -163,7 +183,7 @@ def explain_line(answer: JsonObject, user: str, action: Action) -> str:
 
 
 def blocking_lines(answer: JsonObject) -> list[str]:
-    """Return whether the publisher can wait for others and vouch, or the subscriber can block others.
+    """Return whether the publisher can wait for others, its rights, or whether the subscriber can block others.
 
     There is no line if the action is denied, or the bus does not report it.
     """
@@ -172,7 +192,7 @@ def blocking_lines(answer: JsonObject) -> list[str]:
     if isinstance(waits := answer.get("waits_for_others"), bool):
         whose = "recipients of any user" if waits else "recipients of the same user only, because the key is private"
         lines = [f"Messages published with --wait wait for {whose}."]
-        return [*lines, "The user has the vouch right: it can publish in the name of others."] if answer.get("may_vouch") is True else lines
+        return lines + [words for right, words in _RIGHTS.items() if answer.get(right) is True]
     if isinstance(blocks := answer.get("blocks_others"), bool):
         return [f"Subscribers with blocking/hard/block can block publishers of {'any user' if blocks else 'the same user only'}."]
     return []

@@ -25,11 +25,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sbusd.client import Gap, Message, Reconnected, Replaced
+from sbusd.client import BlobGone, BlobMessage, Gap, Message, Reconnected, Replaced
+from sbusd.ctl.blob_files import BlobFolder
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.formatting import human_plural, local_time
 from sbusd.ctl.output import JsonStyle, encode, flush, follow, is_terminal, json_text, text_or_base64, visible, write_bytes
@@ -59,12 +61,21 @@ class MessagePrinter:
     json: JsonStyle
     wall: Callable[[], float] = time.time
     printed: int = 0
+    folder: BlobFolder | None = None
+    """Where blobs are written; their paths are printed as payloads."""
 
     def write(self, item: Item) -> None:
         """Write a message to standard output, a loss notice to standard error, and with JSON also to standard output."""
-        if isinstance(item, Message):
-            write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
+        if isinstance(item, BlobMessage) and self.folder is not None:
+            path = self.folder.save(item)
+            write_bytes(self.piece(Received(item.key_bytes, os.fsencode(path), self.wall())) + self.end)
             self.printed += 1
+        elif isinstance(item, Message):
+            write_bytes(self.piece(Received(item.key_bytes, item.payload, self.wall())) + self.end)
+            self.printed += 1
+        elif isinstance(item, BlobGone):
+            key = visible(item.message.key)
+            self._note(gap_json(item.lost, self.wall()), f"lost the blob of a message with key {key}: {item.reason}")
         elif isinstance(item, Gap):
             words = f"lost {human_plural(item.lost, 'message')}: this subscriber reads too slowly" if item.lost else "messages may be lost"
             cause = "" if item.lost else ": the bus was killed"
@@ -94,8 +105,14 @@ def sub_command(
     template: Annotated[
         str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"Output format of a message. Default: %k\t%p.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, byte by byte, even on a terminal.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, unchanged and unescaped, even on a terminal.")] = False,
     latest: Annotated[bool, typer.Option("--latest", help="Keep only the newest queued message of each key.")] = False,
+    group: Annotated[
+        str, typer.Option("--group", metavar="NAME", help="Be a member of this queue group: one member gets each message.")
+    ] = "",
+    blobs: Annotated[
+        Path | None, typer.Option("--blobs", metavar="DIR", help="Write each blob into a file in DIR, and print its path as the payload.")
+    ] = None,
     reconnect: Annotated[bool, typer.Option("--reconnect", help="Connect again if the bus ends the connection.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="Terminate messages with NUL, not with newline.")] = False,
 ) -> None:
@@ -104,12 +121,16 @@ def sub_command(
     if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
         raise typer.BadParameter("--raw, --format and --json are mutually exclusive")
     end = b"\0" if null else b"" if raw else b"\n"
-    printer = MessagePrinter(_piece(template, settings.json, raw=raw), end, settings.json)
+    if blobs is not None and not blobs.is_dir():
+        raise typer.BadParameter(f"{visible(str(blobs))} is not a directory", param_hint="--blobs")
+    folder = None if blobs is None else BlobFolder(blobs)
+    printer = MessagePrinter(_piece(template, settings.json, raw=raw), end, settings.json, folder=folder)
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect(reconnect=reconnect) as bus:
         if latest:
             bus.tell(b"order/latest")
-        with bus.subscribe(*(os.fsencode(pattern) for pattern in patterns)) as subscription:
+        names = [os.fsencode(pattern) for pattern in patterns]
+        with bus.subscribe(*names, group=os.fsencode(group), blobs=blobs is not None) as subscription:
             try:
                 follow(subscription.receive, printer, count, deadline)
             finally:

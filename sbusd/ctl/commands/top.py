@@ -20,7 +20,7 @@ from sbusd.ctl.top.display import CONNECTION_FIELDS, USER_FIELDS, Field, Report,
 from sbusd.ctl.top.link import LINK_FIELDS, LinkWatch
 from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
 from sbusd.ctl.top.samples import Sample, Sampler
-from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen, ended_by_signals
+from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen
 
 SORT, LINK_SORT = "queued-bytes", "in"
 """The columns by which the tables are sorted."""
@@ -80,7 +80,7 @@ def _field(fields: tuple[Field, ...], name: str) -> Field:
 
 def _live(watch: Watch | LinkWatch, settings: Settings, interval: float, count: int | None) -> None:
     """Show *count* reports on the alternate screen, until a key ends it; print the last one after that."""
-    with ended_by_signals(), Screen() as screen, Keyboard(sys.stdin.fileno()) as keys:
+    with Screen() as screen, Keyboard(sys.stdin.fileno()) as keys:
         report = watch.report()
         for number in itertools.count(1):
             width, height = screen.size

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_duration, human_plural, table_lines
+from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_duration, human_plural
 from sbusd.ctl.output import visible
+from sbusd.ctl.tables import Column, table_lines
 from sbusd.ctl.top.rates import Row
 
 GAP = 1
@@ -99,6 +100,7 @@ CONNECTION_FIELDS = (
     Field("pid", "pid", "PID", 7, 2, _show_exact),
     Field("command", "command", "COMMAND", 14, 2, show_text, is_number=False),
     Field("unit", "unit", "UNIT", 20, 12, show_text, is_number=False),
+    Field("slice", "slice", "SLICE", 20, 19, show_text, is_number=False),
     Field("subscriptions", "subscriptions", "SUBS", 5, 15, show_count),
     *_FLOWS,
     Field("blocked-by", "blocked_by", "BLKD-BY", 10, 9, show_text, is_number=False),

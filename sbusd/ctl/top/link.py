@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_duration, human_plural
-from sbusd.ctl.responses import JsonObject, integer, mapping, number, objects, text
+from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.top.display import Field, show_bytes, show_count, show_text
 from sbusd.ctl.top.rates import Row, ordered, per_second
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.processes import NameCache
-from sbusd.ctl.responses import ConnectionInfo, JsonObject, integer, mapping, number
+from sbusd.ctl.responses import ConnectionInfo, integer, mapping, number
 from sbusd.ctl.top.samples import QueueDepths, Sample
 
 Row = dict[str, object]

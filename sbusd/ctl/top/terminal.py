@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -96,18 +94,3 @@ class Screen:
 def can_show_screen() -> bool:
     """Return whether standard output is a terminal with an alternate screen."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Exit on SIGTERM and SIGHUP with the status of a shell, after the terminal is restored."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

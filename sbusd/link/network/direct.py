@@ -202,6 +202,10 @@ class DirectNetwork:
             self._room.clear()
             await self._room.wait()
 
+    def backlog(self, subject: str) -> int:
+        """Return the most bytes that wait for a host that has subscribed to *subject*."""
+        return max((peer.pending_bytes for peer in self._receivers(subject)), default=0)
+
     # What the connections report
 
     def peer_sent(self, peer: PeerConnection, subject: str, head: bytes, body: bytes) -> None:

@@ -168,6 +168,10 @@ class NatsNetwork:
         if self._connection is not None:
             await self._connection.wait_for_room(self._settings.max_pending_bytes // 2)
 
+    def backlog(self, subject: str) -> int:  # noqa: ARG002 - one connection for all
+        """Return the bytes that wait for the server."""
+        return 0 if self._connection is None else self._connection.pending_bytes
+
     def _drop(self) -> None:
         """Count a message that is not sent; the receivers notice a gap in its flow."""
         self.counters.dropped += 1

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LATENCY_STEPS
-from sbusd.pipeline.measures.records import HOURLY, fold, is_unheard, of_kind, total
+from sbusd.pipeline.measures.records import HOURLY, fold, gathered, is_unheard, of_kind, spread, total
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
@@ -24,7 +24,7 @@ def compute(records: DataFrame, following: DataFrame) -> DataFrame:
     *following* has no segment of *records*.
     """
     requests = _requests(records)
-    replies = _replies(records).unionByName(_replies(following))
+    replies = gathered(_replies(records).unionByName(_replies(following)))
     in_time = (F.col("reply_seq") > F.col("seq")) & (F.col("reply_ts").between(F.col("ts"), F.col("ts") + F.lit(CALL_SECONDS * 10**9)))
     # A hash join on one 64-bit number: twice as fast as sorting both sides.
     joined = requests.alias("q").join(
@@ -40,8 +40,8 @@ def _requests(records: DataFrame) -> DataFrame:
     """Return each request once per hour, with the time of its first attempt."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
     # Partitioned once, as the join needs it; the groupings before and after it need no further exchange.
-    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", is_unheard().alias("unheard")).repartition(
-        "host", "call_id"
+    placed = spread(
+        rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", is_unheard().alias("unheard")), "host", "call_id"
     )
     first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "unheard"))
     return placed.groupBy(*_CALL).agg(first.alias("request")).select(*_CALL, "request.*")

@@ -1,9 +1,10 @@
 """The table ``flows``: deliveries by publisher and recipient.
 
 For each message the record has the number of recipients, and the connections with a matching subscription that did not receive it. The
-recipients are the connections with a matching subscription, without the latter; each hour of the record begins with all subscriptions. If
-there are more candidates than recipients, the record is incomplete, and no recipient is identified: the table does not guess. Recipients
-that no subscription explains have a row with null, so the deliveries of a message always equal its recipients.
+recipients are the connections with a matching subscription, without the latter; each hour of the record begins with all subscriptions. A
+direct message can only have the recipient that it is for. If there are more candidates than recipients, the record is incomplete, and no
+recipient is identified: the table does not guess. Recipients that no subscription explains have a row with null, so the deliveries of a
+message always equal its recipients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.schema import FLOWS
-from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, prefix, total
+from sbusd.pipeline.measures.records import HOURLY, fold, gathered, is_single, of_kind, prefix, total
 from sbusd.pipeline.measures.subscriptions import RouteTable, Subscription, SubscriptionEvent, subscriptions
 
 MAX_EVENTS = 10_000
@@ -30,7 +31,18 @@ MAX_EVENTS = 10_000
 who subscribes in a loop could exhaust its memory. The recipients of later ones are unknown, for that user only.
 """
 
+MAX_KEYS_HERE = 5_000
+MAX_ROUTES_HERE = 100_000
+"""Maximum number of keys, and of routes of all keys, that a small run matches in the driver's process. With more, they are matched in
+batches by Python processes of Spark, which need less memory.
+"""
+
+_KEYS_AT_ONCE = 500
+
 _FROM = ("from_uid", "from_unit")
+_DELIVERY = ("recipients", "missed", "to_conn")
+"""Columns that identify the recipients of a message, with its subscriptions."""
+
 _ROUTE = "struct<conn:bigint,to_uid:bigint,to_unit:string,since:bigint,until:bigint>"
 _FOUND = f"struct<bounds:array<bigint>,routes:array<{_ROUTE}>>"
 _ROUTE_FIELDS = [
@@ -45,7 +57,8 @@ _FOUND_TYPE = pa.struct([pa.field("bounds", pa.list_(pa.int64())), pa.field("rou
 
 _CANDIDATES = """
     filter(coalesce(routes, array()), route ->
-        at between route.since and route.until and not array_contains(coalesce(missed, array()), route.conn))
+        at between route.since and route.until and not array_contains(coalesce(missed, array()), route.conn)
+        and (to_conn is null or to_conn = route.conn))
 """
 """Connections that received the message, if the record is complete."""
 
@@ -68,12 +81,15 @@ for _module in (sbusd.pipeline.measures.subscriptions, sbusd.protocol.keys, sbus
 def compute(records: DataFrame) -> DataFrame:
     """Return deliveries by publisher, prefix and recipient."""
     messages = of_kind(records, Kind.MESSAGE).select(
-        *HOURLY, "key", "seq", F.col("uid").alias("from_uid"), F.col("unit").alias("from_unit"), "recipients", "missed", "payload_bytes"
+        *HOURLY, "key", "seq", F.col("uid").alias("from_uid"), F.col("unit").alias("from_unit"), *_DELIVERY, "payload_bytes"
     )
     heard = messages.where(F.col("recipients") > 0)
     # One row for each key of an hour, matched in batches: a key costs its depth and its recipients.
     keys = heard.where(F.col("key").isNotNull()).groupBy(*HOURLY, "key").agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
-    routed = keys.select(*HOURLY, "key", _router(_subscriptions(records))(*HOURLY, "key", "first", "last").alias("found"))
+    by_hour = _subscriptions(records)
+    routed = _routed_here(keys, by_hour) if is_single(records.sparkSession) else None
+    if routed is None:
+        routed = keys.select(*HOURLY, "key", _router(by_hour)(*HOURLY, "key", "first", "last").alias("found"))
     named = _with_recipients(_group_messages(heard, routed), routed)
     flows = fold(named, "prefix", "deliveries")
     summed = flows.groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit").agg(
@@ -82,12 +98,30 @@ def compute(records: DataFrame) -> DataFrame:
     return summed.select("date", "hour", *FLOWS.names)
 
 
+def _routed_here(keys: DataFrame, by_hour: dict[HostHour, list[Subscription]]) -> DataFrame | None:
+    """Return the routes of *keys*, computed in this process, which is faster than starting others; None if there are too many."""
+    table = keys.limit(MAX_KEYS_HERE + 1).toArrow()
+    if table.num_rows > MAX_KEYS_HERE:
+        return None
+    if not table.num_rows:
+        # Spark cannot read Arrow columns without chunks.
+        return keys.select(*HOURLY, "key", F.lit(None).cast(_FOUND).alias("found")).where("false")
+    found, routes = [], 0
+    for part in _matcher(by_hour)(tuple(batch.columns) for batch in table.to_batches(max_chunksize=_KEYS_AT_ONCE)):
+        found.append(part)
+        routes += len(part.field("routes").flatten())
+        if routes > MAX_ROUTES_HERE:
+            return None
+    with_routes = table.select([*HOURLY, "key"]).append_column("found", pa.chunked_array(found, _FOUND_TYPE))
+    return gathered(keys.sparkSession.createDataFrame(with_routes, f"date string, hour int, host string, key string, found {_FOUND}"))
+
+
 def _group_messages(heard: DataFrame, routed: DataFrame) -> DataFrame:
     """Return messages summed by equal recipients: most keys have the same subscribers for the whole hour."""
     bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds"))
     placed = heard.join(bounds, [*HOURLY, "key"], "left")
     span = F.expr("size(filter(coalesce(bounds, array()), bound -> bound < seq))").alias("span")
-    return placed.groupBy(*HOURLY, "key", *_FROM, "recipients", "missed", span).agg(
+    return placed.groupBy(*HOURLY, "key", *_FROM, *_DELIVERY, span).agg(
         F.count("*").alias("messages"), total("payload_bytes").alias("message_bytes"), F.min("seq").alias("at")
     )
 
@@ -121,9 +155,16 @@ def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
 
 
 def _router(by_hour: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
-    """Return a Spark function that computes the routes of a key between its first and last message, and the positions where they change.
+    """Return :func:`_matcher` as a Spark function."""
+    # Spark detects a function of batches by its annotations, which its own type hints do not allow.
+    udf: Callable[..., Callable[..., Column]] = arrow_udf
+    return udf(_matcher(by_hour), _FOUND)
 
-    Its arguments are date, hour, host, key, and the positions of the first and the last message.
+
+def _matcher(by_hour: dict[HostHour, list[Subscription]]) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    """Return a function that computes the routes of keys between their first and last message, and the positions where they change.
+
+    The columns of its batches are date, hour, host, key, and the positions of the first and the last message.
     """
 
     def routes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -139,6 +180,4 @@ def _router(by_hour: dict[HostHour, list[Subscription]]) -> Callable[..., Column
                 found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_NAMES, route, strict=True)) for route in between]})
             yield pa.array(found, _FOUND_TYPE)
 
-    # Spark detects a function of batches by its annotations, which its own type hints do not allow.
-    udf: Callable[..., Callable[..., Column]] = arrow_udf
-    return udf(routes, _FOUND)
+    return routes

@@ -22,7 +22,7 @@ from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.schema import LINK_SECONDS, LINKS
 from sbusd.pipeline.measures.link_states import KEY, LINK, read_state
-from sbusd.pipeline.measures.records import HOURLY, fold, of_kind
+from sbusd.pipeline.measures.records import HOURLY, fold, gathered, of_kind
 
 UNIT = "sbus-link.service"
 """Only root and this system unit publish states: a bus without the rules of the package lets every user do it."""
@@ -53,9 +53,9 @@ def compute(records: DataFrame, following: DataFrame, hours: Iterable[tuple[Hour
     chosen = [(hour.start, host) for hour, host in hours]
     own = _states(records)
     differences = _differences(
-        own.unionByName(_states(following)), records.sparkSession.createDataFrame(chosen, "start bigint, host string")
+        gathered(own.unionByName(_states(following))), records.sparkSession.createDataFrame(chosen, "start bigint, host string")
     )
-    rows = differences.unionByName(_samples(own))
+    rows = gathered(differences.unionByName(_samples(own)))
     # The link itself is not one of the ranked hosts.
     ranked = fold(rows.withColumn("other", F.when(F.col("peer") != LINK, F.col("peer"))), "other", "messages")
     folded = ranked.withColumn("peer", F.when(F.col("peer") == LINK, F.col("peer")).otherwise(F.col("other")))

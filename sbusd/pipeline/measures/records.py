@@ -17,11 +17,24 @@ HOURLY = ("date", "hour", "host")
 
 
 def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntry]) -> DataFrame:
-    """Return the rows of the segments of *entries*. Spark reads only the columns that are used."""
+    """Return the rows of the segments of *entries*, at least one. Spark reads only the columns that are used."""
     paths = [str(archive / entry.path) for entry in entries]
-    if not paths:
-        return spark.createDataFrame([], DDL)
-    return spark.read.schema(DDL).option("basePath", str(archive)).parquet(*paths)
+    return gathered(spark.read.schema(DDL).option("basePath", str(archive)).parquet(*paths))
+
+
+def is_single(spark: SparkSession) -> bool:
+    """Return whether each table is computed in one task, as in a small run."""
+    return spark.conf.get("spark.sql.shuffle.partitions") == "1"
+
+
+def gathered(rows: DataFrame) -> DataFrame:
+    """Return *rows* in one partition in a small run: then Spark needs no exchange for them, and no stage but the last."""
+    return rows.coalesce(1) if is_single(rows.sparkSession) else rows
+
+
+def spread(rows: DataFrame, *columns: str) -> DataFrame:
+    """Return *rows* partitioned by *columns*, except in a small run."""
+    return rows if is_single(rows.sparkSession) else rows.repartition(*columns)
 
 
 def of_kind(records: DataFrame, *kinds: str) -> DataFrame:

@@ -266,14 +266,15 @@ def row_of(item: TapItem, seq: int) -> Row:
     if isinstance(item, Reconnected):
         return Row(time.time_ns(), seq, Kind.RESTART.value, duration=int(item.seconds * 1e9))
     fields, peer = item.fields, item.peer
-    row = Row(_whole(fields, "time") or 0, seq, item.kind, key=None if item.key is None else key_text(item.key))
+    row = Row(_whole(fields, "time") or 0, seq, item.kind, key=None if item.key_bytes is None else key_text(item.key_bytes))
     if peer is not None:
         row = row._replace(conn=peer.connection, uid=peer.uid, gid=peer.gid, pid=peer.pid)
     if item.message is not None:
         recipients, queued, discarded = (_whole(fields, name) for name in ("recipients", "queued", "discarded"))
         payload = item.message.payload
         row = row._replace(recipients=recipients, queued=queued, discarded=discarded, missed=_numbers(fields, "missed"))
-        return row._replace(payload=payload, payload_bytes=len(payload), vouched=_words(fields, "vouched"))
+        row = row._replace(payload=payload, payload_bytes=len(payload))
+        return row._replace(vouched=_words(fields, "vouched"), to_conn=_whole(fields, "to"))
     lost = _whole(fields, "count")
     if lost is None and item.kind == Kind.DENIAL:
         lost = 1

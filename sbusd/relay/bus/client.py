@@ -42,7 +42,7 @@ class RelayBus(AsyncBus):
         key, own = relay_key(twin, "any"), await self.address
         there = [peer for peer in await self.members(key) if peer.address != own]
         # A mere subscriber does not subscribe to the key at its own address.
-        return [peer for peer in there if await self.members(peer.address + key)]
+        return [peer for peer in there if await self.members(peer.address_bytes + key)]
 
     async def relay(self, dispatcher: Dispatcher, ready: Callable[[], None]) -> None:
         """Serve the requests that *dispatcher* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""

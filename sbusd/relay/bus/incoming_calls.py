@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from sbusd.client.errors import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
-from sbusd.client.rpc.service import WAITING_PER_USER
+from sbusd.client.rpc.request_queue import WAITING_PER_USER
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
@@ -156,7 +156,9 @@ class BusServices:
         async with self._slot(request.src, request.cmd):
             left = max(0.0, end - time.monotonic())
             try:
-                asked = RelayedInvocation(request.cmd, decode_data(request.dat), left, twin=self._twin, source=request.src)
+                asked = RelayedInvocation(
+                    request.cmd, decode_data(request.dat), left, twin=self._twin, source=request.src, context=request.ctx
+                )
                 return self._answer(request, base64.b64encode(await bus.call_relayed(asked)).decode("ascii"), "")
             except NoRecipient:
                 return None
@@ -178,7 +180,7 @@ class BusServices:
 
     def _answer(self, request: RelayMessage, dat: str, err: str) -> RelayMessage:
         """Return the response to *request*."""
-        reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()))
+        reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()), ctx="")
         size = len(reply.encode())
         if size > self._settings.body_bytes:
             return self._answer(

@@ -119,7 +119,7 @@ class BusMembership:
         try:
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if ready.is_set():
-                own = parse_connection_address(await bus.address)
+                own = parse_connection_address((await bus.address).encode())
                 if any(rival.connection < own for rival in await bus.rivals(self._twin)):
                     return
                 self._is_away = False

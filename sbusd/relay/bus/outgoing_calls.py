@@ -15,7 +15,8 @@ import base64
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sbusd.client.rpc.service import Dispatcher, Request, Result, Service, ServiceError, Task
+from sbusd.client.errors import ServiceError
+from sbusd.client.rpc.service import Dispatcher, Request, Result, Service, Task
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
 from sbusd.relay.bus.client import ConcurrencyLimit
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
@@ -36,6 +37,9 @@ class _Call:
 
 class OutgoingCalls(Dispatcher):
     """Accepts the calls of users and returns their responses."""
+
+    is_cancellable = False
+    """A request that has been sent to another host takes room there: a caller who cancels must not get room for another one here."""
 
     def __init__(self, handler: QueueHandler, ret: str, limit: ConcurrencyLimit) -> None:
         """*ret* is the Redis list for responses; *limit* applies to each user."""
@@ -98,6 +102,7 @@ class OutgoingCalls(Dispatcher):
             dst=(twin,),
             ret=self._ret,
             now=envelope.sent_at,
+            ctx=envelope.context,
         )
         digest = call_digest(request.caller.connection, envelope.reply_to.encode(), envelope.uid)
         call = _Call(digest, asyncio.get_running_loop().create_future())

@@ -22,9 +22,9 @@ from sbusd.relay.http.credentials import (
     response_signature,
     twin_of,
 )
-from sbusd.relay.http.socket_owner import is_trusted
 from sbusd.relay.log_messages import REPLAYED, STRANGER
 from sbusd.relay.redis.store import Nonce
+from sbusd.socket_owner import is_trusted
 from sbusd.systemd.log_records import LogMessage
 
 

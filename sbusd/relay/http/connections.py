@@ -17,8 +17,8 @@ from aiohttp.http import HttpProcessingError
 
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.limits import ConnectionLimiter, ConnectionSlot
-from sbusd.relay.http.socket_owner import client_user
 from sbusd.relay.log_messages import FAULT, STRANGER, UNWELCOME
+from sbusd.socket_owner import client_user
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 """Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
@@ -129,10 +129,11 @@ class HttpConnection(web.RequestHandler):
         self._abort()
 
     def _abort(self) -> None:
-        """Close it at once."""
+        """Close it at once, whatever it has to send."""
+        transport = self.transport  # force_close() of aiohttp closes it only when everything is sent, and forgets it
         self.force_close()
-        if self.transport is not None:
-            self.transport.abort()
+        if transport is not None:
+            transport.abort()
 
 
 def http_connection(limiter: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None = None) -> HttpConnection:

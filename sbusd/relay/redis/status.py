@@ -10,6 +10,7 @@ import redis
 
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import redis_url, unavailable
+from sbusd.relay.redis.durability import QUESTION, durability_problem
 
 TIMEOUT_SECONDS = 5.0
 """Timeout of a command, for interactive use."""
@@ -18,7 +19,9 @@ Status = dict[str, Any]
 
 
 def read_status(spelling: str) -> Status:
-    """Return ``queues``, the number of running ``relays``, ``peers`` by host number, and ``counters``.
+    """Return ``queues``, the number of running ``relays``, ``peers`` by host number, ``counters``, and ``durability``.
+
+    ``durability`` is the reason why a crash of Redis can lose messages, empty if it cannot, None if Redis does not disclose its settings.
 
     Raises:
         InvalidRedisError: *spelling* is invalid.
@@ -51,9 +54,18 @@ def _status(client: Any) -> Status:
             "refused": client.llen(names.REFUSED),
         },
         "relays": sum(bool(client.exists(names.lease(relay))) for relay in relays),
+        "durability": _durability(client),
         "peers": peers,
         "counters": {name.decode(): int(value) for name, value in sorted(client.hgetall(names.COUNTERS).items())},
     }
+
+
+def _durability(client: Any) -> str | None:
+    """Return ``durability``."""
+    try:
+        return durability_problem(client.execute_command(*QUESTION))
+    except redis.ResponseError:
+        return None
 
 
 def _peer(client: Any, twin: int, now: float) -> Status:

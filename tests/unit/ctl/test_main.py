@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.minibus import MiniBus
+
 _PROGRAM = [sys.executable, "-m", "sbusd.ctl.main"]
 
 
-def _run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*_PROGRAM, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*_PROGRAM, *arguments], capture_output=True, text=True, check=False)
 
 
 def test_no_arguments_is_the_help_and_a_wrong_use() -> None:
@@ -48,48 +50,20 @@ def test_ctrl_c_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 130
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_shown_and_installed_for_the_calling_shell(tmp_path: Path, shell: str) -> None:
-    # typer's own switch to name the shell as the option's value, where a test has no shell around it.
-    env = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    shown = _run("--show-completion", shell, env=env)
-    assert shown.returncode == 0
-    assert "_SBUSCTL_COMPLETE" in shown.stdout
-    installed = _run("--install-completion", shell, env=env)
-    assert installed.returncode == 0
-    written = [path for path in tmp_path.rglob("*sbusctl*") if path.is_file()]
-    assert [path.read_text().strip() for path in written] == [shown.stdout.strip()]
-
-
-def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
-    program = tmp_path / "sbusctl"
-    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m sbusd.ctl.main \"$@\"\n")
-    program.chmod(0o755)
-    # typer finds the shell among the ancestors of the process; the true at the end keeps bash from becoming sbusctl.
-    script = (
-        'eval "$(sbusctl --show-completion; true)"; COMP_WORDS=(sbusctl conn); COMP_CWORD=1\n'
-        'complete -p sbusctl; _sbusctl_completion sbusctl; echo "${COMPREPLY[@]}"'
-    )
-    env = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=env)
-    assert done.stdout.splitlines() == ["complete -o default -F _sbusctl_completion sbusctl", "connections"]
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("line", "status", "error"),
     [
-        ("sbusctl c", {"call", "connections"}),
-        ("sbusctl --sys", {"--system"}),
-        ("sbusctl sub --ti", {"--timeout"}),
-        ("sbusctl stats --use", {"--user"}),
-        ("sbusctl stats --json ", {"short", "pretty", "off"}),
+        ("--json version", 0, ""),
+        ("version --json", 0, ""),
+        ("--json sub -n 1", 2, "sbusctl: sub: missing argument 'PATTERN'"),
+        ("--json short version", 2, "sbusctl: unknown command 'short'; write the style of JSON as --json=short"),
+        ("--json=x version", 2, "sbusctl: invalid value for '--json': 'x' is not one of 'short', 'pretty', 'off'"),
     ],
 )
-def test_bash_completes(words: str, expected: set[str]) -> None:
-    count = words.count(" ")
-    done = _run(env={"_SBUSCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)})
-    assert done.returncode == 0
-    assert set(done.stdout.split()) == expected
+def test_json_with_and_without_a_style(tmp_path: Path, line: str, status: int, error: str) -> None:
+    done = _run("-a", f"{tmp_path}/none", *line.split())
+    assert (done.returncode, (done.stderr.splitlines() or [""])[0]) == (status, error)
+    assert done.stdout.startswith('{"sbusctl":') == (status == 0)
 
 
 def test_standard_descriptors_that_are_closed_are_not_reused(tmp_path: Path) -> None:
@@ -97,13 +71,19 @@ def test_standard_descriptors_that_are_closed_are_not_reused(tmp_path: Path) -> 
     assert subprocess.run(["/bin/sh", "-c", script], check=False, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["--show-completion", "bash"]])
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["completion", "bash"]])
 def test_a_full_disk_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         command = [*_PROGRAM, "-a", f"{tmp_path}/none", *arguments]
-        env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("sbusctl: ")
     assert done.stderr.endswith("No space left on device\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_warning_is_one_line(tmp_path: Path) -> None:
+    with contextlib.closing(MiniBus(tmp_path / "bus")) as bus:
+        done = _run("-a", bus.address, "sub", "--timeout", "0.1", "x.>")
+    (warning,) = done.stderr.splitlines()
+    assert warning == "sbusctl: warning: 'x.>' looks like a pattern of NATS, and matches only itself here; write 'x/'"

@@ -16,7 +16,7 @@ from sbusd.client import Peer, Request, ServiceError
 from sbusd.ctl.program_runner import FairSemaphore, ProgramRunner, environment, failure
 from sbusd.protocol.credentials import remote_peer
 
-CALLER = Peer(7, uid=61_999, gid=100, pid=42, key=b"!/cred/100/61999/42")
+CALLER = Peer(7, uid=61_999, gid=100, pid=42, key_bytes=b"!/cred/100/61999/42")
 REQUEST = Request("greet", b"data\0", CALLER, "u", None)
 
 ALICE, BOB, CAROL = 1, 2, 3
@@ -135,7 +135,7 @@ def _is_alive(pid: int) -> bool:
 def test_users_take_turns(tmp_path: Path) -> None:
     """With one program at once: of a caller with many calls the one that runs and the next are served, then the other's."""
     order = tmp_path / "order"
-    other = replace(REQUEST, caller=Peer(8, uid=62_000, gid=100, pid=43, key=b"!/cred/100/62000/43"))
+    other = replace(REQUEST, caller=Peer(8, uid=62_000, gid=100, pid=43, key_bytes=b"!/cred/100/62000/43"))
 
     async def serve() -> None:
         worker = ProgramRunner(["sh", "-c", f"echo $SBUS_CALLER_UID >> {order}"], 1, 30.0)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from sbusd.client.bus_documents import BadResponseError
 from sbusd.ctl.responses import (
-    BadResponseError,
     ConnectionInfo,
     ask,
     ask_pages,

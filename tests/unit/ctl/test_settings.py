@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.ctl.main import application
-from sbusd.ctl.settings import Settings
+from sbusd.ctl.settings import Settings, with_json_flag
 
 
 @pytest.fixture
@@ -79,3 +79,18 @@ def test_an_invalid_json_style_is_reported_with_the_valid_ones(missing: str, sty
     assert result.exit_code == 2
     assert "short" in result.stderr
     assert "pretty" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--json connections", "-j connections"),
+        ("connections --json", "connections -j"),
+        ("--json=short whoami", "--json=short whoami"),
+        ("pub -- --json", "pub -- --json"),
+        ("--json pub k -- --json", "-j pub k -- --json"),
+        ("--json short", "-j short"),
+    ],
+)
+def test_the_style_of_json_can_be_omitted_and_is_never_the_next_word(line: str, expected: str) -> None:
+    assert with_json_flag(line.split()) == expected.split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sbusd.link import incoming
+from sbusd.link.blob_tickets import BlobTickets
 from sbusd.link.counters import HostCounters
 from sbusd.link.frames import Data, Line, Tail
 from sbusd.link.incoming import Incoming
@@ -39,7 +40,12 @@ class _Deliveries:
 def _incoming(served: bool = True) -> tuple[Incoming, _Deliveries, HostCounters]:
     deliveries, counters = _Deliveries(), HostCounters()
     made = Incoming(
-        Rules("R", "b", imports=(Import(b""),)), "a", lambda key: [LINE] if key.startswith(b"net/") else [], deliveries, counters
+        Rules("R", "b", imports=(Import(b""),)),
+        "a",
+        lambda key: [LINE] if key.startswith(b"net/") else [],
+        deliveries,
+        counters,
+        tickets=BlobTickets(lambda: 0.0),
     )
     if served:
         made.applied([LINE], 1, 0)

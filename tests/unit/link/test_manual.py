@@ -112,7 +112,7 @@ def test_the_bounds_are_documented(table: type) -> None:
             elif isinstance(spelling, Size):
                 assert f"{show_size(spelling.least)} to {show_size(spelling.most)}" in text, name
             found += isinstance(spelling, Count | Size)
-    assert found == {LinkSettings: 3, ExportSettings: 2}[table]
+    assert found == {LinkSettings: 3, ExportSettings: 3}[table]
     assert ExportSettings("a").rate == NO_BOUND
     assert f":{PORT}" in text
     assert f"for up to {MAX_PEERS} hosts" in text

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from sbusd.link import peers
+from sbusd.link.blob_tickets import BlobTickets
 from sbusd.link.counters import LinkCounters
 from sbusd.link.frames import Line
 from sbusd.link.incoming import Incoming
@@ -31,7 +32,9 @@ class _Discard:
 
 def _peers() -> tuple[Peers, LinkCounters]:
     counters = LinkCounters()
-    return Peers(RULES, counters, lambda name, each: Incoming(RULES, name, lambda _: [], _Discard(), each)), counters
+    return Peers(
+        RULES, counters, lambda name, each: Incoming(RULES, name, lambda _: [], _Discard(), each, tickets=BlobTickets(lambda: 0.0))
+    ), counters
 
 
 def test_a_host_is_gone_after_three_heartbeats() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY, check_java, prepare_environment
+from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY, check_java, is_local, prepare_environment
 
 
 def settings(environ: dict[str, str]) -> dict[str, str]:
@@ -27,6 +27,19 @@ def test_memory_is_bounded_inside_and_outside_of_the_heap() -> None:
     assert environ["MALLOC_ARENA_MAX"] == "2"
     assert environ["PYSPARK_PYTHON"] == sys.executable
     assert environ["PYSPARK_SUBMIT_ARGS"].endswith(" pyspark-shell")
+
+
+def test_a_small_run_does_without_the_second_compiler() -> None:
+    small: dict[str, str] = {"SBUS_PIPELINE_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}
+    large: dict[str, str] = {}
+    prepare_environment(small, None, is_small=True)
+    prepare_environment(large, None)
+    assert settings(small)["spark.driver.extraJavaOptions"].endswith(" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:TieredStopAtLevel=4")
+    assert "TieredStopAtLevel" not in settings(large)["spark.driver.extraJavaOptions"]
+    # Java does not start with two collectors.
+    parallel = {"SBUS_PIPELINE_JAVA_OPTIONS": "-XX:+UseParallelGC"}
+    prepare_environment(parallel, None, is_small=True)
+    assert settings(parallel)["spark.driver.extraJavaOptions"].count("GC") == 1
 
 
 def test_settings_of_the_user_override() -> None:
@@ -56,6 +69,14 @@ def test_a_cluster_reaches_the_driver() -> None:
         assert (settings(here)[name], settings(local)[name], settings(there).get(name)) == ("true", "true", None)
     assert shlex.split(there["PYSPARK_SUBMIT_ARGS"])[:2] == ["--master", "spark://alpha:7077"]
     assert ("SPARK_LOCAL_IP" in here, "SPARK_LOCAL_IP" in there) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_in_the_driver"),
+    [(None, True), ("local", True), ("local[*]", True), ("local-cluster[2,1,1024]", False), ("spark://alpha:7077", False), ("yarn", False)],
+)
+def test_only_runs_in_the_driver_can_be_small(master: str | None, is_in_the_driver: bool) -> None:
+    assert is_local(master) is is_in_the_driver
 
 
 _ADVICE = r"Install Java 17 or later \(Debian: apt-get install default-jre-headless\), or set JAVA_HOME"

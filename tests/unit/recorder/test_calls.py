@@ -31,6 +31,11 @@ def test_a_request_and_its_reply_have_one_number(key: bytes) -> None:
     assert -(2**63) <= request.call_id < 2**63
 
 
+def test_a_cancellation_is_not_a_request_and_hides_no_reply() -> None:
+    assert BOOK.part(b"!/conn/9/rpc/add", envelope(cancel=1), 7) is None
+    assert BOOK.part(RET.encode(), envelope(cancel=1), 9) is not None
+
+
 def test_a_reply_with_an_error_has_failed() -> None:
     reply = BOOK.part(RET.encode(), envelope(err="no such account"), 9)
     assert reply is not None

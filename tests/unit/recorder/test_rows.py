@@ -74,6 +74,15 @@ def test_the_origin_of_a_message_is_kept_beside_the_connection_that_vouches(make
     ] * 2
 
 
+def test_the_recipient_of_a_direct_message_is_kept(maker: RowBuilder) -> None:
+    made = maker.row(message_packet(b"a", b"", to=12))
+    assert made is not None
+    assert (made.to_conn, made.conn) == (12, 7)
+    assert rows_of(batch_of([made])) == [made]
+    others = [maker.row(message_packet(b"a", b"", **fields)) for fields in ({}, {"to": "12"}, {"to": -1}, {"to": 2**63})]
+    assert [each.to_conn for each in others if each] == [None] * 4
+
+
 @pytest.mark.parametrize("missed", [7, "7", [-1], ["7"], [2**63], [True], [None], {}])
 def test_an_invalid_connection_list_is_counted_as_unreadable(maker: RowBuilder, missed: object) -> None:
     assert maker.row(message_packet(b"a", b"", missed=missed)) is None
@@ -165,6 +174,19 @@ def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
     made = [maker.row(packet) for packet in packets]
     assert [row.unit for row in made if row] == ["unit-4321.service", None, "unit-4321.service"]
     assert units.times == [NOON / 1e9 - 5, NOON / 1e9]
+
+
+def test_the_unit_is_that_which_the_bus_reports(units: Units) -> None:
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=units, reported={8: "old.service"}.get)
+    made = [maker.row(tap_packet(fact("connect", id=7, unit="web.service", slice="system.slice"))), maker.row(message_packet(id=7))]
+    made += [maker.row(message_packet(id=8))]
+    assert [each.unit for each in made if each] == ["web.service", "web.service", "old.service"]
+    user_unit = {"unit": "user@7.service", "slice": "user-7.slice", "user_unit": "web.service"}
+    assert maker.row(tap_packet(fact("unit", id=8, **user_unit))) is None
+    later = maker.row(message_packet(id=8))
+    assert later is not None
+    assert later.unit == "user@7.service/web.service"
+    assert (units.asked, maker.unreadable) == ([], 0)
 
 
 def test_the_unit_is_asked_once_for_each_connection(maker: RowBuilder, units: Units) -> None:

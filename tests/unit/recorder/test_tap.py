@@ -62,6 +62,16 @@ def test_it_knows_since_when_older_connections_are_there(bus: TappedBus) -> None
         assert [tap.since(conn, 9) for conn in (1, OWN_ID + 1)] == [None, 9]
 
 
+def test_it_knows_the_units_of_older_connections(bus: TappedBus) -> None:
+    web = b'{"id":1,"since":5,"unit":"user@7.service","slice":"user-7.slice","user_unit":"web.service"}'
+    bus.pages = [b'{"connections":[%b,{"id":2,"since":5,"unit":null},{"id":3,"since":5}],"next":null}' % web]
+    with closing(opened(bus)) as tap:
+        assert [tap.unit(conn) for conn in (1, 2, 3, 4)] == ["user@7.service/web.service", None, None, None]
+    bus.pages = [b'{"connections":[],"next":null}']
+    with closing(opened(bus)) as tap:
+        assert tap.unit(1) is None
+
+
 def test_it_receives_only_the_tap(bus: TappedBus) -> None:
     with closing(opened(bus, message_packet(b"early"))) as tap:
         bus.tell(b"MSG a\0b", message_packet(b"a"), b"CMSG !/bus/error\0EPERM something", b"CMSG !/bus/lost\x0012", message_packet(b"b"))

@@ -139,7 +139,7 @@ def _framed(head: bytes) -> bytes:
         (b"x", "not a header"),
         (b"[]", "not a header"),
         (b'{"version":1}', "not a header"),
-        (json.dumps({"version": 99, "host": "a", "first_seq": 1}).encode(), r"version 99: this recorder reads versions 1 to 3"),
+        (json.dumps({"version": 99, "host": "a", "first_seq": 1}).encode(), r"version 99: this recorder reads versions 1 to 4"),
         (json.dumps({"version": 1, "host": "../a", "first_seq": 1}).encode(), "no valid host or position"),
         (json.dumps({"version": 1, "host": "a", "first_seq": "1"}).encode(), "no valid host or position"),
     ],

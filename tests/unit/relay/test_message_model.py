@@ -35,6 +35,16 @@ def test_parsed_messages_are_encoded_again() -> None:
     assert RelayMessage.parse(text).encode() == text
 
 
+@pytest.mark.parametrize("ctx", ['"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"', '"x"', "7", "null"])
+def test_a_trace_context_is_kept_or_ignored_and_requests_without_one_keep_their_digest(ctx: str) -> None:
+    plain = RelayMessage.parse(b'{"cmd":"a"}')
+    message = RelayMessage.parse(b'{"cmd":"a","ctx":%b}' % ctx.encode())
+    is_valid = len(ctx) > 50
+    assert (b'"ctx"' in message.encode()) is is_valid
+    assert (message.digest() == plain.digest()) is not is_valid
+    assert message.failure("no", 0).ctx == ""
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -108,6 +108,12 @@ def test_the_summary_has_three_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_the_call_that_closed_the_record_has_not_failed(tmp_path: Path) -> None:
+    request = message(3, "rpc/recorder/close")._replace(call_role="request", call_id=1, call_cmd="recorder/close")
+    root = publish_record(tmp_path, {"alpha": [message(1, "a"), request]})
+    assert summary_of(digest_of(read_tables(root), lambda _: None, 1))[2].startswith("1 call, 0 failed;")
+
+
 def test_missing_hours_are_reported(tmp_path: Path) -> None:
     root = publish_record(tmp_path, {host: [message(1)] for host in "abcd"}, absent=("x",))
     lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))

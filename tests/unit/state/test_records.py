@@ -28,6 +28,7 @@ def _full() -> State:
             ConnectionSettings(False, 1, 3, 2),
             {b"a": 2, b"\xff\x01\n": 1},
             b"tap\xfe",
+            "caf\u00e9 1",
             ConnectionProgress(1, 2, 3, 4, 5, 6, 7, 8, blocks=(3,), blocking_ms=4),
             HoldingState(5, BucketState(1.0, 2.0)),
         )
@@ -119,8 +120,63 @@ def test_inconsistent_records_are_rejected_in_one_line(records: list[bytes], say
     assert str(refusal.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("begun", "is_valid"),
+    [
+        (b"", False),
+        (b"\5", True),
+        (b"\5\0\0\0", True),
+        (b"\5\0\0\0MSG ", True),
+        (b"\5\0\0\0MSG a", False),
+        (b"\5\0\0\0" + bytes(10_000), False),
+        (bytes(4), True),
+        (bytes(5), False),
+        (b"\xff\xff\xff\xff", True),
+        (b"\xff\xff\xff\xffM", False),
+    ],
+)
+def test_a_stream_has_only_the_beginning_of_a_frame(begun: bytes, is_valid: bool) -> None:
+    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0)}, [begun], {1: Queue(half_read=0, half_written=(0, 5))})
+    if is_valid:
+        assert state.replay(state.image(full)) == full
+        return
+    with pytest.raises(StateError, match="beginning of a frame"):
+        state.replay(state.image(full))
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_valid"),
+    [
+        (Queue(part_sent=((0, 1, 5), 15, False)), True),
+        (Queue(part_sent=((0, None, None), 10, True)), True),
+        (Queue(part_sent=((0, None, None), 11, True)), False),
+        (Queue(part_sent=((0, 1, 5), 16, False)), False),
+        (Queue(part_sent=((2, None, None), 1, False)), False),
+        (Queue(part_sent=((0, 2, None), 1, False)), False),
+        (Queue(half_written=(0, 2)), True),
+        (Queue(half_written=(0, 1)), False),
+        (Queue(half_written=(2, 9)), False),
+        (Queue(half_written=(0, 6), part_sent=((0, None, None), 1, False)), False),
+    ],
+)
+def test_a_stream_has_only_the_rest_of_one_frame(queue: Queue, is_valid: bool) -> None:
+    """Packet 0 has 6 bytes, packet 1 has 5, and a frame 4 more."""
+    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0)}, [b"MSG a\0", b"CMSG "], {1: queue})
+    if is_valid:
+        assert state.replay(state.image(full)) == full
+        return
+    with pytest.raises(StateError):
+        state.replay(state.image(full))
+
+
 def test_a_queue_needs_its_packets_and_its_connection() -> None:
-    for queue, number in ((Queue(((2, None, None),)), 7), (Queue(((0, 2, None),)), 7), (Queue(((0, None, None),)), 99)):
+    for queue, number in (
+        (Queue(half_read=9), 7),
+        (Queue(half_written=(9, 1)), 7),
+        (Queue(((2, None, None),)), 7),
+        (Queue(((0, 2, None),)), 7),
+        (Queue(((0, None, None),)), 99),
+    ):
         full = _full()
         full.queues = {number: queue}
         with pytest.raises(StateError):

@@ -162,7 +162,7 @@ def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexE
         archive.read(entry)
 
 
-@pytest.mark.parametrize(("version", "missing"), [(1, ["missed", "vouched"]), (2, ["vouched"])])
+@pytest.mark.parametrize(("version", "missing"), [(1, ["missed", "vouched", "to_conn"]), (2, ["vouched", "to_conn"]), (3, ["to_conn"])])
 def test_missing_columns_of_earlier_segments_are_null(archive: RecordReader, entry: IndexEntry, version: int, missing: list[str]) -> None:
     earlier = schema_of(version)
     assert earlier.names + missing == SCHEMA.names

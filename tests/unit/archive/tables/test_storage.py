@@ -156,7 +156,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tables_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TablesError, match=r"no tables found\. Run sbus-pipeline first"):
+    with pytest.raises(TablesError, match=r"no tables found\. Run: sbusctl report --now"):
         read_tables(tmp_path)
 
 

@@ -37,8 +37,10 @@ _STATS = {
 
 def test_the_table_and_its_sums() -> None:
     page = connection_lines([_FULL], 4, now=1061.5, legend=True, width=None)
-    assert " ".join(page[0].split()) == "ID PID USER COMMAND UNIT AGE SUBS IN IN-BYTES OUT OUT-BYTES QUEUED QUEUED-BYTES LOST REFUSED"
-    assert page[1].split() == ["12", "-1", "root", "-", "-", "1min1s", "3", "5", "2KiB", "7", "900B", "0", "0B", "2", "1"]
+    assert " ".join(page[0].split()) == (
+        "ID PID USER COMMAND UNIT SLICE AGE SUBS IN IN-BYTES OUT OUT-BYTES QUEUED QUEUED-BYTES LOST REFUSED"
+    )
+    assert page[1].split() == ["12", "-1", "root", "-", "-", "-", "1min1s", "3", "5", "2KiB", "7", "900B", "0", "0B", "2", "1"]
     assert page[2:] == ["", "1 connection listed, 4 of other users hidden."]
 
 
@@ -48,9 +50,15 @@ def test_without_a_legend_there_are_rows_alone() -> None:
     assert connection_lines([], 4, now=0.0, legend=False, width=None) == []
 
 
+def test_the_unit_is_that_which_the_bus_reports() -> None:
+    reported = {"unit": "user@7.service", "slice": "user-7.slice", "user_unit": "a\x1b.service"}
+    (row,) = connection_lines([connection_info({"id": 1, "pid": 1, "since": 1e12, **reported})], 0, now=0.0, legend=False, width=None)
+    assert row.split()[4:6] == [r"user@7.service/a\x1b.service", "user-7.slice"]
+
+
 def test_an_older_bus_leaves_dashes() -> None:
     (row,) = connection_lines([connection_info({"id": 1})], 0, now=0.0, legend=False, width=None)
-    assert row.split() == ["1", *["-"] * 14]
+    assert row.split() == ["1", *["-"] * 15]
 
 
 def test_sections_and_units() -> None:

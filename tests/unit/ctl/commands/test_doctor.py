@@ -21,7 +21,7 @@ _FINDINGS = [
 
 
 def test_the_page() -> None:
-    assert lines(_FINDINGS, legend=True, color=False) == [
+    assert lines(_FINDINGS, legend=True, color=False, width=None) == [
         "ok    socket      mode 0666",
         r"fail  connection  refused\x1b",
         "                  -> start it",
@@ -30,13 +30,23 @@ def test_the_page() -> None:
         "",
         "3 checks, 1 failed, 1 warning.",
     ]
-    assert len(lines(_FINDINGS, legend=False, color=False)) == 5
+    assert len(lines(_FINDINGS, legend=False, color=False, width=None)) == 5
+
+
+def test_long_lines_are_wrapped_on_a_terminal() -> None:
+    found = [Finding("configuration", CheckResult.WARN, "the word " * 20, "run: " + "x" * 90), Finding("socket", CheckResult.OK, "fine")]
+    page = lines(found, legend=False, color=False, width=80)
+    assert all(len(line) <= 80 for line in page if "xxx" not in line)
+    assert page[0].startswith("warn  configuration  the word the word")
+    assert page[1].startswith(" " * 21 + "word")
+    assert page[-3:] == [" " * 21 + "-> run:", " " * 24 + "x" * 90, "ok    socket         fine"]
+    assert len(lines(found, legend=False, color=False, width=None)) == 3
 
 
 def test_colour_is_for_terminals() -> None:
-    page = lines(_FINDINGS, legend=False, color=True)
+    page = lines(_FINDINGS, legend=False, color=True, width=None)
     assert page[0].startswith("\x1b[32mok")
-    assert "\x1b" not in "".join(lines(_FINDINGS, legend=False, color=False))
+    assert "\x1b" not in "".join(lines(_FINDINGS, legend=False, color=False, width=None))
 
 
 def test_without_a_bus_it_fails_with_advice(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 def test_a_state_fits_a_terminal() -> None:
     counters = HostCounters(messages=1_234_567, bytes=10**9, lost=12, unknown_losses=1, malformed=2, stale=3)
     made = state([HostState("beta", True, 0.5, 3, 2, counters), HostState("gamma", False, 75.0, 0, 0, HostCounters())])
-    page = lines(made, legend=True)
+    page = lines(made, legend=True, width=None)
     assert all(len(line) <= 80 for line in page)
     assert page == [
         "realm          R",
@@ -39,7 +39,7 @@ def test_a_state_fits_a_terminal() -> None:
 
 @pytest.mark.parametrize("made", [{}, {"hosts": 5, "network": []}, {"hosts": [{}, 7, {"name": "\x1b[2J", "messages": -1e400}]}])
 def test_a_malformed_state_is_shown_as_far_as_it_goes(made: dict[str, object]) -> None:
-    page = lines(made, legend=True)
+    page = lines(made, legend=True, width=None)
     assert page[2].startswith("network        not connected, -")
     assert not any("\x1b" in line for line in page)
 

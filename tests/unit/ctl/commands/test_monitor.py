@@ -11,15 +11,15 @@ from sbusd.client import Change, Gap, Message, Peer, PresenceEvent, PresenceItem
 from sbusd.client.items import tap_item
 from sbusd.ctl.commands.monitor import EventPrinter, Filter, RecordPrinter, event_json, event_line, record_json, record_line
 from sbusd.ctl.output import JsonStyle, follow
-from sbusd.ctl.processes import Process
 from sbusd.protocol.credentials import make_peer
 from sbusd.protocol.errors import ProtocolError
+from sbusd.systemd.processes import Process
 
 PEER = Peer(7, 61_999, 100, 999_999_999, b"!/cred/100/61999/999999999")
 LINE = b'"time":1500000000,"id":7,"cred":"!/cred/100/61999/999999999"'
 PROCESS = Process("evil\x1b[2J", "a.service")
 COME = PresenceEvent(Change.CONNECT, PEER, 1.5)
-SUBSCRIBED = PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, b"a\n\xff")
+SUBSCRIBED = PresenceEvent(Change.SUBSCRIBE, PEER, 1.5, "a\n\udcff")
 
 
 def reported(kind: str, rest: bytes = b"", packet: bytes = b"") -> TapRecord:
@@ -34,9 +34,9 @@ ODD = reported("subscribe", b',"pattern":"a\\\\xff","pattern_base64":"Yf8="')
 
 
 def test_records_are_read_whole() -> None:
-    assert (MESSAGE.kind, MESSAGE.time, MESSAGE.peer, MESSAGE.key) == ("message", 1.5, PEER, b"a/b")
+    assert (MESSAGE.kind, MESSAGE.time, MESSAGE.peer, MESSAGE.key) == ("message", 1.5, PEER, "a/b")
     assert MESSAGE.message == Message(b"a/b", b"one\ntwo", PEER)
-    assert (ODD.key, DENIAL.key, reported("loss", b',"count":4').key) == (b"a\xff", b"!/x", None)
+    assert (ODD.key, DENIAL.key, reported("loss", b',"count":4').key) == ("a\udcff", "!/x", None)
     assert tap_item(Gap(2)) == Gap(2)
 
 
@@ -55,6 +55,9 @@ def test_a_record_is_one_line_that_drives_no_terminal() -> None:
         "recipients=2 queued=1 discarded=0",
         "one\\ntwo",
     ]
+    direct = reported("message", b',"to":12,"recipients":1,"queued":0,"discarded":0', b"MSG a/b\0")
+    assert record_line(direct, PROCESS).split("\t")[4] == "to=12 recipients=1 queued=0 discarded=0"
+    assert record_json(direct, PROCESS)["to"] == 12
     assert record_line(DENIAL, PROCESS).split("\t")[3:] == ["!/x", "count=3 error=EPERM reason=a rule packet=SUB"]
 
 

@@ -21,13 +21,15 @@ class FakeBus:
 
     def __init__(self) -> None:
         self.done: list[bytes] = []
+        self.recipients: list[int | None] = []
 
-    def publish(self, key: bytes, payload: bytes) -> None:
+    def publish(self, key: bytes, payload: bytes, *, to: int | None = None) -> None:
         if payload == b"!large":
             raise PayloadTooLarge(500_000, 409_600)
         if payload == b"!nul":
             raise ProtocolError(ErrorCode.EINVAL, "invalid key 'a': a NUL byte")
         self.done.append(payload)
+        self.recipients.append(to)
 
     @contextlib.contextmanager
     def coalesce(self) -> Iterator[None]:
@@ -120,6 +122,12 @@ def test_all_lines_are_published_and_then_awaited() -> None:
     assert bus.done == [b"a", b"b", b"flush", b"c", b"flush", b"ping"]
 
 
+def test_lines_for_one_connection() -> None:
+    bus = FakeBus()
+    publish_lines(bus, b"k", [[b"a", b"b"]], to=12)
+    assert bus.recipients == [12, 12]
+
+
 @pytest.mark.parametrize(("bad", "reason"), [(b"!large", "packet too long: 500000 bytes"), (b"!nul", "invalid key 'a': a NUL byte")])
 def test_a_line_that_cannot_be_published_is_named_by_its_number(bad: bytes, reason: str) -> None:
     bus = FakeBus()
@@ -128,7 +136,17 @@ def test_a_line_that_cannot_be_published_is_named_by_its_number(bad: bytes, reas
     assert bus.done == [b"a", b"flush", b"b", b"flush", b"ping"]
 
 
-@pytest.mark.parametrize("arguments", [["pub", "-l", "k", "payload"], ["pub", "-0", "k", "payload"], ["pub"], ["pub", "a", "b", "c"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pub", "-l", "k", "payload"],
+        ["pub", "-0", "k", "payload"],
+        ["pub"],
+        ["pub", "a", "b", "c"],
+        ["pub", "--to", "0", "k"],
+        ["pub", "--to", "x", "k"],
+    ],
+)
 def test_usage(arguments: list[str]) -> None:
     result = CliRunner().invoke(application(), arguments)
     assert result.exit_code == 2

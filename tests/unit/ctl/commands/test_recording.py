@@ -51,7 +51,7 @@ def test_it_records_the_requested_number_of_messages_and_reports_it(bus: TappedB
 
 
 def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
-    with start(bus, "--archive", str(tmp_path / "r"), "--json", "short") as process:
+    with start(bus, "--archive", str(tmp_path / "r"), "--json=short") as process:
         bus.accept()
         bus.tell(b"CMSG !/bus/lost\x007")
         bus.tell(message_packet())

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.storage import prepare_folder
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
-from tools.stage import ROOT
+from tests.support.users import User
+from tools.stage import ROOT, Stage
 
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 
@@ -86,7 +88,8 @@ def test_a_missing_browser_is_reported(tables: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--tables", "nowhere"), "nowhere: no tables found. Run sbus-pipeline first"),
+        (("--tables", "nowhere"), "nowhere: no tables found. Run: sbusctl report --now --archive DIR --tables nowhere"),
+        (("--tables", "archive"), "archive: no tables found. Run: sbusctl report --now"),
         (("--tables", "tables", "-o", "nowhere/page"), "cannot write nowhere/page: No such file or directory"),
         (("--tables", "tables", "-o", "tables"), "cannot write tables: Is a directory"),
     ],
@@ -103,6 +106,28 @@ def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) 
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "pip install" in done.stderr
+
+
+def test_tables_without_hours_are_no_report(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "tables")
+    done = report(tmp_path, "--tables", "tables")
+    advice = "Run: sbusctl report --now --archive DIR --tables tables"
+    says = f"tables: the tables have no hours: no segment of the record was complete. {advice}"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbusctl: {says}\n")
+
+
+def test_tables_of_others_need_permission(tables: Path, tmp_path: Path, second_user: User, stage: Stage, folder: Path) -> None:
+    moved = tables.rename(folder / "tables")
+    moved.chmod(0o750)
+    done = second_user.run(stage.program("sbusctl", "report", "--tables", str(moved)), env=stage.env)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbusctl: cannot read {moved}: permission denied: tables show the activity of all users. Run this ")
+
+
+def test_an_archive_without_now_is_a_mistake(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "--archive", "archive")
+    assert done.returncode == 2
+    assert "--archive requires --now: without it, the page shows the tables as they are" in done.stderr
 
 
 def test_standard_output_cannot_be_opened(tables: Path, tmp_path: Path) -> None:

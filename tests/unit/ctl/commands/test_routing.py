@@ -8,10 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import Peer
+from sbusd.client.bus_documents import BadResponseError
 from sbusd.ctl.commands.routing import Action, blocking_lines, explain_line, member_json, member_lines, trace_lines
 from sbusd.ctl.main import application
-from sbusd.ctl.processes import Process
-from sbusd.ctl.responses import BadResponseError, trace_entry
+from sbusd.ctl.responses import trace_entry
+from sbusd.systemd.processes import Process
 
 PEER = Peer(7, 61_999, 100, 42, b"!/cred/100/61999/42")
 PROCESS = Process("bash", "session-1.scope")
@@ -92,14 +93,14 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> FakeBus:
 
 def test_the_verdict_is_one_line(bus: FakeBus) -> None:
     result = CliRunner().invoke(application(), ["explain", "root", "subscribe", "lab/*"])
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr) == (7, "")
     assert result.stdout == "root may not subscribe to lab/\\x1b: EPERM: refused by rule 1 of f\n"
     assert bus.asked == [(b"!/bus/explain", b"0\0subscribe\0lab/*")]
 
 
 def test_json_is_passed_on(bus: FakeBus) -> None:
     result = CliRunner().invoke(application(), ["explain", "7", "publish", "a", "--json=short"])
-    assert json.loads(result.stdout) == DENIED
+    assert (result.exit_code, json.loads(result.stdout)) == (7, DENIED)
     assert bus.asked == [(b"!/bus/explain", b"7\0publish\0a")]
 
 
@@ -127,7 +128,10 @@ def test_who_can_be_blocked_and_who_can_block_is_a_separate_line() -> None:
     assert blocking_lines({"waits_for_others": True, "may_vouch": True, **allowed})[1:] == [
         "The user has the vouch right: it can publish in the name of others."
     ]
-    assert blocking_lines({"waits_for_others": True, "may_vouch": False, **allowed})[1:] == []
+    assert blocking_lines({"waits_for_others": True, "may_vouch": False, "may_deliver": False, **allowed})[1:] == []
+    assert blocking_lines({"waits_for_others": True, "may_vouch": True, "may_deliver": True, **allowed})[2:] == [
+        "The user has the deliver right: it can publish to one connection alone."
+    ]
     (line,) = blocking_lines({"waits_for_others": False, **allowed})
     assert line.endswith("of the same user only, because the key is private.")
     (line,) = blocking_lines({"blocks_others": True, **allowed})

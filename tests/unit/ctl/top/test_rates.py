@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.processes import NameCache
-from sbusd.ctl.responses import JsonObject, connection_info
+from sbusd.ctl.responses import connection_info
 from sbusd.ctl.top.rates import Row, connection_rows, ordered, per_second, totals, user_rows
 from sbusd.ctl.top.samples import QueueDepths, Sample
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
-import signal
 import termios
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from sbusd.ctl.top.terminal import Keyboard, can_show_screen, ended_by_signals
+from sbusd.ctl.top.terminal import Keyboard, can_show_screen
 
 LONG_SECONDS = 60.0
 """A wait that a test would not survive; every one of them ends by a key."""
@@ -82,15 +81,6 @@ def test_a_file_that_is_not_a_terminal_has_no_keys(monkeypatch: pytest.MonkeyPat
     finally:
         os.close(reader)
         os.close(writer)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_are_an_orderly_end(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as caught, ended_by_signals():
-        signal.raise_signal(number)
-    assert caught.value.code == 128 + number
-    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(("term", "can"), [("xterm", True), ("dumb", False), ("unknown", False), (None, False)])

@@ -30,6 +30,8 @@ def test_a_message_is_a_row_of_the_record() -> None:
     row = row_of(TapRecord("message", NOON / 1e9, PEER, fields, Message(b"a/\xff", b"xy", PEER)), 5)
     expected = message(5, r"a/\xff", b"xy", ts=NOON)._replace(gid=100, unit=None, discarded=None)
     assert row == expected
+    direct = row_of(TapRecord("message", NOON / 1e9, PEER, {**fields, "to": 12}, Message(b"a/\xff", b"xy", PEER)), 5)
+    assert direct == expected._replace(to_conn=12)
 
 
 def test_a_row_that_is_not_a_message() -> None:

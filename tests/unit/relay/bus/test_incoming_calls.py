@@ -21,6 +21,7 @@ from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 from sbusd.systemd.limited_log import LimitedLog
 
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RAW = b"as it lies in Redis"
 
 
@@ -103,8 +104,9 @@ class FakeMembership:
         self.bus, self.left = None, reason
 
 
-def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
-    return RelayMessage(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
+def asked(number: int = 1, src: int = 1001, dat: bytes = b"x", ctx: str = "") -> RelayMessage:
+    text = base64.b64encode(dat).decode()
+    return RelayMessage(uid=f"1002.{number}", cmd="echo", exp=30, dat=text, src=src, dst=(1002,), ret=names.REPLY, ctx=ctx)
 
 
 def services(store: FakeStore, membership: FakeMembership, reported: list[str], **settings: Any) -> BusServices:
@@ -155,9 +157,11 @@ def test_service_receives_caller_and_data() -> None:
     async def main() -> None:
         bus, store = FakeBus(), FakeStore()
         made = services(store, FakeMembership(bus), [])
-        await made.take(RAW, asked())
+        await made.take(RAW, asked(ctx=CONTEXT))
         await store.done.wait()
         (call,) = bus.calls
+        assert call.context == CONTEXT
+        assert store.concluded[0][1].ctx == ""
         assert (call.command, call.data, call.source, call.twin, call.key) == ("echo", b"x", 1001, 1002, b"relayed/echo")
         assert call.timeout is not None
         assert 0 < call.timeout <= 30

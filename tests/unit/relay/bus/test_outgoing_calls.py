@@ -111,6 +111,19 @@ def test_a_call_becomes_a_request_and_its_answer_the_calls() -> None:
     run(main)
 
 
+def test_a_trace_context_goes_to_the_remote_host() -> None:
+    async def main() -> None:
+        context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        handler = FakeHandler()
+        running = await begin(made(handler), asked(context=context))
+        await handler.came.wait()
+        assert handler.sent[0][1].ctx == context
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(main)
+
+
 def test_response_without_a_waiting_call_is_not_delivered() -> None:
     async def main() -> None:
         assert not made(FakeHandler()).deliver(RelayMessage(uid="1002.5"))

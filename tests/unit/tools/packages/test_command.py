@@ -26,13 +26,13 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return int((packages / "thing_1.deb").read_text() == "bad")
 
     monkeypatch.setattr(command, "DIST", tmp_path / "dist")
-    monkeypatch.setattr(command, "KINDS", {"deb": (lambda: built, lint, "judge")})
+    monkeypatch.setattr(command, "KINDS", {"deb": (lambda: built, lint, "judge", "build.log")})
     return tmp_path / "dist"
 
 
 def test_packages_go_to_dist(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["deb"]) == 0
-    assert capsys.readouterr() == ("deb: dist/thing_1.deb\n", "")
+    assert capsys.readouterr() == ("deb: dist/thing_1.deb\n", "deb: checking the packages with judge\n")
     assert (dist / "thing_1.deb").read_text() == "good"
 
 
@@ -40,7 +40,9 @@ def test_packages_that_are_judged_badly_are_a_failure(dist: Path, capsys: pytest
     (dist.parent / "built/thing_1.deb").write_text("bad")
     assert command.main(["deb"]) == 1
     said = capsys.readouterr().err
-    assert said == "W: thing: bad\ndeb: judge finds what has to change: see above, or dist/judge.log\n"
+    assert (
+        said == "deb: checking the packages with judge\nW: thing: bad\ndeb: judge finds what has to change: see above, or dist/judge.log\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["tar"], ["deb", "rpm"]])
@@ -72,7 +74,7 @@ def test_the_last_output_of_mmdebstrap_is_reported(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(roots, "find_mirror", lambda: Mirror("http://mirror.example/debian"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     says = "mmdebstrap could not make a root of trixie from http://mirror.example/debian: E: no space / E: failed / I: bye"
     with pytest.raises(PackagingError, match=f"^{says}$"):
         roots.root_of(roots.BUILD)

@@ -15,6 +15,7 @@ from tools.stage import ROOT
 
 DEBIAN = ROOT / "packaging/debian"
 SPEC = ROOT / "packaging/rpm/sbusd.spec"
+COMPLETION = Path("sbusd/ctl/completion")
 
 _PLACES = {
     "%{_bindir}/": "usr/bin/",
@@ -23,19 +24,32 @@ _PLACES = {
     "%{_presetdir}/": "units/system-preset/",
     "%{_userpresetdir}/": "units/user-preset/",
     "%{_sysusersdir}/": "units/sysusers.d/",
+    "%{_datadir}/dbus-1/": "units/dbus-1/",
     "%{_journalcatalogdir}/": "units/catalog/",
     "%{_sysconfdir}/sbus/": "etc/",
     "%{_datadir}/sbus/": "etc/sbusd.toml.d/",
+    "%{_datadir}/sbus-metrics/": "etc/prometheus/",
     "%{sbusdir}/": "etc/",
     "%{python3_sitearch}/": "",
+    "%{_includedir}/": "clients/c/",
+    "%{_datadir}/pkgconfig/": "clients/c/",
+    "%{_datadir}/bash-completion/completions/": "completion/",
+    "%{_datadir}/zsh/site-functions/": "completion/",
+    "%{_datadir}/fish/vendor_completions.d/": "completion/",
 }
 """Where the spec installs files, and where they are here."""
 
 
 def _things() -> set[str]:
-    """Return all that has to be in a package: paths here, ``usr/bin/NAME`` for scripts, ``sbusd/NAME`` for parts of the Python package."""
+    """Return all that has to be in a package.
+
+    These are paths here, ``usr/bin/NAME`` for scripts, ``completion/NAME`` for scripts of shells, and ``sbusd/NAME`` for parts of the
+    Python package.
+    """
     files = source_files()
-    things = {str(path) for path in files if path.parts[0] in {"units", "man", "etc"}}
+    # The client for Node is a package of its own, for npm.
+    things = {str(path) for path in files if path.parts[0] in {"units", "man", "etc"} or path.parts[:2] == ("clients", "c")}
+    things |= {f"completion/{path.name}" for path in files if path.parent == COMPLETION and path.suffix != ".py"}
     things |= {f"usr/bin/{name}" for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]}
     return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] in {"sbusd", "pyspark_sbus"}}
 
@@ -48,12 +62,17 @@ def _debian_patterns() -> list[str]:
 
 def _here(pattern: str) -> str:
     """Return where here is what a Debian package installs by *pattern*; fnmatch lets a ``*`` match beyond a slash."""
-    return pattern.removeprefix("usr/lib/python3*/dist-packages/")
+    return pattern.removeprefix("usr/lib/python3*/dist-packages/").removeprefix("sbusd/ctl/")
 
 
 def _rpm_patterns() -> list[str]:
     """Return the patterns of what the RPMs install, the Python package apart."""
-    listed = re.findall(r"^(?:%config\(noreplace\) )?(%\{\w+\}/\S+)$", SPEC.read_text().partition("\n%files\n")[2], flags=re.MULTILINE)
+    # The second name of sbus.service is a link, which the spec makes.
+    listed = re.findall(
+        r"^(?!\S*/sbusd\.service$)(?:%config\(noreplace\) )?(%\{\w+\}/\S+)$",
+        SPEC.read_text().partition("\n%files\n")[2],
+        flags=re.MULTILINE,
+    )
     return [_in_tree(pattern) for pattern in listed]
 
 
@@ -99,4 +118,5 @@ def test_the_spec_is_understood() -> None:
     assert _in_tree("%{_mandir}/man7/sbus.7*") == "man/sbus.7"
     assert _in_tree("%{_unitdir}/sbus@.socket") == "units/system/sbus@.socket"
     assert len(_rpm_patterns()) > 15
-    assert {Path(pattern).parts[0] for pattern in _rpm_patterns()} == {"usr", "units", "man", "etc", "pyspark_sbus"}
+    tops = {Path(pattern).parts[0] for pattern in _rpm_patterns()}
+    assert tops == {"usr", "units", "man", "etc", "clients", "completion", "pyspark_sbus"}

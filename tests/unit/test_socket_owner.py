@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sbusd.relay.http.socket_owner import OVERFLOW_UID, client_user, is_trusted, socket_user
+from sbusd.socket_owner import OVERFLOW_UID, client_user, is_trusted, socket_user
 from tests.support.users import FIRST
 
 HOSTS = ["127.0.0.1", "::1"]
@@ -126,5 +126,5 @@ def test_no_owner_without_an_answer_of_the_kernel(monkeypatch: pytest.MonkeyPatc
         def refuse(*_: object) -> None:
             raise PermissionError
 
-        monkeypatch.setattr("sbusd.relay.http.socket_owner.socket.socket", refuse)
+        monkeypatch.setattr("sbusd.socket_owner.socket.socket", refuse)
         assert client_user(served) is None

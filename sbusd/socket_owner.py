@@ -1,7 +1,7 @@
 """The user at the other end of a loopback connection, as the kernel reports it. Source: sock_diag(7).
 
-Without keys and certificates remote hosts are not authenticated, so the relay serves only root and its own user. Any other local user
-could otherwise forge requests and responses of every host.
+Every local user can connect to a loopback address. A program that serves only its own user there closes the connections of others: the
+relay if it has neither keys nor certificates, and the WebSocket gateway.
 
 The kernel reports uid 0 for a socket that its owner has closed. So only an open socket of an established connection counts.
 """

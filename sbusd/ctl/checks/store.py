@@ -1,0 +1,104 @@
+"""Checks the store: its service, its rights, its disk, and its dead letters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from sbusd.client.bus_documents import JsonObject
+from sbusd.config import ConfigError, default_main_file
+from sbusd.config.files import load_settings
+from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.checks.installation import Unit, is_enabled, systemctl_of
+from sbusd.ctl.checks.rights import check_rights
+from sbusd.ctl.formatting import compact_bytes, human_plural
+from sbusd.ctl.responses import integer
+
+UNIT = "sbus-store.service"
+
+FULL_BYTES = 16 << 20
+"""Free space below which the store rejects new messages."""
+
+NEARLY_FULL_BYTES = 1 << 30
+NEARLY_FULL = 0.05
+"""Less free space than both is nearly full."""
+
+EFFECTS = {
+    "presence": "jobs of a killed worker wait for the end of their leases",
+    "vouch": "what users put is stored, but not published",
+    "deliver": "new subscribers get no last values, and plain clients no jobs",
+}
+"""What fails without a right."""
+
+
+def is_used(unit: Unit, main_file: Path) -> bool:
+    """Return whether this bus is meant to have a store: the service is enabled, or its configuration has a stream or is invalid."""
+    from sbusd.config.store import StoreSettings  # noqa: PLC0415 - needs pydantic, which is slow
+
+    if is_enabled(unit):
+        return True
+    try:
+        return bool(load_settings(main_file, StoreSettings).streams)
+    except ConfigError:
+        return True
+
+
+def check_settings(scope: Literal["system", "user"], main_file: Path | None = None, bus_file: Path | None = None) -> list[Finding]:
+    """Return the findings for the configuration, the disk and the rights of the store."""
+    from sbusd.config.store import StoreSettings  # noqa: PLC0415
+
+    try:
+        settings = load_settings(main_file or default_main_file("store.toml", user_bus=scope == "user"), StoreSettings)
+    except ConfigError as error:
+        return [Finding("store.toml", CheckResult.FAIL, str(error), "see store.toml(5)")]
+    of_streams = f"the configuration of the store is valid, streams: {len(settings.streams)}, queues: {len(settings.queues)}"
+    configured = Finding("store.toml", CheckResult.OK, of_streams)
+    if not settings.streams:
+        configured = Finding("store.toml", CheckResult.WARN, "the store has no stream, so it stores nothing", "see store.toml(5), EXAMPLES")
+    is_default = settings.file == StoreSettings().file
+    folder = Path.home() if scope == "user" and is_default else Path(settings.file).parent
+    return [configured, check_disk(folder), *check_rights("sbus-store", scope, EFFECTS, bus_file)]
+
+
+def check_disk(folder: Path) -> Finding:
+    """Return the finding for the free space of the disk with *folder*."""
+    try:
+        found = os.statvfs(folder)
+    except OSError as error:
+        return Finding("store disk", CheckResult.SKIP, f"cannot read the free space of {folder}: {error.strerror}")
+    return judge_disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+def judge_disk(free: int, size: int) -> Finding:
+    """Judge a disk of *size* bytes with *free* bytes for the store."""
+    reason = f"{compact_bytes(free)} of {compact_bytes(size)} are free"
+    advice = "free some space, or remove old messages: sbusctl store purge"
+    if free < FULL_BYTES:
+        return Finding("store disk", CheckResult.FAIL, f"{reason}: the store rejects new messages", advice)
+    if free < NEARLY_FULL_BYTES and free < size * NEARLY_FULL:
+        return Finding("store disk", CheckResult.WARN, f"nearly full: {reason}", advice)
+    return Finding("store disk", CheckResult.OK, reason)
+
+
+def not_running(unit: Unit, scope: Literal["system", "user"], reason: str) -> list[Finding]:
+    """Return the finding if no store serves the bus, for *reason*."""
+    systemctl = systemctl_of(scope)
+    if is_enabled(unit):
+        state = unit.get("ActiveState") or "unknown"
+        enabled = f"{UNIT} is enabled, but does not serve ({state}): {reason}"
+        return [Finding("store", CheckResult.FAIL, enabled, f"see the reason: {systemctl} status {UNIT}")]
+    return [Finding("store", CheckResult.SKIP, f"{UNIT} is not enabled; to enable it: {systemctl} enable --now {UNIT}")]
+
+
+def judge_state(state: JsonObject) -> list[Finding]:
+    """Return the findings for the *state* of the store, sbus-store(8)."""
+    findings = [Finding("store", CheckResult.OK, f"serves {human_plural(integer(state, 'messages') or 0, 'message')}")]
+    if dead := integer(state, "dead_letters"):
+        reason = f"{human_plural(dead, 'dead letter')}: jobs that failed too often and are not tried again"
+        advice = "show them: sbusctl store peek --queue --state dead QUEUE; then sbusctl store revive or purge"
+        findings.append(Finding("dead letters", CheckResult.WARN, reason, advice))
+    if gaps := integer(state, "gaps"):
+        reason = f"the streams have {human_plural(gaps, 'gap')}, where messages were not stored"
+        findings.append(Finding("gaps", CheckResult.WARN, reason, "show them: sbusctl store read STREAM"))
+    return findings

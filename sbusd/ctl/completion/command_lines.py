@@ -1,0 +1,178 @@
+"""What an incomplete command line expects next: a command, an option, or a value of some kind."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sbusd.ctl.completion.parameters import Parameter, parameters_of
+from sbusd.ctl.group import COMMANDS, command_function
+from sbusd.ctl.settings import JSON_OPTION, Settings, common_options, settings_of
+from sbusd.helptext import UsageError
+
+
+class Kind(enum.Enum):
+    """A kind of value."""
+
+    NOTHING = "nothing"
+    FILE = "file"
+    KEY = "key"
+    PATTERN = "pattern"
+    SERVICE = "service"
+    USER = "user"
+    GROUP = "group"
+
+
+_KINDS = {
+    **dict.fromkeys(("ADDRESS", "ARCHIVE", "ARG", "DIR", "FILE", "PROGRAM", "REDIS"), Kind.FILE),
+    "COMMAND": Kind.SERVICE,
+    "GROUP": Kind.GROUP,
+    "KEY": Kind.KEY,
+    "PATTERN": Kind.PATTERN,
+    "USER": Kind.USER,
+}
+"""The kind of a value by the metavariable of its parameter."""
+
+
+@dataclass(slots=True)
+class Expected:
+    """What can be the last word."""
+
+    kind: Kind = Kind.NOTHING
+    words: list[tuple[str, str]] = field(default_factory=list)
+    """Words with their descriptions, which can be empty."""
+    prefix: str = ""
+    """What precedes a value of *kind* in the word: ``--option=``."""
+    is_argument: bool = True
+    """Whether a value that begins with a hyphen would be an option."""
+    settings: Settings = field(default_factory=Settings)
+    """The global options."""
+
+
+class _Context:
+    """The part of typer.Context that the callbacks of global options use."""
+
+    def __init__(self) -> None:
+        self.obj: object = None
+        self.resilient_parsing = False
+
+    def find_root(self) -> _Context:
+        """Return this context."""
+        return self
+
+
+class _Line:
+    """The words before the last one, read up to now."""
+
+    def __init__(self) -> None:
+        self.common = parameters_of(common_options)
+        self.own: list[Parameter] = []
+        self.command = ""
+        self.arguments: list[str] = []
+        self.waiting: Parameter | None = None
+        """The option whose value is the next word."""
+        self.only_arguments = False
+        self.context = _Context()
+
+    def read(self, word: str) -> None:
+        """Read one word."""
+        if self.waiting is not None:
+            self._apply(self.waiting, word)
+            self.waiting = None
+        elif self.only_arguments or word == "-" or not word.startswith("-"):
+            self._read_argument(word)
+        elif word == "--":
+            self.only_arguments = True
+        else:
+            self._read_option(word)
+
+    def option(self, name: str) -> Parameter | None:
+        """Return the option *name*."""
+        return next((each for each in (*self.common, *self.own) if name in each.opts), None)
+
+    def argument(self) -> Parameter | None:
+        """Return the parameter of the next argument."""
+        declared = [each for each in self.own if not each.opts]
+        if len(self.arguments) < len(declared):
+            return declared[len(self.arguments)]
+        return declared[-1] if declared and declared[-1].repeats else None
+
+    def _read_argument(self, word: str) -> None:
+        if self.command:
+            self.arguments.append(word)
+        else:
+            self.command = word
+            self.own = parameters_of(command_function(word)) if word in COMMANDS else []
+
+    def _read_option(self, word: str) -> None:
+        name, equals, value = word.partition("=")
+        option = self.option(name)
+        if option is None:
+            return
+        if option.takes_value and not equals and name != JSON_OPTION:
+            self.waiting = option
+        else:
+            self._apply(option, value)
+
+    def _apply(self, option: Parameter, word: str) -> None:
+        """Apply a global option, if it selects a bus."""
+        callback = option.info.callback
+        if option not in self.common or callback is None or "parameter" not in callback.__annotations__:
+            return
+        try:
+            callback(self.context, option, word if option.takes_value else True)
+        except UsageError:
+            # The command itself will report it.
+            return
+
+
+def expected_after(words: Sequence[str], last: str) -> Expected:
+    """Return what can be the last word of a command line, which begins with *last*, after *words*, without the program name."""
+    line = _Line()
+    for word in words:
+        line.read(word)
+    found = _expected(line, last)
+    found.settings = settings_of(line.context)  # type: ignore[arg-type]  # it uses only this part of typer.Context
+    return found
+
+
+def _expected(line: _Line, last: str) -> Expected:
+    """Return what *line* expects."""
+    if line.waiting is not None:
+        return _value_of(line.waiting, line, is_argument=False)
+    if last.startswith("-") and not line.only_arguments:
+        name, equals, _ = last.partition("=")
+        if not equals:
+            return Expected(words=_option_names(line))
+        option = line.option(name)
+        found = Expected() if option is None or not option.takes_value else _value_of(option, line, is_argument=False)
+        found.prefix = f"{name}="
+        return found
+    if not line.command:
+        return Expected(words=list(COMMANDS.items()))
+    parameter = line.argument()
+    return Expected() if parameter is None else _value_of(parameter, line, is_argument=not line.only_arguments)
+
+
+def _option_names(line: _Line) -> list[tuple[str, str]]:
+    """Return the long names of options, with their descriptions, and short names of those that have no other."""
+    found = []
+    for each in (*line.own, *line.common):
+        names = [name for name in each.opts if name.startswith("--")] or list(each.opts)
+        found += [(name, each.summary) for name in names]
+    return [*found, ("--help", "Print the options.")]
+
+
+def _value_of(parameter: Parameter, line: _Line, *, is_argument: bool) -> Expected:
+    """Return what can be the value of *parameter*."""
+    choices = parameter.choices
+    if callable(completer := getattr(parameter.info, "autocompletion", None)):
+        choices = tuple(completer(""))
+    elif parameter.metavar.islower():
+        # The word itself.
+        choices = (parameter.metavar,)
+    kind = _KINDS.get(parameter.metavar, Kind.NOTHING)
+    if line.command == "explain" and kind is Kind.KEY and line.arguments[1:2] == ["subscribe"]:
+        kind = Kind.PATTERN
+    return Expected(kind, [(each, "") for each in choices], is_argument=is_argument)

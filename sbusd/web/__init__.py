@@ -1,0 +1,1 @@
+"""The WebSocket gateway for browsers. Spec: sbus-web(8)."""

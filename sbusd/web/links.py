@@ -1,0 +1,31 @@
+"""Where a new link goes: to standard output, or into a file that only its owner can read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def print_link(link: str) -> None:
+    """Print *link*. A reader that has gone must not end the gateway."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"Open this link in a browser. It works once.\n\n    {link}\n", flush=True)
+
+
+def link_file(path: Path) -> Callable[[str], None]:
+    """Return a function that replaces the content of *path* by a link. The file has the mode 0600. It raises OSError."""
+
+    def write(link: str) -> None:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(f"{link}\n")
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    return write

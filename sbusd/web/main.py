@@ -1,0 +1,139 @@
+"""The program sbus-web(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.client import PatternWarning, Scope, bus_address
+from sbusd.config.quantities import Size
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.service_manager import ServiceManager
+from sbusd.web.addresses import ListenAddress
+from sbusd.web.allow_list import EVERY_ORDINARY_KEY, AllowList
+from sbusd.web.links import link_file, print_link
+from sbusd.web.log_messages import STARTED, STOPPED
+from sbusd.web.server import WebServer
+from sbusd.web.session import SessionSettings
+
+LISTEN = "127.0.0.1:0"
+MAX_SESSIONS = 16
+MAX_PATTERNS = 16
+MOST_SESSIONS, MOST_PATTERNS = 200, 1_000
+QUEUE_SIZE = "256KiB"
+
+_QUEUE = Size(1 << 10, 64 << 20, "each pattern of each session can use it")
+
+STATUS_SECONDS = 5.0
+"""Interval of the sign of life for a service manager."""
+
+app = typer.Typer(
+    help="Show and use a message bus in a browser.",
+    epilog="See sbus-web(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command(cls=PlainCommand)
+def web(
+    *,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen on this loopback address; port 0 chooses a free one.")] = LISTEN,
+    allow: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Allow subscriptions to PATTERN, or a part of it.")] = None,
+    allow_publish: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Allow publications to keys of PATTERN.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Allow no publications.")] = False,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    url_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the link into FILE instead of printing it.")] = None,
+    max_sessions: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_SESSIONS, help="Maximum number of sessions.")] = MAX_SESSIONS,
+    max_patterns: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_PATTERNS, help="Maximum number of patterns of a session.")
+    ] = MAX_PATTERNS,
+    queue_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Messages of a pattern that wait for a slow browser, in bytes.")
+    ] = QUEUE_SIZE,
+    _version: VersionOption = False,
+) -> None:
+    """Show and use a message bus in a browser, see sbus-web(8)."""
+    if (address is not None) + system + user > 1:
+        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
+    if read_only and allow_publish:
+        raise typer.BadParameter("--read-only and --allow-publish are mutually exclusive")
+    try:
+        place = ListenAddress.parse(listen)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"--listen: {wrong}") from None
+    try:
+        allowed = AllowList.of(
+            [EVERY_ORDINARY_KEY] if allow is None else allow,
+            [] if read_only else [EVERY_ORDINARY_KEY] if allow_publish is None else allow_publish,
+        )
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    try:
+        queue_bytes = _QUEUE.parse(int(queue_size) if queue_size.isdecimal() else queue_size)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"--queue-size: {wrong}") from None
+    scope: Scope | None = "system" if system else "user" if user else None
+    # The page shows these hints.
+    warnings.simplefilter("ignore", PatternWarning)
+    settings = SessionSettings(address, scope, allowed, max_patterns, queue_bytes)
+    try:
+        asyncio.run(
+            _run(settings, place, max_sessions, print_link if url_file is None else link_file(url_file), bus_address(address, scope=scope))
+        )
+    except SbusError as wrong:
+        _fail(str(wrong))
+    except OSError as wrong:
+        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else f"cannot listen on {listen}: {wrong.strerror or wrong}")
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options."""
+    app(prog_name="sbus-web")
+
+
+async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: int, linked: Callable[[str], None], bus: str) -> None:
+    """Serve until SIGTERM or SIGINT. Raises OSError and SbusError."""
+    log, manager = LimitedLog("sbus-web"), ServiceManager.of_environment()
+    end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    server = WebServer(settings, log, max_sessions=max_sessions, linked=linked)
+    await server.listen(place)
+    log.record(STARTED, address=server.address.authority, bus=bus)
+    manager.ready(f"serving browsers on {server.address.authority}")
+    try:
+        while not end.is_set():
+            manager.alive(f"{server.session_count} sessions on {server.address.authority}")
+            try:
+                await asyncio.wait_for(end.wait(), STATUS_SECONDS)
+            except TimeoutError:
+                continue
+    finally:
+        manager.stopping()
+        await server.close()
+        manager.close()
+    log.record(STOPPED)
+
+
+def _fail(line: str) -> NoReturn:
+    """Print one line to standard error and exit with status 1."""
+    print(f"sbus-web: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

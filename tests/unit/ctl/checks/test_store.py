@@ -1,0 +1,75 @@
+"""The checks of the store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sbusd.ctl.checks import CheckResult
+from sbusd.ctl.checks.store import FULL_BYTES, check_disk, check_settings, is_used, judge_disk, judge_state, not_running
+
+OK, WARN, FAIL, SKIP = CheckResult.OK, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
+
+ENABLED = {"UnitFileState": "enabled", "ActiveState": "failed"}
+
+STREAM = '[[stream]]\nname = "a"\nkeys = ["a/"]\n'
+
+
+def test_a_store_is_expected_where_it_is_enabled_or_configured(tmp_path: Path) -> None:
+    file = tmp_path / "store.toml"
+    assert not is_used({}, file)
+    assert is_used(ENABLED, file)
+    file.write_text(STREAM)
+    assert is_used({}, file)
+    file.write_text("stream = 5\n")
+    assert is_used({}, file)
+
+
+def test_settings_rights_and_disk_are_checked(tmp_path: Path) -> None:
+    file, bus = tmp_path / "store.toml", tmp_path / "sbusd.toml"
+    file.write_text(f'file = "{tmp_path}/store.sqlite"\n{STREAM}')
+    bus.write_text("")
+    found = check_settings("user", file, bus)
+    assert [each.check for each in found] == ["store.toml", "store disk", "sbus-store rights", "sbus-store rights"]
+    assert [each.result for each in found[2:]] == [FAIL, FAIL]
+    bus.write_text(f"[rights]\nvouch = {{ users = [{os.geteuid()}] }}\ndeliver = {{ users = [{os.geteuid()}] }}\n")
+    assert check_settings("user", file, bus)[-1].result is OK
+    file.write_text("")
+    assert check_settings("user", file, bus)[0].result is WARN
+    file.write_text("stream = 5\n")
+    (finding,) = check_settings("user", file, bus)
+    assert finding.result is FAIL
+
+
+@pytest.mark.parametrize(
+    ("free", "size", "result"),
+    [
+        (FULL_BYTES - 1, 1 << 40, FAIL),
+        (FULL_BYTES, 1 << 40, WARN),
+        (1 << 30, 1 << 40, OK),  # little of a large disk, but much
+        (100 << 20, 1 << 30, OK),  # a tenth of a small disk
+        (50 << 20, 1 << 30, WARN),
+    ],
+)
+def test_a_disk_is_judged(free: int, size: int, result: CheckResult) -> None:
+    assert judge_disk(free, size).result is result
+
+
+def test_a_disk_that_is_not_there_is_skipped(tmp_path: Path) -> None:
+    assert check_disk(tmp_path / "none").result is SKIP
+
+
+def test_an_enabled_service_that_does_not_serve_is_a_failure() -> None:
+    (finding,) = not_running(ENABLED, "user", "no service")
+    assert (finding.result, finding.advice) == (FAIL, "see the reason: systemctl --user status sbus-store.service")
+    assert "(failed)" in finding.reason
+    assert not_running({}, "system", "no service")[0].result is SKIP, "a package may be installed and not enabled"
+
+
+def test_dead_letters_and_gaps_are_reported() -> None:
+    assert [each.result for each in judge_state({"messages": 3})] == [OK]
+    found = judge_state({"messages": 3, "dead_letters": 2, "gaps": 1})
+    assert [(each.check, each.result) for each in found] == [("store", OK), ("dead letters", WARN), ("gaps", WARN)]
+    assert found[1].reason.startswith("2 dead letters: ")

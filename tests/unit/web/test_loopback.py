@@ -1,0 +1,55 @@
+"""Which connections are admitted, and how many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from unittest.mock import Mock
+
+from aiohttp import web
+
+from sbusd.socket_owner import OVERFLOW_UID
+from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import Record
+from sbusd.web.loopback import MAX_CONNECTIONS, Admission, LoopbackConnection
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def write(self, record: Record) -> None:
+        self.texts.append(record.text)
+
+    def close(self) -> None:
+        pass
+
+
+def test_only_the_own_user_and_root_are_admitted() -> None:
+    sink = Sink()
+    admission = Admission(LimitedLog("sbus-web", sink))
+    assert admission.admit(os.geteuid())
+    assert admission.admit(0)
+    for user in (os.geteuid() + 1, OVERFLOW_UID, None):
+        assert not admission.admit(user)
+    assert (admission.open, admission.of_others) == (2, 3)
+    assert any("user unknown" in text for text in sink.texts)
+
+
+def test_the_number_of_connections_is_limited() -> None:
+    sink = Sink()
+    admission = Admission(LimitedLog("sbus-web", sink))
+    assert [admission.admit(0) for _ in range(MAX_CONNECTIONS + 1)] == [True] * MAX_CONNECTIONS + [False]
+    admission.leave()
+    assert admission.admit(0)
+    assert str(MAX_CONNECTIONS) in sink.texts[0]
+
+
+def test_a_connection_that_takes_too_long_is_closed_whatever_it_has_to_send() -> None:
+    async def main() -> None:
+        connection = LoopbackConnection(Admission(LimitedLog("sbus-web", Sink())), web.Server(Mock()))
+        connection.transport = transport = Mock(spec=asyncio.Transport)
+        connection._give_up()
+        transport.abort.assert_called_once_with()
+
+    asyncio.run(main())
