@@ -15,7 +15,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay bench-link docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -46,8 +46,13 @@ bench: prepare-bench $(STAMP) ## measure the bus against what the kernel alone c
 INSTALL_BENCH = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' \
 	| $(BIN)/python -m pip install -qq --disable-pip-version-check --requirement /dev/stdin
 
-bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-broker, Redis, NATS and Mosquitto, in C and in Python
+# As above, for Node. It is installed where the compiled loads are.
+INSTALL_NODE_BENCH = mkdir -p tests/bench/build/node && cp tests/bench/peers/node/package.json tests/bench/build/node/ \
+	&& npm install --prefix tests/bench/build/node --silent --no-audit --no-fund --no-package-lock
+
+bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-broker, Redis, NATS and Mosquitto, in C, Python and Node
 	@$(INSTALL_BENCH)
+	@$(INSTALL_NODE_BENCH)
 	@$(BIN)/python -m tests.bench.peers.run
 
 bench-pipeline: prepare-test $(STAMP) ## measure recorder, pipeline and report with ROWS (20000000) records, beside DuckDB and polars
@@ -65,6 +70,13 @@ bench-relay: prepare-test $(STAMP) ## measure calls between hosts against plain 
 bench-link: prepare-test $(STAMP) ## measure messages between linked hosts against NATS, with C clients and nats-py
 	@$(INSTALL_BENCH)
 	@$(BIN)/python -m tests.bench.linked_hosts
+
+bench-blob: $(STAMP) ## measure a blob of 1 GiB to 8 subscribers against messages of 256 KiB
+	@$(BIN)/python -m tests.bench.blobs
+
+bench-store: prepare-test $(STAMP) ## measure stored messages and jobs beside Redis streams and NATS JetStream
+	@$(INSTALL_BENCH)
+	@$(BIN)/python -m tests.bench.store.run
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)

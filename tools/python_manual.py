@@ -19,8 +19,34 @@ SECTIONS = {
     "CONNECTIONS": ("Bus", "AsyncBus", "bus_address", "Scope", "Statistics"),
     "SUBSCRIPTIONS": ("Subscription", "AsyncSubscription", "raise_missing", "Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "MESSAGES": ("Item", "Message", "Gap", "Replaced", "Reconnected"),
+    "BLOBS": ("Blob", "BlobData", "BlobRecipient", "BlobMessage", "BlobGone"),
     "PRESENCE": ("Presence", "AsyncPresence", "PresenceItem", "PresenceEvent", "Change", "Peer"),
-    "CALLS AND SERVICES": ("Request", "Answer", "Outcome", "Allow", "Twins", "ServiceError", "CALL_SECONDS", "CALL_TRIES"),
+    "CALLS AND SERVICES": (
+        "Request",
+        "Cancellation",
+        "Answer",
+        "Outcome",
+        "Allow",
+        "Twins",
+        "ServiceError",
+        "CALL_SECONDS",
+        "CALL_TRIES",
+        "STREAM_WINDOW",
+    ),
+    "STORED MESSAGES": (
+        "Store",
+        "AsyncStore",
+        "RemoteStore",
+        "AsyncRemoteStore",
+        "NewMessage",
+        "Put",
+        "StoredMessage",
+        "StoreGap",
+        "StoreItem",
+        "Job",
+        "AsyncJob",
+        "QueuedJob",
+    ),
     "TAPS": ("Tap", "AsyncTap", "TapItem", "TapRecord"),
 }
 """The sections of the page, and the names that each describes; the rest are errors."""
@@ -40,7 +66,7 @@ from sbusd.client import Bus
 with Bus.connect() as bus, bus.subscribe("chat/") as chat:
     bus.publish("chat/python", "hello")
     for message in chat:
-        print(message.key, message.payload)
+        print(message.key, message.text)
 .Ed
 .Sh DESCRIPTION
 The module
@@ -50,11 +76,21 @@ has two clients with the same methods.
 blocks the calling thread, and
 .Ql AsyncBus
 is for asyncio.
-Keys and patterns are
+Keys, patterns and payloads are given as
 .Vt str
 or
-.Vt bytes ;
-received keys and payloads are
+.Vt bytes .
+Of a received message,
+.Ql key
+and
+.Ql text
+are
+.Vt str ,
+and
+.Ql key_bytes
+and
+.Ql payload
+are
 .Vt bytes .
 .Pp
 .Xr sbus 7
@@ -101,7 +137,8 @@ def page(date: str) -> str:
     for title, section in sections.items():
         parts.append(f".Sh {title}\n")
         for name in section:
-            parts += _described(name, *_definition(names[name], name))
+            node, text = _definition(names[name], name)
+            parts += _described(name, _with_parts(names[name], node), text)
             parts += _module_text(names[name]) if name in {"Bus", "AsyncBus"} else []
     return "".join([*parts, _TAIL])
 
@@ -157,6 +194,19 @@ def _described(name: str, node: Definition, text: str) -> Iterator[str]:
             yield literal(f"{name} = {ast.unparse(node.value)}") + indented(paragraphs(text))
         case _:
             yield literal(_signature(node, name)) + indented(paragraphs(text))
+
+
+def _with_parts(module: str, node: Definition) -> Definition:
+    """Return a class with the methods of the bases that only hold a part of them, in place of these bases."""
+    if not isinstance(node, ast.ClassDef):
+        return node
+    parts = [base for base in node.bases if ast.unparse(base).endswith("Methods")]
+    body = list(node.body)
+    for base in parts:
+        part, _ = _definition(module, ast.unparse(base))
+        assert isinstance(part, ast.ClassDef)
+        body += _methods(part)
+    return ast.ClassDef(node.name, [base for base in node.bases if base not in parts], node.keywords, body, node.decorator_list)
 
 
 def _class(node: ast.ClassDef, text: str) -> Iterator[str]:

@@ -16,6 +16,13 @@ from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS
 from tools.stage import Stage
 
+RIGHTS = """
+[rights]
+vouch = { users = ["root"] }
+deliver = { users = ["root"] }
+"""
+"""What the package sbus-store configures for the user of the store; here it runs as root."""
+
 
 class ActivatedBus:
     """A socket on which a bus starts when a client connects."""
@@ -23,7 +30,7 @@ class ActivatedBus:
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self.path = path
         self.configuration = path.with_name("sbusd.toml")
-        """Its configuration file, initially empty."""
+        """Its configuration file, initially with RIGHTS."""
         self.log: list[str] = []
         """Standard error of the process: first of systemd, then of the bus."""
         self._process = process
@@ -92,9 +99,9 @@ class ActivatedBus:
         self._listens.set()
 
     def reload_rules(self, rules: str) -> None:
-        """Replace the configuration of the bus with *rules*, and wait until the bus has reloaded it."""
+        """Add *rules* to the configuration of the bus, and wait until the bus has reloaded it."""
         pause = threading.Event()
-        self.configuration.write_text(rules)
+        self.configuration.write_text(RIGHTS + rules)
         self._process.send_signal(signal.SIGHUP)
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
             if any("reloaded configuration: " in line for line in list(self.log)):
@@ -146,7 +153,7 @@ def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[Ac
     """Create a socket in *folder* on which the first client starts a bus; stop the bus at the end of the context."""
     path = folder / "sbus.socket"
     configuration = folder / "sbusd.toml"
-    configuration.touch()
+    configuration.write_text(RIGHTS)
     listen = ["systemd-socket-activate", "--seqpacket", "-l", str(path), "--fdname=bus"]
     # systemd-socket-activate passes on few environment variables unless asked to.
     keep = [word for name in stage.env if name not in ("PATH", "HOME") for word in ("-E", name)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from sbusd.client import Bus
 from sbusd.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
+from tools.demo.blobs import BlobDemo
 from tools.demo.events import FeedsDemo
 from tools.demo.hosts import HostsDemo
 from tools.demo.linked_hosts import LinkedHostsDemo
@@ -19,7 +20,9 @@ from tools.demo.narrator import DemoError, Narrator
 from tools.demo.network import LINK, DemoNetwork, own_network
 from tools.demo.programs import TIMEOUT_SECONDS, Programs
 from tools.demo.record import RecordDemo
+from tools.demo.stored_messages import StoreDemo
 from tools.demo.users import DemoUser
+from tools.demo.web_page import WebPageDemo
 from tools.stage import Stage
 
 PEER_DISCONNECTED = 5
@@ -51,6 +54,9 @@ class Demonstration:
         events: FeedsDemo,
         hosts: HostsDemo,
         linked_hosts: LinkedHostsDemo,
+        web_page: WebPageDemo,
+        blobs: BlobDemo,
+        store: StoreDemo,
     ) -> None:
         self._bus = bus
         self._programs = programs
@@ -60,6 +66,9 @@ class Demonstration:
         self._events = events
         self._hosts = hosts
         self._linked_hosts = linked_hosts
+        self._web_page = web_page
+        self._blobs = blobs
+        self._store = store
 
     def show_all(self, report: Path) -> None:
         """Show everything, and write the *report*."""
@@ -68,12 +77,15 @@ class Demonstration:
             self.show_publish_and_subscribe()
             self.show_secret()
             self.show_call()
+            self._web_page.show(self._second)
             self._hosts.show()
             self._linked_hosts.show()
+            self._blobs.show(self._first, self._second)
             self.show_restarts()
             self.show_network()
             self._events.show(self._second)
             self._record.finish(recorder, report)
+        self._store.show(self._first, self._second)
 
     def show_whoami(self) -> None:
         """The first connection starts the bus; the bus knows the user of each connection."""
@@ -243,8 +255,23 @@ def show(environment: DemoEnvironment, narrator: Narrator, users: tuple[DemoUser
         events = FeedsDemo(bus, programs, narrator, folder, environment.journal)
         hosts = HostsDemo(bus.path, environment.root_stage, of_root, narrator, folder)
         linked = LinkedHostsDemo(environment.root_stage, of_root, narrator, folder)
+        page = WebPageDemo(bus, of_root, narrator)
+        blobs = BlobDemo(bus, programs, narrator, folder)
+        store = StoreDemo(bus, programs, narrator, folder)
         try:
-            scenes = Demonstration(bus, programs, narrator, users, record=record, events=events, hosts=hosts, linked_hosts=linked)
+            scenes = Demonstration(
+                bus,
+                programs,
+                narrator,
+                users,
+                record=record,
+                events=events,
+                hosts=hosts,
+                linked_hosts=linked,
+                web_page=page,
+                blobs=blobs,
+                store=store,
+            )
             scenes.show_all(environment.report)
         except DemoError as error:
             raise DemoError(f"{error}\nOutput of the bus:\n{bus.words}") from None

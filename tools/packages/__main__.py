@@ -10,11 +10,15 @@ import sys
 
 from tools.packages import debian, rpm
 from tools.packages.errors import PackagingError
+from tools.packages.progress import BuildProgress
 from tools.stage import ROOT
 
 DIST = ROOT / "dist"
 
-KINDS = {"deb": (debian.debian_packages, debian.lint, "lintian"), "rpm": (rpm.rpm_packages, rpm.lint, "rpmlint")}
+KINDS = {
+    "deb": (debian.debian_packages, debian.lint, "lintian", debian.CACHED_LOG),
+    "rpm": (rpm.rpm_packages, rpm.lint, "rpmlint", rpm.CACHED_LOG),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -34,14 +38,16 @@ def main(arguments: list[str]) -> int:
 
 def _build(kind: str) -> int:
     """Build, copy to dist/, and judge packages of *kind*; return the status."""
-    build, lint, judge = KINDS[kind]
-    packages = build()
+    build, lint, judge, log = KINDS[kind]
+    with BuildProgress(kind, log):
+        packages = build()
     DIST.mkdir(exist_ok=True)
     for path in sorted(packages.iterdir()):
         shutil.copyfile(path, DIST / path.name)
         print(f"{kind}: {DIST.name}/{path.name}")
     opinion = DIST / f"{judge}.log"
     opinion.unlink(missing_ok=True)
+    print(f"{kind}: checking the packages with {judge}", file=sys.stderr, flush=True)
     if lint(packages, opinion) == 0:
         return 0
     print(opinion.read_text(), end="", file=sys.stderr)

@@ -14,6 +14,9 @@ from tools.packages.version import changelog_version, require_same
 LOG = "build.log"
 """The output of dpkg-buildpackage(1), next to the packages."""
 
+CACHED_LOG = "debian-packages.log"
+"""The same while the build runs, in the cache; a build that fails leaves it."""
+
 LINT_OPTIONS = ("--allow-root", "--fail-on", "error,warning", "--pedantic", "--display-info", "--tag-display-limit", "0")
 
 _REVISION = 1
@@ -46,7 +49,7 @@ def lint(packages: Path, log: Path) -> int:
 def _build(folder: Path, files: list[Path], version: str) -> None:
     """Build packages of *files* into the new *folder*."""
     folder.mkdir()
-    log = cache.cache_folder() / "debian-packages.log"  # outlives a build that fails
+    log = cache.cache_folder() / CACHED_LOG  # outlives a build that fails
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="sbus-deb-") as work:
         tree = Path(work) / f"sbusd-{version}"

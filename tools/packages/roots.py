@@ -36,7 +36,7 @@ class Recipe:
         return hashlib.sha256("\0".join([SUITE, _VARIANT, *self.packages]).encode()).hexdigest()[:16]
 
 
-RUN_TIME = ("python3", "python3-systemd", "python3-pydantic", "python3-typer", "python3-rich", "python3-pyroute2")
+RUN_TIME = ("python3", "python3-systemd", "python3-pydantic", "python3-typer", "python3-rich", "python3-pyroute2", "python3-pyudev")
 """What the packages depend on: a booted root has no network, so it is there before they are installed."""
 
 RELAY = ("python3-aiohttp", "python3-redis", "redis-server", "redis-tools")
@@ -44,6 +44,9 @@ RELAY = ("python3-aiohttp", "python3-redis", "redis-server", "redis-tools")
 
 LINK = ("python3-cryptography", "nats-server", "openssl")
 """What the package sbus-link recommends, a server, and what makes certificates."""
+
+METRICS = ("python3-prometheus-client", "curl")
+"""What the package sbus-metrics depends on beyond those of others, and what tests read metrics with."""
 
 BUILD = Recipe(
     "build",
@@ -61,9 +64,11 @@ BOOT = Recipe(
     (
         *("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd"),
         *RUN_TIME,
-        *("procps", "socat"),
+        *("procps", "socat", "udev"),
         *RELAY,
         *LINK,
+        *METRICS,
+        "python3-dbus-fast",  # what the package sbusd suggests
         *("autopkgtest", "dpkg-dev"),  # what a Debian package brings to be tested with
         "rpm",  # installs the RPMs, whose dependencies are installed under their Debian names
     ),
@@ -97,7 +102,9 @@ def _make(recipe: Recipe, folder: Path) -> None:
         raise PackagingError("mmdebstrap, which makes the root that packages are built in, is missing: apt-get install mmdebstrap")
     mirror = find_mirror()
     options = [f"--aptopt={line}" for line in mirror.options]
-    command = ["mmdebstrap", "--mode=root", "--format=directory", f"--variant={_VARIANT}", f"--include={','.join(recipe.packages)}"]
+    # In a mount namespace of its own: if it is killed, nothing stays mounted in a folder that the next run has to remove.
+    command = ["unshare", "--mount", "mmdebstrap", "--mode=root", "--format=directory"]
+    command += [f"--variant={_VARIANT}", f"--include={','.join(recipe.packages)}"]
     command += [*options, '--aptopt=Acquire::Languages "none"', SUITE, str(folder), mirror.source(SUITE)]
     try:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)

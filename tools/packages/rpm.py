@@ -16,6 +16,9 @@ from tools.stage import ROOT
 LOG = "rpmbuild.log"
 """The output of rpmbuild(8), next to the packages."""
 
+CACHED_LOG = "rpm-packages.log"
+"""The same while the build runs, in the cache; a build that fails leaves it."""
+
 _SPEC = Path("packaging/rpm/sbusd.spec")
 _FALLBACK = Path("packaging/rpm/macros.fallback")
 _FILTERS = Path("packaging/rpm/sbusd.rpmlintrc")
@@ -53,7 +56,7 @@ def lint(packages: Path, log: Path) -> int:
 def _build(folder: Path, files: list[Path], version: str) -> None:
     """Build packages of *files* into the new *folder*."""
     folder.mkdir()
-    log = cache.cache_folder() / "rpm-packages.log"  # outlives a build that fails
+    log = cache.cache_folder() / CACHED_LOG  # outlives a build that fails
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="sbus-rpm-") as name:
         work = Path(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.stage import ROOT
 
-PARTS = ("LICENSE", "README.md", "etc", "man", "packaging", "pyproject.toml", "pyspark_sbus", "sbusd", "units")
+PARTS = ("LICENSE", "README.md", "clients", "etc", "man", "packaging", "pyproject.toml", "pyspark_sbus", "sbusd", "units")
 """What of the tree goes into packages, or says how they are built."""
 
 _BUILT = {".so", ".pyc"}
