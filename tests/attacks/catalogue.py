@@ -43,6 +43,13 @@ vouch = {{ users = [{SECOND.uid}] }}
 """With which the attacker passes messages on, as a service does that was taken over."""
 
 
+_MAY_DELIVER = f"""[rights]
+deliver = {{ users = [{SECOND.uid}] }}
+vouch = {{ users = [{SECOND.uid}] }}
+"""
+"""With which the attacker sends to single connections, as a store does that was taken over."""
+
+
 def _batch(packet: bytes) -> bytes:
     """Return a batch that repeats one packet."""
     return join_batch([packet] * (BATCH_BYTES // (len(packet) + LENGTH_BYTES)))
@@ -80,6 +87,13 @@ class Attack:
 
 _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
 """As many as the victim has."""
+
+_MANY_CONNECTIONS = """[quotas]
+connections = 1024
+connection_burst = 100000
+queued_bytes = "512MiB"
+"""
+"""With which one user has many connections, whose queues may hold a long message each."""
 
 _BLOCKS_LAST = '[limits]\nblock_timeout = "1d"\nprogress_timeout = "1d"\n'
 """With which a recipient that asked to block blocks publishers of its user for as long as it likes."""
@@ -160,9 +174,32 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
         config=_MAY_VOUCH,
     ),
+    Attack("forges direct messages", lambda: (roles.floods(8, map(_batch, roles.direct_messages(KEY))),), takes_a_share=True),
+    Attack(
+        "direct messages without end",
+        lambda: (
+            roles.never_reads(16, b"SUB forged/"),
+            roles.never_reads(16, b"CMSG blocking/hard/block", b"CMSG sender/on", b"SUB forged/"),
+            roles.floods(8, map(_batch, roles.direct_messages(b"forged/x"))),
+        ),
+        takes_a_share=True,
+        config=_MAY_DELIVER,
+    ),
+    Attack(
+        "asks about users without end",
+        lambda: (roles.asks_and_reads(8, roles.questions_about_users()),),
+        takes_a_share=True,
+        config=_MAY_DELIVER,
+    ),
     Attack("control messages", lambda: (roles.floods(1, roles.controls_of_all_sorts()),), takes_a_share=True),
     Attack("control messages, read", lambda: (roles.asks_and_reads(8, roles.controls_of_all_sorts()),), takes_a_share=True),
     Attack("64 slow subscribers", lambda: (roles.publishes_to_slow_ones(bytes(1_000)),), takes_a_share=True),
+    Attack(
+        "a long message to 720 slow streams",
+        lambda: (roles.publishes_to_slow_streams(720, bytes(400_000)),),
+        takes_a_share=True,
+        config=_MANY_CONNECTIONS,
+    ),
     Attack("closes at every moment", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True),
     Attack("half a million keys", lambda: (roles.floods(1, roles.distinct_keys()),), takes_a_share=True),
     Attack("asks to block the victim", lambda: (roles.asks_to_block,)),
@@ -194,6 +231,8 @@ ATTACKS: tuple[Attack, ...] = (
         config=_BLOCKS_LAST,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
+    Attack("joins groups", lambda: (roles.joins_groups(16),)),
+    Attack("leaves messages to members", lambda: (roles.leaves_messages_to_members,), takes_a_share=True),
     Attack("leaves with every pattern", lambda: (roles.leaves_with(roles.as_many_patterns()),), takes_a_share=True),
     Attack("leaves with the longest patterns", lambda: (roles.leaves_with(roles.as_long_patterns()),), takes_a_share=True),
     Attack(

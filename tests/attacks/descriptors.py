@@ -179,7 +179,7 @@ def _send(sock: socket.socket, packet: bytes, make: Make, keep: Keep) -> None:
     try:
         socket.send_fds(sock, [packet], fds)
     except OSError as error:
-        _do_not_linger(fds)
+        do_not_linger(fds)
         del keep[kept:]
         # EPERM: the receiver does not take descriptors. ETOOMANYREFS: too many that were sent are still open.
         if error.errno not in (errno.EPERM, errno.ETOOMANYREFS):
@@ -190,7 +190,7 @@ def _send(sock: socket.socket, packet: bytes, make: Make, keep: Keep) -> None:
             os.close(fd)
 
 
-def _do_not_linger(fds: list[int]) -> None:
+def do_not_linger(fds: list[int]) -> None:
     """Let our own close of what was not sent return at once."""
     for fd in fds:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:

@@ -12,9 +12,10 @@ import ctypes
 import os
 import signal
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.attacks.attacker import AttackContext
+from tests.attacks.attacker import AttackContext, Role
 from tests.attacks.descriptors import Keep, Make, sends
 
 DEVICE = Path("/dev/fuse")
@@ -46,7 +47,13 @@ def _mount(kind: bytes, target: str, options: bytes = b"") -> None:
 
 
 class SendsFuseFiles:
-    """A role that sends files of its own FUSE file system, whose server does not answer when another process closes one."""
+    """A role that sends files of its own FUSE file system, whose server does not answer when another process closes one.
+
+    *send* makes the role that sends what it is given, by default to a bus.
+    """
+
+    def __init__(self, send: Callable[[Make], Role] = sends) -> None:
+        self._send = send
 
     def prepare(self, context: AttackContext) -> None:
         """As root, mount the file system, for this process and its children: distributions let each user do so by fusermount(1)."""
@@ -67,7 +74,7 @@ class SendsFuseFiles:
                 _serve(self._device, server_process)
             os._exit(0)
         os.close(self._device)
-        sends(_opening(os.path.join(self._folder, "file")))(context)
+        self._send(_opening(os.path.join(self._folder, "file")))(context)
 
 
 def _opening(path: str) -> Make:
@@ -122,7 +129,7 @@ def crowded(keep: Keep) -> list[int]:
     return [fd]
 
 
-def sends_crowded_file_systems(context: AttackContext) -> None:
+def sends_crowded_file_systems(context: AttackContext, send: Callable[[Make], Role] = sends) -> None:
     """Send the last descriptors of memory file systems, which were mounted in namespaces of our own."""
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1))  # else what is in /proc/self is root's, since that is what we were
@@ -130,7 +137,7 @@ def sends_crowded_file_systems(context: AttackContext) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
-    sends(crowded)(context)
+    send(crowded)(context)
 
 
 def why_no_fuse() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from sbusd.protocol import controls
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from tests.support.frames import FrameEnd, frame
 
 PATIENCE_SECONDS = 15.0
 SEND_BUFFER_BYTES = 4 << 20
@@ -34,6 +35,42 @@ def connect(path: str, *packets: bytes) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def stream_address(path: str) -> str:
+    """Return the address of the stream socket of the bus whose other socket has the address *path*."""
+    return path + "-stream"
+
+
+def connect_stream(path: str, *packets: bytes) -> FrameEnd:
+    """Return a connection to the stream socket of the bus at *path*, which does not block. It has sent *packets*, and has got the response
+    to the ping after them.
+
+    Raises:
+        ConnectionError: the bus has closed it.
+        TimeoutError: no response in time.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(PATIENCE_SECONDS)
+    try:
+        sock.connect(stream_address(path))
+        sock.sendall(b"".join(map(frame, (*packets, b"CMSG " + controls.PING + b"\0hostile"))))
+        received = b""
+        while b"hostile" not in received:
+            received += _received(sock)
+    except BaseException:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return FrameEnd(sock)
+
+
+def _received(sock: socket.socket) -> bytes:
+    """Return the next bytes of a stream. Raises ConnectionError at its end."""
+    part = sock.recv(MAX_PACKET_BYTES)
+    if not part:
+        raise ConnectionResetError("the bus has closed the connection")
+    return part
 
 
 def barrier(sock: socket.socket) -> None:

@@ -11,11 +11,12 @@ import socket
 import time
 from collections.abc import Iterator
 
+from sbusd.dataplane.contract import MAX_GROUPS
 from sbusd.protocol import controls
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import join_batch
 from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
-from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, numbered, send_many, until_refused
+from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
 from tests.attacks.victim import KEY
 
 HALF_A_MILLION = 500_000
@@ -120,6 +121,19 @@ def forged_senders() -> Iterator[bytes]:
     return itertools.cycle(b"CMSG !/from/" + origin + message for origin in origins)
 
 
+def direct_messages(key: bytes) -> Iterator[bytes]:
+    """Return direct messages with *key* to connections of all users, to none, and malformed ones."""
+    message = b"MSG %b\0%b" % (key, bytes(100))
+    numbers = (*(b"%d" % number for number in range(1, 41)), b"9" * 18, b"0", b"1" * 5_000)
+    packets = [b"CMSG !/to/%b\0%b" % (number, message) for number in numbers]
+    return itertools.cycle([*packets, b"CMSG !/to/1\0CMSG !/from/x/!/cred/0/0/1\0" + message, b"CMSG !/to/1\0" + packets[0]])
+
+
+def questions_about_users() -> Iterator[bytes]:
+    """Return questions about what other users may do."""
+    return itertools.cycle(b"CMSG !/bus/explain\0%d\0publish\0%b" % (uid, b"k" * 4_000) for uid in range(1_000, 61_000, 7))
+
+
 def reported_losses(pattern: bytes) -> Iterator[bytes]:
     """Return reports of losses for the subscribers of *pattern* and of others, well-formed and not."""
     lists = (pattern, b"\0".join(b"l/%d" % number for number in range(63)) + b"\0" + pattern, b"!/event/", b"*" * 4_000, b"l\0" * 10_000)
@@ -161,6 +175,24 @@ def publishes_to_slow_ones(payload: bytes) -> Role:
         for sent in send_many([speaker], numbered(b"MSG slow/", b"\0" + payload)):
             context.count(sent)
         del held
+
+    return run
+
+
+def publishes_to_slow_streams(connections: int, payload: bytes) -> Role:
+    """Return a role that publishes a long message to its own stream sockets, which take a part of it, and reads the rests; repeatedly."""
+
+    def run(context: AttackContext) -> None:
+        held = [connect_stream(context.path, b"SUB slow/") for _ in range(connections)]
+        publisher = connect(context.path)
+        context.begin()
+        while True:
+            publisher.send(b"MSG slow/x\0" + payload)
+            barrier(publisher)
+            left = held
+            while left:
+                left = [end for end in left if not end.receive(1)]
+            context.count(len(held))
 
     return run
 
@@ -231,6 +263,40 @@ def leaves_with(patterns: list[bytes]) -> Role:
             context.count()
 
     return run
+
+
+def joins_groups(connections: int) -> Role:
+    """Return a role with connections that never read, each in as many groups with the victim's key as it may be."""
+
+    def run(context: AttackContext) -> None:
+        held = []
+        for number in range(connections):
+            names = (b"%d" % (number * MAX_GROUPS + group) for group in range(MAX_GROUPS))
+            held.append(connect(context.path, *(b"CMSG group/join\0%b\0%b" % (name, KEY) for name in names)))
+            context.count()
+        context.begin()
+        signal.pause()
+
+    return run
+
+
+def leaves_messages_to_members(context: AttackContext) -> None:
+    """Fill the queue of one member of a group, and end it, so that the bus gives its messages to the next one; again and again."""
+    batch = join_batch([b"MSG inherited\0"] * 4_000)
+    join = b"CMSG group/join\0g\0inherited"
+    member = connect(context.path, join)
+    context.begin()
+    with connect(context.path) as publisher:
+        publisher.settimeout(PATIENCE_SECONDS)
+        while True:
+            for _ in range(4):
+                publisher.send(batch)
+            barrier(publisher)
+            following = connect(context.path, join)
+            barrier(following)
+            member.close()
+            member = following
+            context.count()
 
 
 def closes_while_blocked(context: AttackContext) -> None:

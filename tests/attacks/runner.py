@@ -20,6 +20,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.attacks.attacker import Attackers
 from tests.attacks.catalogue import Attack
+from tests.attacks.hostile import stream_address
 from tests.attacks.results import STALL, AttackResult, Round, Stall
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
@@ -112,7 +113,9 @@ class AttackRunner:
 
     def _start(self, config: Path, stalls: Path, env: dict[str, str]) -> Daemon:
         """Start a daemon on a core of its own, which measures its stalls."""
-        options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
+        path = str(self._folder / f"bus{self._number}" / "socket")
+        options = ("-C", str(config), "--stalls", str(stalls), "--stream-address", stream_address(path))
+        stage = Stage(sys.executable, {})
         bus = start_daemon(self._folder, self._number, options, stage=stage, user=None, env=env)
         if self._daemon_core is not None:
             # All its threads: one that holds the interpreter's lock and has to wait for a client would hold up the loop.

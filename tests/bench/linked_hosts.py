@@ -21,7 +21,7 @@ from pathlib import Path
 from sbusd.client import Bus, SbusError
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.bench.peers.daemons import NATS, Running
-from tests.bench.peers.loading import CLoad, PythonLoad, Traffic
+from tests.bench.peers.loading import CLoad, ProgramLoad, Traffic
 from tests.bench.peers.programs import compile_load
 from tests.bench.programs import BenchError
 from tests.bench.relays import DAEMON, READY_SECONDS, daemon_command, started
@@ -101,7 +101,7 @@ def _rate(name: str, values: list[float], references: list[float], least: float)
 
 def _measure(plan: Plan, folder: Path) -> Rates:
     """Measure all in turns. Raises BenchError."""
-    c_load, python_load = CLoad(compile_load(), frozenset()), PythonLoad()
+    c_load, python_load = CLoad(compile_load(), frozenset()), ProgramLoad()
     rates = Rates()
     with NATS.started(folder) as server, _linked(folder, server) as hosts:
         everywhere = os.sched_getaffinity(0)

@@ -309,7 +309,7 @@ class Scenario:
             self.ask("asker", b"CMSG ping\0" + token, b"CMSG ping\0" + token)
         self.publish("asker", b"t/a", 2)
         self.ask("asker", b"CMSG ping\0003", b"CMSG ping\0003")
-        self.ask("asker", message(b"!/bus/x", b"forged"), REFUSALS[Refusal.RESERVED])
+        self.ask("asker", message(b"!/bus/x", b"forged"), REFUSALS[Refusal.RESERVED] + b"\0!/bus/x")
         self.harness.run()
         self.send("asker", b"SUB t/c")
         self.send("asker", b"UNSUB t/c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,14 @@ def test_a_failed_measurement_is_one_line_with_its_own_status() -> None:
     assert done.returncode == 2
     assert done.stderr == "bench: cannot run /nonexistent/sbusd: No such file or directory\n"
     assert done.stdout == ""
+
+
+def test_blobs_are_compared_with_messages() -> None:
+    sizes = ("--mebibytes", "1", "--subscribers", "2", "--rounds", "1", "--shared-mebibytes", "2", "--users", "2")
+    command = [sys.executable, "-m", "tests.bench.blobs", *sizes, "--no-fail"]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 MiB to 2 subscribers, a byte of each page is read:\n" in done.stdout
+    assert len(re.findall(r"^  blob, .* GB/s", done.stdout, re.MULTILINE)) == 4
+    assert "2 MiB to 2 other users: " in done.stdout
+    assert "median of 1 rounds: " in done.stdout

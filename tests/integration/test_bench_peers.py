@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench.peers.contenders import IN_PYTHON, OVER_C, PUMPS, PYTHON, TRIP
+from tests.bench.peers.contenders import IN_PYTHON, NODE_TRIP, NODE_WORK, OVER_C, PUMPS, PYTHON, TRIP, in_node
 from tests.bench.peers.daemons import MOSQUITTO, SBUSD
+from tests.support import skips
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = (sys.executable, "-m", "tests.bench.peers.run")
@@ -53,3 +54,22 @@ def test_every_python_client_that_is_installed_is_measured(tmp_path: Path) -> No
         assert ("is not installed" in cell["reason"]) if cell["reason"] else all(figure > 0 for figure in cell["round trip p99"])
         assert cell["lost"] == 0 or contender.daemon is MOSQUITTO
         assert contender.name in printed
+
+
+def test_every_node_client_that_is_installed_is_measured(tmp_path: Path) -> None:
+    skips.require_program("node", "nodejs")
+    printed, rows = measure(tmp_path, "--only", "node")
+    assert [row["name"] for row in rows] == list(NODE_WORK)
+    for row in rows:
+        assert list(row["contenders"]) == [contender.name for contender in in_node(NODE_WORK[row["name"]])]
+        for contender in in_node(NODE_WORK[row["name"]]):
+            cell = row["contenders"][contender.name]
+            if contender.daemon is SBUSD:
+                assert cell["reason"] == "", row["name"]
+            elif cell["reason"]:
+                assert "is not installed" in cell["reason"]
+                continue
+            assert all(figure > 0 for figure in cell["deliveries"])
+            assert cell["lost"] == 0
+            assert ("round trip p50" in cell) is (row["name"] == NODE_TRIP)
+            assert contender.name in printed

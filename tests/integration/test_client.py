@@ -49,10 +49,10 @@ def test_the_largest_packet(bus: Daemon) -> None:
 def test_a_secret_of_ones_own(bus: Daemon) -> None:
     with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two:
         me = one.whoami()
-        assert me == b"!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
-        with one.subscribe(me + b"/answers") as sub:
-            two.publish(me + b"/answers", "s3cret")
-            assert sub.receive(WAIT_SECONDS) == Message(me + b"/answers", b"s3cret")
+        assert me == f"!/cred/{os.getgid()}/{os.getuid()}/{os.getpid()}"
+        with one.subscribe(me + "/answers") as sub:
+            two.publish(me + "/answers", "s3cret")
+            assert sub.receive(WAIT_SECONDS) == Message(me.encode() + b"/answers", b"s3cret")
 
 
 def test_a_private_key_of_another_user(bus: Daemon) -> None:
@@ -73,7 +73,7 @@ def test_refusals_are_raised_in_the_affected_calls(bus: Daemon) -> None:
         client.on_refused = refused.append
         with pytest.raises(TimedOut):
             sub.receive(0)
-        assert [(refusal.code, refusal.request) for refusal in refused] == [(ErrorCode.EPERM, "")]
+        assert [(refusal.code, refusal.request, refusal.key) for refusal in refused] == [(ErrorCode.EPERM, "", "!/event/x")]
         with pytest.raises(RemoteRefusal) as asked:
             client.control("!/bus/nothing")
         assert (asked.value.code, asked.value.request) == (ErrorCode.ENOSYS, "CMSG '!/bus/nothing'")
@@ -82,6 +82,23 @@ def test_refusals_are_raised_in_the_affected_calls(bus: Daemon) -> None:
         assert subscribing.value.code is ErrorCode.EPERM
         client.publish("a", "still here")
         assert sub.receive(WAIT_SECONDS) == Message(b"a", b"still here")
+
+
+def test_a_misspelled_setting_is_refused(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("a") as sub:
+        refused: list[RemoteRefusal] = []
+        client.on_refused = refused.append
+        client.tell("order/lastest")
+        client.publish("a")
+        assert isinstance(sub.receive(WAIT_SECONDS), Message)
+        with pytest.raises(RemoteRefusal, match="unknown control message order/lastest"):
+            client.control("order/lastest")
+        with pytest.raises(RemoteRefusal, match="CMSG 'order/lastest': ENOSYS"):
+            client.control("order/lastest")
+        client.tell("ech/off")
+        with pytest.raises(RemoteRefusal, match="ENOSYS unknown control message ech/off"):
+            client.ping()
+        assert [each.said for each in refused] == ["ENOSYS unknown control message order/lastest"]
 
 
 def test_echo_can_be_turned_off(bus: Daemon) -> None:
@@ -147,7 +164,7 @@ def test_two_tasks_on_a_real_bus(bus: Daemon) -> None:
                 if len(seen) == count:
                     break
             await publishing
-            assert seen == [b"a/%d" % number for number in range(count)]
+            assert seen == [f"a/{number}" for number in range(count)]
             assert await one.whoami() == await two.whoami()
 
     asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 3))

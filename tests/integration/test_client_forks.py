@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import threading
+import time
 import traceback
 from collections.abc import Callable
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, ForkedError, Message, Reconnected
+from sbusd.client import AsyncBus, Bus, ForkedError, Message, Reconnected, TimedOut
 from tests.support.daemons import StartDaemon
 
 SECONDS = 60.0
@@ -72,6 +74,33 @@ def test_what_the_parent_has_gathered_is_sent_once(path: str) -> None:
         assert [received.receive(SECONDS).payload for _ in range(2)] == [b"gathered", b"last"]  # type: ignore[union-attr]
 
 
+def test_a_child_sends_nothing_that_a_gathering_parent_has(path: str) -> None:
+    """The child gathers by itself, too, and both send their own messages once."""
+    with Bus.connect(path) as other, other.subscribe("a", "b") as received, Bus.connect(path, reconnect=True, gather=True) as bus:
+        bus.ping()
+        bus._link.clock = lambda: 0.0  # only this test flushes
+        bus.publish("a", "first")
+        bus.publish("a", "gathered")
+        assert bus._session.outgoing
+
+        def act() -> None:
+            bus._link.clock = time.monotonic
+            for number in range(100):
+                bus.publish("b", str(number))
+            bus.close()
+
+        in_child(act)
+        in_child(bus.close)
+        bus.flush()
+        bus.publish("a", "last", receipt=True)
+        items = [received.receive(SECONDS) for _ in range(103)]
+        assert [item.payload for item in items if item.key == "a"] == [b"first", b"gathered", b"last"]  # type: ignore[union-attr]
+        assert [item.payload for item in items if item.key == "b"] == [b"%d" % number for number in range(100)]  # type: ignore[union-attr]
+        other.ping()
+        with pytest.raises(TimedOut):
+            received.receive(0)
+
+
 def test_with_reconnect_a_child_has_its_own_connection(path: str) -> None:
     with Bus.connect(path, reconnect=True) as bus, bus.subscribe("a") as subscription:
         own = bus.address
@@ -112,6 +141,26 @@ def test_processes_do_not_share_memory_for_packets(path: str) -> None:
                 os._exit(any(bus.publish("unused", receipt=True) != 0 for _ in range(300)))
             children.append(child)
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+
+
+def test_threads_fork_and_connect_at_the_same_time(path: str) -> None:
+    """Each fork takes the locks of all connections, and must neither wait for one that waits for it nor keep a lock."""
+
+    def fork_and_connect() -> None:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            with Bus.connect(path, timeout=SECONDS) as bus:
+                bus.ping()
+
+    threads = [threading.Thread(target=fork_and_connect, daemon=True) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_loop_that_forks_keeps_its_connection(path: str) -> None:

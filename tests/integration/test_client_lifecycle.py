@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from sbusd.client import AsyncBus, Bus, Closed, Disconnected, Message, NoRecipient, RemoteError, TimedOut
 from sbusd.client.rpc.service import Request
 from tests.support.daemons import StartDaemon
+from tools.stage import ROOT
 
 SECONDS = 60.0
 
@@ -239,3 +242,22 @@ def test_an_error_of_a_stopped_handler_is_answered_too(path: str) -> None:
             caller.call("fail", timeout=SECONDS)
         server.join(SECONDS)
         assert not server.is_alive()
+
+
+_ENDS_WITHOUT_CLOSING = """
+import sys
+from sbusd.client import Bus
+
+bus = Bus.connect(sys.argv[1], gather=True)
+bus._link.clock = lambda: 0.0  # so nothing else sends them
+for number in range(100):
+    bus.publish("n", str(number))
+assert bus._session.outgoing
+"""
+
+
+def test_a_program_that_ends_sends_what_it_has_gathered(path: str) -> None:
+    with Bus.connect(path) as bus, bus.subscribe("n") as numbers:
+        subprocess.run([sys.executable, "-c", _ENDS_WITHOUT_CLOSING, path], cwd=ROOT, check=True, timeout=SECONDS)
+        received = [numbers.receive(SECONDS) for _ in range(100)]
+    assert received == [Message(b"n", b"%d" % number) for number in range(100)]

@@ -54,9 +54,10 @@ def echoing(path: str) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("gather", [False, True])
 @pytest.mark.parametrize("coalescing", [False, True])
 @pytest.mark.parametrize("background", [False, True])
-def test_threads_that_publish_and_call(path: str, *, coalescing: bool, background: bool) -> None:
+def test_threads_that_publish_and_call(path: str, *, coalescing: bool, background: bool, gather: bool) -> None:
     """Each thread publishes numbers and calls; every number arrives once, in order, and every response is that of its request."""
     rounds = 150
 
@@ -78,7 +79,7 @@ def test_threads_that_publish_and_call(path: str, *, coalescing: bool, backgroun
         echoing(path),
         Bus.connect(path) as receiver,
         receiver.subscribe("numbers/") as numbers,
-        Bus.connect(path, background=background, timeout=SECONDS) as bus,
+        Bus.connect(path, background=background, gather=gather, timeout=SECONDS) as bus,
     ):
         with running(*(partial(work, bus, name) for name in range(THREADS))):
             for _ in range(THREADS * rounds * 10):
@@ -87,7 +88,7 @@ def test_threads_that_publish_and_call(path: str, *, coalescing: bool, backgroun
         receiver.ping()
         with pytest.raises(TimedOut):
             numbers.receive(0)
-    assert dict(received) == {b"numbers/%d" % name: list(range(rounds * 10)) for name in range(THREADS)}
+    assert dict(received) == {f"numbers/{name}": list(range(rounds * 10)) for name in range(THREADS)}
 
 
 @pytest.mark.parametrize("batches", [False, True])
@@ -157,7 +158,7 @@ def test_a_second_thread_joins_at_any_instruction(path: str) -> None:
 
                     def join(bus: Bus = bus, joins: threading.Barrier = joins) -> None:
                         joins.wait(SECONDS)
-                        assert bus.whoami().startswith(b"!/cred/")
+                        assert bus.whoami().startswith("!/cred/")
                         bus.publish("other")
 
                     with running(join):
@@ -180,7 +181,7 @@ def test_a_thread_that_waits_for_messages_stops_nobody(path: str) -> None:
         for number in range(100):
             bus.publish("loud", str(number))
             assert message(loud.receive(SECONDS)).payload == b"%d" % number
-            assert bus.whoami().startswith(b"!/cred/")
+            assert bus.whoami().startswith("!/cred/")
         bus.publish("quiet")
 
 
@@ -273,7 +274,7 @@ def test_a_full_subscription_waits_for_its_thread(path: str) -> None:
             publisher.publish("slow", "last")
             publisher.publish("fast")
             threading.Timer(0.2, proceed.set).start()
-            assert message(fast.receive(SECONDS)).key == b"fast"
+            assert message(fast.receive(SECONDS)).key == "fast"
 
 
 def test_a_full_subscription_that_no_thread_reads_is_an_error(path: str) -> None:
@@ -319,7 +320,7 @@ def test_all_threads_go_on_after_the_bus_has_restarted(daemon: StartDaemon) -> N
             bus.publish(f"own/{name}", "again")
             item = subscriptions[name].receive(SECONDS)  # Reconnected if the message went to a bus that was ending
         assert item.payload == b"again"
-        assert bus.whoami().startswith(b"!/cred/")
+        assert bus.whoami().startswith("!/cred/")
 
     with running(*(partial(work, name) for name in range(4))):
         begun.wait(SECONDS)
@@ -360,7 +361,7 @@ def test_an_error_belongs_to_the_call_that_caused_it(path: str) -> None:
         def answered() -> None:
             for number in range(200):
                 with bus.subscribe(f"own/{number}"):
-                    assert bus.whoami().startswith(b"!/cred/")
+                    assert bus.whoami().startswith("!/cred/")
 
         in_threads(refused, answered, refused, answered)
 
@@ -385,7 +386,7 @@ def test_a_child_is_forked_while_other_threads_use_the_bus(path: str, *, backgro
                 child = os.fork()
                 if child == 0:
                     signal.alarm(int(SECONDS))
-                    is_right = bus.whoami().endswith(b"/%d" % os.getpid())
+                    is_right = bus.whoami().endswith(f"/{os.getpid()}")
                     os._exit(0 if is_right else 1)
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             is_over.set()

@@ -63,6 +63,11 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         'host/beta/net/link/demo0-peer\t{"event":"new"',
         "or another host was not reached",
         'host/alpha/net/link/demo2-peer\t{"event":"new"',
+        "sbus-blob passed a sealed memory file, and did not copy it",
+        "subscribes later, and receives:",
+        "forecast/oslo\tsnow\n",
+        "gets the job at once:",
+        "dead, 2 tries",
         "received all 2000 numbers in order, once each, and no client had to reconnect",
         '"event":"new"',
         '"event":"remove"',
@@ -104,6 +109,7 @@ class BrokenStage(Stage):
         ("sbus-feed", "false", "the feed of host alpha has not started, status 1"),
         ("sbus-relay", "false", "the relay of host 1001 has not started, status 1"),
         ("sbus-link", "false", "the link of host alpha has not started, status 1"),
+        ("sbus-blob", "false", "sbus-blob does not listen on "),
     ],
 )
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:
@@ -142,7 +148,7 @@ def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pyte
             FeedsDemo(bus, programs, narrator, folder, files.path).show(USERS[1])
             root.ping()
             heard = [item for item in (subscription.receive(1.0) for _ in range(2)) if isinstance(item, Message)]
-    assert [item.key for item in heard] == [b"journal/web.service/info"] * 2
+    assert [item.key for item in heard] == ["journal/web.service/info"] * 2
     said = capsys.readouterr().out
     assert "EPERM" in said
     assert said.endswith("or all if there are fewer; second cannot read them\n")

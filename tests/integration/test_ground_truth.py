@@ -15,6 +15,7 @@ from tests.integration.test_recorder import Service
 from tests.support.counting_clients import Client, Totals
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.link_states import link_state, other_host
+from tests.support.relays import wait_for
 from tests.support.spark import require_spark
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage
@@ -30,6 +31,7 @@ however slow it is."""
 _CONFIG = f"""
 [rights]
 tap = {{ users = [{RECORDER.uid}] }}
+deliver = {{ users = [{ALICE.uid}] }}
 [[policy]]
 keys = "closed/"
 publish = "deny"
@@ -56,6 +58,8 @@ class Truth:
     def do_all(self) -> None:
         """Run all programs."""
         self._fan_out()
+        self._direct()
+        self._groups()
         self._echo_off()
         self._slow_readers()
         self._one_that_waits()
@@ -93,6 +97,34 @@ class Truth:
             each.close()
         alice.publish(b"fan/out/x", times=2)
         alice.close()
+
+    def _direct(self) -> None:
+        """Messages for one of several subscribers alone, also with a key that it does not match."""
+        alice, bob, carol = Client(self.totals, ALICE), Client(self.totals, BOB, b"one/"), Client(self.totals, CAROL, b"one/", b"other/")
+        bob.address()  # asked now, because messages would come before the answer
+        alice.publish(b"one/of/x", times=2)
+        alice.publish_to(bob, b"one/of/x", times=7)
+        alice.publish_to(bob, b"other/of/x", times=3)
+        for each in (bob, carol):
+            each.collect()
+            each.close()
+        alice.close()
+
+    def _groups(self) -> None:
+        """Members of groups of two users, of which one of each gets a message, and a subscriber."""
+        alice, dave = Client(self.totals, ALICE), Client(self.totals, DAVE, b"work/")
+        members = [Client(self.totals, user) for user in (BOB, BOB, BOB, CAROL, CAROL)]
+        for each in members:
+            each.join(b"workers", b"work/")
+        alice.publish(b"work/of/x", 10, times=30)
+        leaving = members.pop(1)
+        leaving.collect()
+        leaving.close()
+        alice.collect()
+        alice.publish(b"work/of/y", times=11)
+        for each in (alice, dave, *members):
+            each.collect()
+            each.close()
 
     def _echo_off(self) -> None:
         """A publisher that listens itself, and first does not want its own."""
@@ -265,6 +297,12 @@ def test_every_column_equals_the_counts_of_the_programs(daemon: StartDaemon, fol
     try:
         service.wait_ready()
         truth = Truth(bus)
+        client = bus.client()
+        truth.totals.connections[ROOT.uid] += 1
+        wait_for(lambda: b"rpc/recorder/close" in client.ask(b"!/bus/subscriptions") or None, "the service of the recorder")
+        # The recorder's second connection, its service, and its address for responses.
+        truth.totals.connections[RECORDER.uid] += 1
+        truth.totals.subscriptions[RECORDER.uid] += 2
         truth.do_all()
         service.end()
     finally:

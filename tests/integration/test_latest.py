@@ -23,7 +23,7 @@ def test_a_slow_reader_gets_the_newest_message_of_each_key_and_the_number_of_rep
         client.tell("order/latest")
         client.ping()
         publish_all(path)
-        last: dict[bytes, int] = {}
+        last: dict[str, int] = {}
         received = replaced = 0
         while received + replaced < COUNT:
             item = subscription.receive(60)

@@ -39,7 +39,8 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
         with spark_session("local[2]") as session:
-            # The program is tested with its own settings in test_pipeline_program.py.
+            # Several tasks for each table, as for a large record; small runs are in test_small_runs.py, and the program with its own
+            # settings in test_pipeline_program.py.
             for name, value in {"spark.sql.shuffle.partitions": "2", **WITHOUT_CODE_GENERATION}.items():
                 session.conf.set(name, value)
             yield session
@@ -56,11 +57,18 @@ class Bench:
 
     def run(self, *, rebuild: bool = False) -> RunTotals:
         """Run the pipeline once."""
+        from sbusd.pipeline.lock import engine_lock
         from sbusd.pipeline.progress import Progress
         from sbusd.pipeline.run import PipelineRun
 
         self.root.mkdir(exist_ok=True)
-        return PipelineRun(self.spark, RecordReader(self.archive), self.root, Progress(is_quiet=True), rebuild=rebuild).run()
+
+        def start(*, is_small: bool) -> SparkSession:
+            assert is_small
+            return self.spark
+
+        with engine_lock(self.spark, self.root):
+            return PipelineRun(RecordReader(self.archive), self.root, Progress(is_quiet=True), start, rebuild=rebuild).run()
 
     def check(self, record: Mapping[str, list[Row]]) -> None:
         """Compare the tables with those of plain Python."""

@@ -87,7 +87,7 @@ def test_killed_anywhere_and_run_again_the_tables_are_the_same_and_closed_to_oth
     tables.mkdir()
     tables.chmod(0o755)
     # What a run makes, in the order in which it makes it: each kill is behind another of them.
-    signs = (".checkpoint/offsets/0", ".staging/1/calls", "hours/*.json")
+    signs = (".staging/1", ".staging/1/calls", "hours/*.json")
     killed = [kill_at_random(delivered, chance, sign) for sign in signs]
     assert sum(killed) >= 2
     deliver(delivered / "archive", "beta", [message(100_000)])
@@ -188,8 +188,8 @@ def test_a_missing_pyspark_is_reported_in_one_line_with_its_package(tmp_path: Pa
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ((), "archive: not an archive: no such directory. sbus-recorder creates it"),
-        (("archive",), "archive: not an archive: no index. sbus-recorder creates it"),
+        ((), "not an archive: no such directory"),
+        (("archive",), "not an archive: no index"),
     ],
 )
 def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], says: str) -> None:
@@ -197,7 +197,15 @@ def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], sa
         (tmp_path / name).mkdir()
     done = run(tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus-pipeline: {tmp_path}/{says}\n"
+    archive = tmp_path / "archive"
+    assert done.stderr == f"sbus-pipeline: {archive}: {says}. Record one with: sbusctl record --archive {archive}\n"
+
+
+def test_an_archive_without_segments_needs_no_spark(tmp_path: Path) -> None:
+    (tmp_path / "archive" / "index").mkdir(parents=True)
+    done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nothing to compute: the archive has no segments yet. The recorder completes one every 15 minutes; ")
 
 
 @pytest.mark.parametrize("master", ["banana", "", "spark://", "localhost", "local[]", "spark:7077"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from sbusd.client import AsyncBus, Bus, NoBus
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
@@ -62,6 +65,19 @@ def recorded(bus: Daemon, what: str) -> list[str]:
     """Return the lines of the record that say *what*; the bus is ended."""
     bus.stop()
     return [line for line in bus.stderr.splitlines() if what in line]
+
+
+def test_connecting_beyond_the_quota_fails(bus_with: StartWith) -> None:
+    bus = bus_with("[quotas]\nconnections = 2\nowner_factor = 1\n")
+
+    async def connect() -> None:
+        await AsyncBus.connect(str(bus.path))
+
+    with Bus.connect(str(bus.path)), Bus.connect(str(bus.path), reconnect=True, background=True) as second:
+        for attempt in (lambda: Bus.connect(str(bus.path), reconnect=True), lambda: asyncio.run(connect())):
+            with pytest.raises(NoBus, match=re.escape(f"cannot connect to {bus.path!s}: EDQUOT connections: 2 of 2 used by user 0")):
+                attempt()
+        assert second.ping() > 0
 
 
 def test_connections(bus_with: StartWith) -> None:

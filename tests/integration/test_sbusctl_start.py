@@ -65,6 +65,11 @@ def test_a_command_imports_only_what_it_uses(shell: Shell, line: str) -> None:
     assert not imported & _NOT_IMPORTED
 
 
+@pytest.mark.parametrize("line", ["connections", "trace k", "members k", "stats", "--json connections", "__complete zsh pub k"])
+def test_tables_and_completion_import_only_what_they_use(shell: Shell, line: str) -> None:
+    assert not _imported(shell, *line.split()) & _NOT_IMPORTED
+
+
 def test_the_help_imports_no_command(shell: Shell) -> None:
     imported = _imported(shell, "--help")
     assert not {name for name in imported if name.startswith("sbusd.ctl.commands.")}

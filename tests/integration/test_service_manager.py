@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
+from tools.stage import ROOT
 
 WATCHDOG_SECONDS = 0.2
 
@@ -29,7 +32,7 @@ def systemd(folder: Path) -> Iterator[socket.socket]:
 def watched(daemon: StartDaemon, systemd: socket.socket) -> Daemon:
     """A bus that has notified the service manager, which watches it, that it is ready."""
     made = daemon(env={"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"})
-    assert hear(systemd, b"READY=1") == f"READY=1\nSTATUS=serving {made.path}".encode()
+    assert hear(systemd, b"READY=1") == f"READY=1\nWATCHDOG=1\nSTATUS=serving {made.path}".encode()
     return made
 
 
@@ -111,3 +114,30 @@ def test_a_user_who_fills_the_managers_socket_does_not_block_the_bus(watched: Da
                 assert client.ask(controls.PING, b"x") == b"x"
     while systemd.recv(4096) != b"WATCHDOG=1":
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ([], "{folder}/sbusd.toml: connectoins: unknown key"),
+        (["-a", "{folder}/none/socket", "-C", "/dev/null"], "{folder}/none/socket"),
+    ],
+    ids=["configuration", "address"],
+)
+def test_a_bus_that_cannot_start_sends_the_reason_as_its_status(
+    folder: Path, systemd: socket.socket, options: list[str], reason: str
+) -> None:
+    file = folder / "sbusd.toml"
+    file.write_text("connectoins = 1\n")
+    command = [sys.executable, "-m", "sbusd.daemon.main", "-f", "-C", str(file), *(each.format(folder=folder) for each in options)]
+    env = os.environ | {"NOTIFY_SOCKET": systemd.getsockname()}
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode in {1, os.EX_CONFIG}
+    status = systemd.recv(4096).decode()
+    assert status.startswith("STATUS=cannot start: ")
+    assert reason.format(folder=folder) in status
+    # A check is not the start of a bus.
+    subprocess.run([*command, "--check-config"], env=env, cwd=ROOT, capture_output=True, check=False, timeout=60)
+    systemd.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.recv(4096)

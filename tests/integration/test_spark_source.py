@@ -328,6 +328,6 @@ def _forget_commit(checkpoint: Path, batch: int) -> None:
 def _received(receive: Callable[[float], object], count: int) -> set[tuple[bytes, bytes]]:
     """Return the next *count* messages, which are all different."""
     found = [receive(PATIENCE_SECONDS) for _ in range(count)]
-    messages = {(each.key, each.payload) for each in found if isinstance(each, Message)}
+    messages = {(each.key_bytes, each.payload) for each in found if isinstance(each, Message)}
     assert len(messages) == count, found
     return messages

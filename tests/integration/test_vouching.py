@@ -126,7 +126,7 @@ def test_the_author_is_no_user_of_this_host_for_the_python_client(bus: Daemon) -
     assert isinstance(last, Message)
     assert losses == [Gap(4), Gap(0)]
     assert first.sender is not None
-    assert (first.sender.uid, first.sender.origin) == (-1, ORIGIN)
+    assert (first.sender.uid, first.sender.origin_bytes) == (-1, ORIGIN)
     assert first.sender.voucher == last.sender
     assert last.sender is not None
     assert last.sender.uid == SECOND.uid

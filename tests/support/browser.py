@@ -68,11 +68,27 @@ class Page:
         self, file: Path, *, width: int = 1280, height: int = 900, is_dark: bool = False, mark: Literal["drawn", "settled"] = "settled"
     ) -> None:
         """Open a file at a size, and wait until what is in sight is drawn, or by ``settled`` all charts."""
-        await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        await self.resize(width, height, is_dark=is_dark)
         await self.ask("Page.navigate", url=file.resolve().as_uri())
         await self.wait_for(f"location.href === {file.resolve().as_uri()!r} && document.documentElement?.dataset.{mark}")
+
+    async def resize(self, width: int = 1280, height: int = 900, *, is_dark: bool = False, media: str = "") -> None:
+        """Set the size of the window, the colours that the user prefers, and the medium, such as ``print``."""
+        await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
+
+    async def press(self, key: str, code: int) -> None:
+        """Press and release a key on the keyboard, with its name and its Windows key code."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **(text if kind == "keyDown" else {})
+            )
+
+    async def type(self, text: str) -> None:
+        """Insert text where the focus is."""
+        await self.ask("Input.insertText", text=text)
 
     async def screenshot(self, file: Path) -> None:
         """Write what the whole page looks like to a PNG file."""

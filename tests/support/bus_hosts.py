@@ -42,7 +42,7 @@ def echo(request: Request) -> bytes:
 def describe(request: Request) -> str:
     """Respond with the identity of the caller."""
     caller = request.caller
-    return json.dumps([request.source, caller.uid, caller.gid, caller.pid, caller.key.decode()])
+    return json.dumps([request.source, caller.uid, caller.gid, caller.pid, caller.key])
 
 
 def fail(request: Request) -> bytes:

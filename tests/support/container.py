@@ -78,6 +78,10 @@ class Container:
         """Return what *command*, which must succeed, writes to standard output, without the end of its last line."""
         return self.run(command, user=user).stdout.rstrip("\n")
 
+    def journal(self, options: str) -> str:
+        """Return what journalctl shows with *options*. What its services have written until now is in it: journald writes later."""
+        return self.output(f"journalctl --sync && journalctl {options}")
+
     def start(self, command: str, *, user: str | None = None, stderr: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start *command* with pipes, and return it; it ends with the container at the latest."""
         words = self._words(command, user)

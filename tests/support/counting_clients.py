@@ -22,6 +22,7 @@ from tests.support.users import User
 from tests.support.wire import RawClient
 
 _LOST = b"CMSG !/bus/lost\0"
+_GROUP = b"CMSG !/group/"
 _ERROR = b"CMSG !/bus/error\0"
 
 
@@ -117,6 +118,12 @@ class Client:
         self.client.subscribe(pattern)
         self._totals.subscriptions[self.uid] += 1
 
+    def join(self, group: bytes, pattern: bytes) -> None:
+        """Become a member of a group, with a pattern that this connection does not have yet."""
+        self.client.send(b"CMSG group/join\0%b\0%b" % (group, pattern))
+        self._totals.subscriptions[self.uid] += 1
+        self.collect()
+
     def address(self) -> str:
         """Return the key for replies to this connection, and subscribe to it on the first call."""
         if not self._address:
@@ -129,6 +136,13 @@ class Client:
         """Publish *times* messages, and wait until the bus has routed them."""
         for _ in range(times):
             self.client.publish(key, self._recorded(key, self._totals.payload(size)))
+        self.collect()
+
+    def publish_to(self, other: Client, key: bytes, *, times: int = 1) -> None:
+        """Publish *times* direct messages to the connection of *other*."""
+        number = int(other.address().split("/")[2])
+        for _ in range(times):
+            self.client.send(b"CMSG !/to/%d\0MSG %b\0%b" % (number, key, self._recorded(key, self._totals.payload())))
         self.collect()
 
     def publish_payload(self, key: bytes, payload: bytes) -> None:
@@ -198,6 +212,8 @@ class Client:
 
     def _take(self, packet: bytes, about: str | None) -> bool:
         """Count a received packet; return whether it was a message."""
+        if packet.startswith(_GROUP):
+            packet = packet.partition(b"\0")[2]
         if packet.startswith(b"MSG "):
             self._totals.sent[packet.partition(b"\0")[2]].received.append(self.uid)
             return True
@@ -205,6 +221,6 @@ class Client:
             self._totals.reported_lost[self.uid] += int(packet[len(_LOST) :])
         else:
             assert packet.startswith(_ERROR), packet
-            code, _, words = packet[len(_ERROR) :].decode().partition(" ")
+            code, _, words = packet[len(_ERROR) :].partition(b"\0")[0].decode().partition(" ")
             self._totals.refusals[code, words, self.uid, about] += 1
         return False

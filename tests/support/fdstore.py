@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.daemons import READY_SECONDS
+from tests.support.frames import StreamClient
 from tests.support.wire import RawClient
 from tools.stage import ROOT
 
@@ -24,10 +25,17 @@ _RUN = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sy
 
 
 class Manager:
-    """One service with one socket at ``path``. A context manager, which kills the daemon and closes everything at its end."""
+    """One service with a socket at ``path``, and perhaps a stream socket at ``stream_path``.
 
-    def __init__(self, folder: Path, *, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> None:
+    A context manager, which kills the daemon and closes everything at its end.
+    """
+
+    def __init__(
+        self, folder: Path, *, options: tuple[str, ...] = (), env: dict[str, str] | None = None, has_streams: bool = False
+    ) -> None:
         self.path = str(folder / "bus")
+        self.stream_path = str(folder / "bus-stream")
+        self._has_streams = has_streams
         self.store: dict[str, list[int]] = {}
         self.said: list[str] = []
         """All states that the daemon has notified, without the descriptors."""
@@ -43,6 +51,11 @@ class Manager:
         self._listener.bind(self.path)
         os.chmod(self.path, 0o777)
         self._listener.listen(1024)
+        self._stream_listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if self._has_streams:
+            self._stream_listener.bind(self.stream_path)
+            os.chmod(self.stream_path, 0o777)
+            self._stream_listener.listen(1024)
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(self._notify_path)
         self._notify.settimeout(READY_SECONDS)
@@ -56,6 +69,7 @@ class Manager:
             client.close()
         self.empty_store()
         self._listener.close()
+        self._stream_listener.close()
         self._notify.close()
 
     @property
@@ -72,12 +86,15 @@ class Manager:
     def start(self) -> None:
         """Start the daemon with all stored descriptors, and wait until it is ready."""
         stored = [(name, fd) for name, fds in self.store.items() for fd in fds]
-        passed = [self._listener.fileno(), *(fd for _, fd in stored)]
+        sockets = [("sbus.socket", self._listener.fileno())]
+        if self._has_streams:
+            sockets.insert(0, ("sbus-stream.socket", self._stream_listener.fileno()))
+        passed = [fd for _, fd in (*sockets, *stored)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(("LISTEN_", "SBUS"))} | {
             "PYTHONPATH": str(ROOT),
             "NOTIFY_SOCKET": self._notify_path,
             "LISTEN_FDS": str(len(passed)),
-            "LISTEN_FDNAMES": ":".join(["sbus.socket", *(name for name, _ in stored)]),
+            "LISTEN_FDNAMES": ":".join(name for name, _ in (*sockets, *stored)),
             **self._env,
         }
         with self.errors.open("ab") as errors:
@@ -161,6 +178,12 @@ class Manager:
         sock.connect(self.path)
         self._clients.append(RawClient(sock))
         return self._clients[-1]
+
+    def stream_client(self) -> StreamClient:
+        """Return a new client with a stream socket; it is closed with the manager."""
+        client = StreamClient.connect(self.stream_path)
+        self._clients.append(client)
+        return client
 
     @staticmethod
     def _close(fds: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Kernels for tests: this one, and one like those before Linux 6.16, which cannot refuse descriptors that are sent."""
+"""Kernels for tests: this one, and one like Linux 6.12, which cannot refuse descriptors that are sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_refusal() -> None:
 
 
 def old_kernel(folder: Path) -> dict[str, str]:
-    """Return the environment in which a program finds a kernel that cannot refuse descriptors; the library for it goes into *folder*."""
+    """Return the environment in which a program finds a kernel like Linux 6.12; the library for it goes into *folder*."""
     library = folder / "old_kernel.so"
     command = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o", str(library), str(SOURCE)]
     subprocess.run(command, check=True, timeout=60)

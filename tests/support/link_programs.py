@@ -21,15 +21,28 @@ ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LAN
 
 
 class LinkProgram:
-    """sbus-link with the configuration *text* for the bus at *bus*; a context. *prefix* are words before the command."""
+    """sbus-link with the configuration *text* for the bus at *bus*; a context.
 
-    def __init__(self, folder: Path, name: str, bus: str, text: str, prefix: Sequence[str] = ()) -> None:
+    *prefix* are words before the command, *program* those after Python.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        bus: str,
+        text: str,
+        prefix: Sequence[str] = (),
+        *,
+        program: Sequence[str] = ("-m", "sbusd.link.main"),
+    ) -> None:
         self.name = name
         self.bus = bus
         self._config = folder / f"{name}-link.toml"
         self._config.write_text(f'realm = "R"\nhost = "{name}"\nbus = "{bus}"\nstate_interval = 1\n{text}')
         self._log = folder / f"{name}-link.log"
         self._prefix = prefix
+        self._program = program
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LinkProgram:
@@ -55,7 +68,7 @@ class LinkProgram:
 
     def start(self) -> None:
         """Start the process."""
-        command = [*self._prefix, sys.executable, "-m", "sbusd.link.main", "-C", str(self._config)]
+        command = [*self._prefix, sys.executable, *self._program, "-C", str(self._config)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=ENV, cwd="/")
 

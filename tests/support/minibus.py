@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbusd.protocol import controls
+from sbusd.protocol.direct_messages import parse_direct
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, error_packet, is_batch, parse_batch, parse_packet
@@ -40,11 +41,18 @@ class BusConnection:
     has_senders: bool = False
     receipt: tuple[bytes, bytes] | None = None
     received: list[bytes] = field(default_factory=list)
+    served: int = 0
+    """When it got a message as a member of a group."""
 
     @property
     def cred(self) -> bytes:
         """Its credentials, in the format of ``whoami``."""
         return b"!/cred/%d/%d/%d" % (self.uid, self.uid, 1_000 + self.number)
+
+    def groups(self, key: bytes) -> set[bytes]:
+        """Return the groups as whose member it could get a message with *key*, with the empty one for an ordinary pattern."""
+        split = (stored.partition(b"\0") for stored in self.patterns)
+        return {group for pattern, _, group in split if _SPACE.matches(pattern, key)}
 
     def say(self, packet: bytes) -> None:
         """Send it a packet, unless it has disconnected."""
@@ -65,6 +73,7 @@ class MiniBus:
         """Called with each packet before it is handled; True drops it."""
         self.defects: list[BaseException] = []
         self._next = 1
+        self._served = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.address)
         self._listener.listen(64)
@@ -109,8 +118,23 @@ class MiniBus:
             assert self._changed.wait_for(condition, WAIT_SECONDS), "the condition was not met in time"
 
     def members(self, key: bytes) -> list[BusConnection]:
-        """Return the recipients of a message with *key*."""
-        return [each for _, each in sorted(self.connections.items()) if any(_SPACE.matches(pattern, key) for pattern in each.patterns)]
+        """Return the connections that could get a message with *key*."""
+        return [each for _, each in sorted(self.connections.items()) if each.groups(key)]
+
+    def recipients(self, key: bytes) -> list[BusConnection]:
+        """Return the recipients of a message with *key*: of each group, the member that got no message for longest."""
+        found: list[BusConnection] = []
+        chosen: dict[tuple[int, bytes], BusConnection] = {}
+        for each in self.members(key):
+            if b"" in each.groups(key):
+                found.append(each)
+            for group in each.groups(key) - {b""}:
+                other = chosen.setdefault((each.uid, group), each)
+                chosen[each.uid, group] = each if each.served < other.served else other
+        for each in chosen.values():
+            self._served += 1
+            each.served = self._served
+        return sorted({each.number: each for each in (*found, *chosen.values())}.values(), key=lambda each: each.number)
 
     def _run(self) -> None:
         """Handle packets, one at a time."""
@@ -167,19 +191,30 @@ class MiniBus:
             case Subscribe(pattern):
                 self._subscribe(connection, pattern)
             case Unsubscribe(pattern):
-                connection.patterns[pattern] -= 1
-                connection.patterns += Counter()
-                if not connection.patterns[pattern]:
-                    self._tell(b"!/event/unsubscribe/%d/%b" % (connection.number, pattern), connection)
+                self._unsubscribe(connection, pattern)
             case Publish(key):
-                count = self._route(connection, packet, key)
-                if connection.receipt is not None:
-                    form, token = connection.receipt
-                    connection.receipt = None
-                    if form == controls.RECEIPT_ALWAYS or count == 0:
-                        connection.say(b"CMSG !/bus/receipt\0%b\0%d" % (token, count))
+                self._publish(connection, packet, key)
             case Control(key, payload):
                 self._control(connection, key, payload or b"")
+
+    def _publish(self, connection: BusConnection, packet: bytes, key: bytes, to: int = 0) -> None:
+        """Deliver a message, a direct one to the connection *to*, and send the receipt that its publisher has requested."""
+        found = [each for each in self.members(key) if each.number == to] if to else self.recipients(key)
+        self._deliver(connection, packet, found, key)
+        if connection.receipt is None:
+            return
+        form, token = connection.receipt
+        connection.receipt = None
+        listed = b"\0" + b",".join(b"%d" % each.number for each in found) if found and form == controls.RECEIPT_RECIPIENTS else b""
+        if form != controls.RECEIPT_UNDELIVERABLE or not found:
+            connection.say(b"CMSG !/bus/receipt\0%b\0%d%b" % (token, len(found), listed))
+
+    def _unsubscribe(self, connection: BusConnection, pattern: bytes) -> None:
+        """Remove a stored pattern."""
+        connection.patterns[pattern] -= 1
+        connection.patterns += Counter()
+        if not connection.patterns[pattern]:
+            self._tell(b"!/event/unsubscribe/%d/%b" % (connection.number, pattern.partition(b"\0")[0]), connection)
 
     def _subscribe(self, connection: BusConnection, pattern: bytes) -> None:
         """Store a pattern, or reject it."""
@@ -191,32 +226,44 @@ class MiniBus:
             return
         connection.patterns[pattern] += 1
         if connection.patterns[pattern] == 1:
-            self._tell(b"!/event/subscribe/%d/%b" % (connection.number, pattern), connection)
+            self._tell(b"!/event/subscribe/%d/%b" % (connection.number, pattern.partition(b"\0")[0]), connection)
 
     def _control(self, connection: BusConnection, key: bytes, payload: bytes) -> None:
         """Answer a control message."""
         if key == controls.PING:
             connection.say(b"CMSG !/bus/ping\0" + payload)
         elif key == controls.FEATURES:
-            connection.say(b"CMSG !/bus/features\0batch\nping")
+            connection.say(b"CMSG !/bus/features\0batch\ndeliver\ngroup\nping\nrecipients")
         elif key == controls.ADDRESS:
             connection.say(b"CMSG !/conn/whoami\0!/conn/%d/" % connection.number)
         elif key == controls.MEMBERS:
             found = [{"id": each.number, "cred": each.cred.decode()} for each in self.members(payload)]
             connection.say(b"CMSG !/bus/members\0" + json.dumps({"members": found, "next": None}).encode())
-        elif key in (controls.RECEIPT_ALWAYS, controls.RECEIPT_UNDELIVERABLE):
+        elif key in (controls.GROUP_JOIN, controls.GROUP_LEAVE):
+            group, _, pattern = payload.partition(b"\0")
+            (self._subscribe if key == controls.GROUP_JOIN else self._unsubscribe)(connection, pattern + b"\0" + group)
+        elif key in (controls.RECEIPT_ALWAYS, controls.RECEIPT_RECIPIENTS, controls.RECEIPT_UNDELIVERABLE):
             connection.receipt = (key, payload)
         elif key in (controls.SENDER_ON, controls.SENDER_OFF):
             connection.has_senders = key == controls.SENDER_ON
+        elif key.startswith(controls.TO):
+            number, inner = parse_direct(b"CMSG %b\0%b" % (key, payload))
+            self._publish(connection, inner, inner[4:].partition(b"\0")[0], number)
         elif key.startswith(b"!/"):
             connection.say(error_packet(ErrorCode.ENOSYS, "unknown control"))
 
     def _route(self, sender: BusConnection, packet: bytes, key: bytes) -> int:
         """Deliver a message, and return the number of recipients."""
-        found = self.members(key)
-        for each in found:
-            each.say(b"CMSG !/from/%d/%b\0%b" % (sender.number, sender.cred, packet) if each.has_senders else packet)
+        found = self.recipients(key)
+        self._deliver(sender, packet, found, key)
         return len(found)
+
+    def _deliver(self, sender: BusConnection, packet: bytes, recipients: list[BusConnection], key: bytes) -> None:
+        """Deliver a message to *recipients*; a member of a group gets it as such."""
+        for each in recipients:
+            text = b"CMSG !/from/%d/%b\0%b" % (sender.number, sender.cred, packet) if each.has_senders else packet
+            for group in sorted(each.groups(key)):
+                each.say(b"CMSG !/group/%b\0%b" % (group, text) if group else text)
 
     def _tell(self, key: bytes, about: BusConnection) -> None:
         """Publish an event."""

@@ -1,10 +1,15 @@
 /*
- * A kernel that cannot refuse descriptors, as Linux before 6.16, for LD_PRELOAD: it does not know SO_PASSRIGHTS.
+ * A kernel like Linux 6.12, for LD_PRELOAD: it cannot refuse descriptors, because it does not know SO_PASSRIGHTS, and it does not report the
+ * control group of a process, because it does not know PIDFD_GET_INFO.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#define PIDFD_GET_INFO 0xC040FF0Bul
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
@@ -32,4 +37,22 @@ int getsockopt(int fd, int level, int option, void *value, socklen_t *length)
 		return -1;
 	}
 	return real(fd, level, option, value, length);
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+	static int (*real)(int, unsigned long, ...);
+	va_list arguments;
+	void *value;
+
+	va_start(arguments, request);
+	value = va_arg(arguments, void *);
+	va_end(arguments);
+	if (!real)
+		real = dlsym(RTLD_NEXT, "ioctl");
+	if (request == PIDFD_GET_INFO) {
+		errno = ENOTTY;
+		return -1;
+	}
+	return real(fd, request, value);
 }

@@ -4,7 +4,7 @@
 
     packages.require_packages()          # skips the test where they cannot be built
     root = packages.boot_root()          # Path: a whole root that systemd-nspawn(1) boots; use it with --volatile=overlay
-    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .link, .recorder, .version; bind the folder, and
+    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .store, ..., .version; bind it;
                                          #   install with apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
     newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
 
@@ -42,6 +42,16 @@ class Packages:
     """sbus-relay: calls between hosts."""
     link: Path
     """sbus-link: messages between hosts."""
+    store: Path
+    """sbus-store: stored messages and work queues."""
+    trigger: Path
+    """sbus-trigger: units that messages start."""
+    metrics: Path
+    """sbus-metrics: metrics for Prometheus."""
+    blob: Path
+    """sbus-blob: large messages and descriptors."""
+    web: Path
+    """sbus-web: the bus in a browser."""
     recorder: Path
     """sbus-recorder: the record, its tables and its report; Debian has no package of pyarrow."""
     version: str
@@ -80,7 +90,18 @@ def with_version(packages: Packages, version: str, folder: Path) -> Packages:
     Raises:
         subprocess.CalledProcessError: dpkg-deb(1) refuses.
     """
-    for path in (packages.python, packages.bus, packages.relay, packages.link, packages.recorder):
+    for path in (
+        packages.python,
+        packages.bus,
+        packages.relay,
+        packages.link,
+        packages.store,
+        packages.trigger,
+        packages.metrics,
+        packages.blob,
+        packages.web,
+        packages.recorder,
+    ):
         _repack(path, version, folder)
     return _packages_in(folder)
 
@@ -91,8 +112,13 @@ def _packages_in(folder: Path) -> Packages:
     (python,) = folder.glob("python3-sbusd_*.deb")
     (relay,) = folder.glob("sbus-relay_*.deb")
     (link,) = folder.glob("sbus-link_*.deb")
+    (store,) = folder.glob("sbus-store_*.deb")
+    (trigger,) = folder.glob("sbus-trigger_*.deb")
+    (metrics,) = folder.glob("sbus-metrics_*.deb")
+    (blob,) = folder.glob("sbus-blob_*.deb")
+    (web,) = folder.glob("sbus-web_*.deb")
     (recorder,) = folder.glob("sbus-recorder_*.deb")
-    return Packages(folder, bus, python, relay, link, recorder, bus.name.split("_")[1])
+    return Packages(folder, bus, python, relay, link, store, trigger, metrics, blob, web, recorder, bus.name.split("_")[1])
 
 
 def _repack(path: Path, version: str, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -42,9 +43,13 @@ def _answer(port: int, packet: bytes) -> bytes:
     A server of Spark for one result accepts one connection: a second one is neither answered nor closed until that result is read.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS) as probe:
-        probe.sendall(packet)
-        probe.shutdown(socket.SHUT_WR)
         try:
+            probe.sendall(packet)
+            probe.shutdown(socket.SHUT_WR)
             return probe.recv(1 << 16)
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):
+            return b""
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # reset by the server between the two calls
+                raise
             return b""

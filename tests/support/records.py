@@ -73,6 +73,7 @@ def rows(draw: st.DrawFn, hours: int = 3) -> Row:
         packet=draw(_TEXT),
         missed=draw(st.none() | st.lists(st.integers(0, 2**62), max_size=3)),
         vouched=draw(_TEXT),
+        to_conn=draw(st.none() | st.integers(1, 2**62)),
     )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sbusd.client import Allow, Bus, Request, Twins
+from sbusd.protocol.memberships import SERVICE_GROUP
 from tests.support.users import User
 
 
@@ -30,7 +32,8 @@ def running_service(
     user: User | None = None,
     allow: Allow | None = None,
     twins: Twins | None = None,
-    **handlers: Callable[[Request], bytes | str | None],
+    group: str = SERVICE_GROUP,
+    **handlers: Callable[[Request], Any],
 ) -> Iterator[ServiceProcess]:
     """Run a service in a forked process, as *user*; callers can reach it until the end of the context."""
     reader, writer = os.pipe()
@@ -44,7 +47,7 @@ def running_service(
                 os.setresuid(user.uid, user.uid, user.uid)
             with Bus.connect(path) as bus:
                 for command, handler in handlers.items():
-                    bus.service(command, allow=allow, twins=twins)(handler)
+                    bus.service(command, allow=allow, twins=twins, group=group)(handler)
                 bus.serve(ready=partial(_tell, writer))
         finally:
             os._exit(0)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from sbusd.client import Allow, Bus, Request, SbusError
 from sbusd.client.statistics import Statistics
+from sbusd.protocol.memberships import SERVICE_GROUP
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
-Handler = Callable[[Request], bytes | str | None]
+Handler = Callable[[Request], Any]
 
 
 class ServiceThread:
     """One service; ``connection`` is its number on the bus, and ``statistics`` is set when it has ended."""
 
-    def __init__(self, address: str, handlers: dict[str, Handler], allow: Allow | None, reconnect: bool) -> None:
+    def __init__(self, address: str, handlers: dict[str, Handler], allow: Allow | None, reconnect: bool, group: str) -> None:
         self.connection = 0
         self.statistics: Statistics | None = None
         self.error: BaseException | None = None
         self._handlers = handlers
         self._allow = allow
+        self._group = group
         self._ready = threading.Event()
         self.thread = threading.Thread(target=self._run, args=(address, reconnect))
         self.thread.start()
@@ -29,8 +32,8 @@ class ServiceThread:
     def _run(self, address: str, reconnect: bool) -> None:
         with Bus.connect(address, reconnect=reconnect) as bus:
             for command, handler in self._handlers.items():
-                bus.service(command, allow=self._allow)(handler)
-            self.connection = int(bus.address.split(b"/")[2])
+                bus.service(command, allow=self._allow, group=self._group)(handler)
+            self.connection = int(bus.address.split("/")[2])
             try:
                 bus.serve(ready=self._ready.set)
             except (SbusError, SystemExit) as error:
@@ -47,9 +50,9 @@ class ServiceThreads:
         self._bus = bus
         self._made: list[ServiceThread] = []
 
-    def add(self, allow: Allow | None = None, reconnect: bool = False, **handlers: Handler) -> ServiceThread:
+    def add(self, allow: Allow | None = None, reconnect: bool = False, group: str = SERVICE_GROUP, **handlers: Handler) -> ServiceThread:
         """Start a service; return when callers can reach it."""
-        service = ServiceThread(self._bus.address, handlers, allow, reconnect)
+        service = ServiceThread(self._bus.address, handlers, allow, reconnect, group)
         self._made.append(service)
         return service
 

@@ -10,16 +10,23 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
 from sbusd.dataplane.counters import ConnectionCounters
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.memberships import parse_membership
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, is_batch, parse_packet
 from sbusd.protocol.vouching import parse_loss
+from tests.support.frames import FrameEnd
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
+
+
+def refused(refusal: Refusal, key: bytes) -> bytes:
+    """Return the error for a message with *key*."""
+    return REFUSALS[refusal] + b"\0" + key[:REFUSED_KEY_BYTES]
 
 
 REST_SECONDS = 60.0
@@ -45,6 +52,7 @@ class Party(TypedDict, total=False):
     sight: Sight
     cred: bytes
     may_vouch: bool
+    may_deliver: bool
 
 
 @dataclass
@@ -64,6 +72,8 @@ class SwitchHarness:
     """Clients that may not know the recipients of a message to a private key."""
     fds: dict[int, int] = field(default_factory=dict)
     """The switch's ends of the clients' sockets."""
+    frames: dict[int, FrameEnd] = field(default_factory=dict)
+    """The clients whose sockets are streams."""
     send_buffers: dict[int, int] = field(default_factory=dict)
     """SO_SNDBUF of those ends, where a test has set it."""
     make_switch: MakeSwitch = CompiledSwitch
@@ -95,6 +105,12 @@ class SwitchHarness:
         if parsed.key in (controls.TAP_ON, controls.TAP_OFF):
             self.taps[connection] = parsed.payload if parsed.key == controls.TAP_ON else None
             self.switch.set_tap(connection, self.taps[connection])
+            return
+        if parsed.key == controls.GROUP_JOIN:
+            self.switch.subscribe(connection, parse_membership(parsed.payload or b""))
+            return
+        if parsed.key == controls.GROUP_LEAVE:
+            self.events.append(("left", connection, self.switch.unsubscribe(connection, parse_membership(parsed.payload or b""))))
             return
         if parsed.key == controls.LOST_FOR:
             count, patterns = parse_loss(parsed.payload or b"")
@@ -140,12 +156,13 @@ class SwitchHarness:
 
     # -- the clients
 
-    def connect(self, *patterns: bytes, send_buffer: int | None = None) -> int:
+    def connect(self, *patterns: bytes, send_buffer: int | None = None, is_stream: bool = False) -> int:
         """Add a client with these subscriptions and return its number.
 
         *send_buffer* sets SO_SNDBUF on the switch's side: how much the client can leave unread, and the largest packet for it.
+        *is_stream*: its socket is a stream, and packets are frames there.
         """
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM if is_stream else socket.SOCK_SEQPACKET)
         mine.setblocking(False)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
         number, self._next = self._next, self._next + 1
@@ -155,6 +172,8 @@ class SwitchHarness:
             self.send_buffers[number] = send_buffer
             self.set_send_buffer(number)
         self.clients[number] = mine
+        if is_stream:
+            self.frames[number] = FrameEnd(mine)
         for pattern in patterns:
             self.send(number, b"SUB " + pattern)
         self.run()
@@ -169,13 +188,18 @@ class SwitchHarness:
     def send(self, number: int, packet: bytes) -> bool:
         """Send a packet as a client; return False if the socket is full, or the bus has closed it."""
         try:
-            self.clients[number].send(packet)
+            if number in self.frames:
+                self.frames[number].send(packet)
+            else:
+                self.clients[number].send(packet)
         except (BlockingIOError, ConnectionError):
             return False
         return True
 
     def receive(self, number: int, at_most: int = 1 << 30) -> list[bytes]:
         """Return the packets that a client has received, at most *at_most*; b"" means that the bus has closed the connection."""
+        if number in self.frames:
+            return self.frames[number].receive(at_most)
         packets: list[bytes] = []
         while len(packets) < at_most:
             try:
@@ -197,12 +221,13 @@ class SwitchHarness:
     def drain(self, number: int) -> list[bytes]:
         """Read as a client until the switch is idle and the socket empty."""
         packets: list[bytes] = []
-        while more := self.receive(number):
+        while True:
+            before = self.frames[number].partial if number in self.frames else b""
+            more = self.receive(number)
             packets += more
             self.run()
-            if not more[-1]:
-                break
-        return packets
+            if (not more and (number not in self.frames or before == self.frames[number].partial)) or (more and not more[-1]):
+                return packets
 
     def hang_up(self, number: int) -> None:
         """Close a client."""

@@ -251,6 +251,8 @@ def _flows(place: Place, rows: list[Row], _: object) -> Lines:
                 reached[conn] = begun
         for conn in row.missed or ():
             reached.pop(conn, None)
+        if row.to_conn is not None:
+            reached = {conn: begun for conn, begun in reached.items() if conn == row.to_conn}
         if row.missed == [] or len(reached) > row.recipients:
             reached.clear()
         deliveries += [((*sender, begun.uid, begun.unit), (1, size)) for begun in reached.values()]

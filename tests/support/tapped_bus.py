@@ -53,23 +53,27 @@ class TappedBus:
         """Places behind which subscriptions were asked for: see :meth:`answer_question`."""
 
     def accept(self, *early: bytes) -> None:
-        """Accept one connection and reply to its first requests; *early* packets of the tap precede the last reply."""
-        if self._client is not None:
-            self.hang_up()
-        client, _ = self._listener.accept()
-        # Who only looks whether a bus is there says nothing.
-        while not client.recv(1, socket.MSG_PEEK):
-            client.close()
-            client, _ = self._listener.accept()
-        client.settimeout(TIMEOUT_SECONDS)
-        self._client = client
-        # A recorder that has been refused goes without waiting for the rest.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while packet := client.recv(1 << 20):
-                for answer in self._answers(packet, early):
-                    client.send(answer)
-                if packet.startswith(b"CMSG !/bus/ping\0") and not self.pages:
-                    return
+        """Accept a connection for a tap, and reply to its first requests; *early* packets of the tap precede the last reply.
+
+        Other connections end: of programs that only look whether there is a bus, and of recorders that have been killed, which serve calls.
+        """
+        self.demand = b""
+        while not self.demand:
+            if self._client is not None:
+                self.hang_up()
+            self._client, _ = self._listener.accept()
+            self._client.settimeout(TIMEOUT_SECONDS)
+            # A recorder that has been refused goes without waiting for the rest.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._serve(self._client, early)
+
+    def _serve(self, client: socket.socket, early: tuple[bytes, ...]) -> None:
+        """Reply to *client* until it is to receive what the tap says, or has ended."""
+        while packet := client.recv(1 << 20):
+            for answer in self._answers(packet, early):
+                client.send(answer)
+            if packet.startswith(b"CMSG !/bus/ping\0") and self.demand and not self.pages:
+                return
 
     def _answers(self, packet: bytes, early: tuple[bytes, ...]) -> list[bytes]:
         """Return what this bus says to *packet*."""

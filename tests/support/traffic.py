@@ -65,7 +65,8 @@ class GrowingRecord:
                 size = chance.choice((None, 0, 7, 400_000))
                 counts = {"recipients": chance.randrange(4), "queued": chance.randrange(2), "discarded": chance.choice((0, 0, 0, 2))}
                 missed = chance.choice((None, None, [], [chance.randrange(1, 7)], sorted(chance.sample(range(1, 7), 3))))
-                self.add(ts, Kind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, missed=missed, **counts, **who)
+                to = chance.choice((None, None, chance.randrange(1, 8)))
+                self.add(ts, Kind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, missed=missed, to_conn=to, **counts, **who)
             case "call":
                 self._add_call(chance, ts, number, who)
             case "act":

@@ -62,15 +62,15 @@ class User:
         result: T = value
         return result
 
-    def connect(self, address: bytes | str) -> socket.socket:
-        """Return a SEQPACKET socket that a process of this user has connected to *address*, a path or an abstract name.
+    def connect(self, address: bytes | str, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> socket.socket:
+        """Return a socket of type *kind* that a process of this user has connected to *address*, a path or an abstract name.
 
         The kernel notes a peer's credentials at connect(2): the bus sees this user, and a process that has ended.
         """
         ours, theirs = socket.socketpair()
 
         def connect_and_pass() -> None:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bus:
+            with socket.socket(socket.AF_UNIX, kind) as bus:
                 bus.connect(address)
                 socket.send_fds(theirs, [b"x"], [bus.fileno()])
 

@@ -22,6 +22,17 @@ FILL = "dd if=/dev/zero of={folder}/fill bs=4k 2>/dev/null || test $(stat --file
 """Leaves no room in the file system of a folder, and fails if there is any."""
 
 
+BUILD_SECONDS = 2_400
+"""Timeout of a test here: the first one builds the packages, on a fresh machine with two roots of Debian, while other tests run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder time for the packages."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def built() -> Packages:
     """This tree's packages; they are built once for each state of the tree."""

@@ -40,7 +40,7 @@ def test_without_rules_it_does_not_start_and_does_not_try_again(machine: Contain
     assert machine.run(f"systemctl start {FEED}", check=False).status != 0
     shown = machine.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {FEED}").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
-    assert "every user of this bus can subscribe to journal/" in machine.output(f"journalctl --unit={FEED}")
+    assert "every user of this bus can subscribe to journal/" in machine.journal(f"--unit={FEED}")
 
 
 def test_entries_of_a_real_journal(ruled: Container) -> None:

@@ -98,7 +98,7 @@ def test_without_a_configuration_it_says_so_once(hosts: dict[str, Container]) ->
     assert alpha.run(f"systemctl start {UNIT}", check=False).status != 0
     shown = alpha.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {UNIT}").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
-    assert "/etc/sbus/link.toml: realm: not set" in alpha.output(f"journalctl --unit={UNIT}")
+    assert "/etc/sbus/link.toml: realm: not set" in alpha.journal(f"--unit={UNIT}")
 
 
 def test_a_message_appears_on_the_other_host(linked: dict[str, Container]) -> None:
@@ -146,7 +146,7 @@ def test_restarts_of_bus_link_and_server_are_survived(linked: dict[str, Containe
 
 
 def test_its_records_explain_themselves(linked: dict[str, Container]) -> None:
-    shown = linked["alpha"].output(f"journalctl --unit={UNIT} --catalog --no-hostname")
+    shown = linked["alpha"].journal(f"--unit={UNIT} --catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-link.catalog"))}
     reported = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
     assert {"The link has started", "The network is available", "Another host is connected"} <= reported

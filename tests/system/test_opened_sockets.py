@@ -35,7 +35,7 @@ def failure_text(machine: Container, unit: str) -> list[str]:
     machine.run("cat > /run/systemd/system/example.service", stdin=unit)
     machine.run("cat > /opt/ask.py && chmod 644 /opt/ask.py", stdin=ASK)
     machine.run("systemctl daemon-reload && systemctl start --wait example.service")
-    lines = machine.output("journalctl --unit=example.service --output=cat --identifier=ask").splitlines()
+    lines = machine.journal("--unit=example.service --output=cat --identifier=ask").splitlines()
     return lines[-1].split("|")
 
 

@@ -79,7 +79,7 @@ def _check_that_nothing_is_left(machine: Container) -> None:
         "find /etc/sbus /usr/lib/sbus /usr/share/sbus /run/sbus /var/lib/systemd/timers /var/lib/sbus* -name '*sbus*'", check=False
     )
     assert left.stdout == ""
-    names = {"sbus", "sbus-feed", "sbus-relay", "sbus-recorder", "sbus-pipeline"}
+    names = {"sbus", "sbus-feed", "sbus-dbus", "sbus-relay", "sbus-recorder", "sbus-pipeline"}
     users = {line.split(":")[0] for line in machine.output("getent passwd").splitlines() if "sbus" in line}
     assert users == names
     assert all(line.split(":")[1].startswith("!") for line in machine.output("getent shadow").splitlines() if "sbus" in line)
@@ -117,7 +117,7 @@ def test_the_bus_serves_after_each_installation_and_purge_with_every_set_of_pack
     _check_that_nothing_is_left(shared)
 
 
-@pytest.mark.parametrize("number", range(len(ORDERS)))
+@pytest.mark.parametrize("number", [0, 4])  # every set of packages is tested above, and more orders in test_addon_orders.py
 def test_the_bus_serves_after_each_removal_and_later_purge_in_every_order(shared: Container, built: Packages, number: int) -> None:
     files, installed = _files(built), set(ORDERS[number])
     shared.run(f"dpkg --install {' '.join(f'/opt/packages/{files[package]}' for package in ORDERS[number])}")
@@ -138,13 +138,14 @@ def test_links_to_removed_rules_do_not_stop_the_bus(bare: Container, built: Pack
     link = "mkdir --parents /etc/sbus/sbusd.toml.d && ln --symbolic --force --target-directory=/etc/sbus/sbusd.toml.d"
     bare.run(f"{link} /usr/share/sbus/50-relay.toml /usr/share/sbus/50-recorder.toml && systemctl restart sbus.service && sbusctl whoami")
     bare.run("dpkg --remove sbus-relay && dpkg --purge sbus-recorder")
-    # Immediately, at the next boot, and at a reload.
+    # Immediately, and at the next boot. A reload says what is wrong, and changes nothing.
     for step in ("restart", "reload", "restart"):
-        bare.run(f"systemctl {step} sbus.service && timeout 60 sbusctl whoami && timeout 60 sbusctl pub hello world", user=None)
+        assert (bare.run(f"systemctl {step} sbus.service", check=False).status == 0) == (step == "restart")
+        bare.run("timeout 60 sbusctl whoami && timeout 60 sbusctl pub hello world")
     assert bare.run("systemctl is-system-running", check=False).stdout == "running\n"
     # Where it can be seen: the status, the journal, doctor, and who asks beforehand.
     assert "configuration faults: 2 (50-recorder.toml, 50-relay.toml)" in bare.output("systemctl show --property=StatusText sbus.service")
-    reported = bare.output("journalctl --catalog --unit=sbus.service SBUS_EVENT=configuration-fault")
+    reported = bare.journal("--catalog --unit=sbus.service SBUS_EVENT=configuration-fault")
     assert "50-relay.toml: dangling symbolic link; restore its target or remove the link" in reported
     assert "Subject: A part of the configuration of the bus cannot be used" in reported
     doctor = bare.run("sbusctl doctor", check=False)
@@ -165,7 +166,7 @@ def test_rules_of_a_removed_user_deny_and_do_not_stop_the_bus(fresh: Container, 
     assert "EPERM" in fresh.run("sbusctl pub relay/x", user="alice", check=False).stderr
     fresh.run("sbusctl pub relay/x && sbusctl whoami")
     fresh.run("sbusctl pub other/x", user="alice")
-    assert 'unknown user \\"sbus-relay\\"' in fresh.output("journalctl --output=json --unit=sbus.service SBUS_EVENT=configuration-fault")
+    assert 'unknown user \\"sbus-relay\\"' in fresh.journal("--output=json --unit=sbus.service SBUS_EVENT=configuration-fault")
     assert "FAIL  faults" in fresh.run("sbusctl doctor", check=False).stdout.replace("fail ", "FAIL ")
 
 

@@ -71,12 +71,12 @@ def test_both_kinds_of_package_have_the_same_files(built: Packages, rpms: Path, 
     for path in [*built.folder.glob("*.deb"), *rpms.glob("*.rpm")]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     log = tmp_path / "log"
-    script = "for each in sbus*.deb python3-sbusd_*.deb; do dpkg-deb --fsys-tarfile $each | tar --list; done >deb"
+    script = "for each in sbus*.deb python3-sbusd_*.deb libsbus-dev_*.deb; do dpkg-deb --fsys-tarfile $each | tar --list; done >deb"
     run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)
     script = "rpm --query --package --list --dbpath /tmp/rpmdb $(ls *.rpm | grep --invert-match src) >rpm"
     run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)
     assert _files(tmp_path / "deb") == _files(tmp_path / "rpm")
-    assert "/usr/bin/sbusd" in _files(tmp_path / "deb")
+    assert {"/usr/bin/sbusd", "/usr/share/bash-completion/completions/sbusctl"} <= _files(tmp_path / "deb")
 
 
 def _files(listed: Path) -> set[str]:
@@ -86,6 +86,8 @@ def _files(listed: Path) -> set[str]:
     for name in names:
         if "/share/doc" in name or "/share/lintian" in name or ".dist-info" in name:
             continue
+        # Debian has a folder of its own for zsh.
+        name = name.replace("/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")  # noqa: PLW2901
         python = name.partition("-packages/")
         ours.add(f"python/{python[2]}" if python[1] else name)
     folders = {str(Path(name).parent) for name in ours}
@@ -154,6 +156,9 @@ def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:
     assert rpm_machine.output("systemctl is-enabled sbus.socket") == "enabled"
     assert rpm_machine.output(f"PYTHONPATH={site} sbusctl whoami").startswith("!/cred/0/0/")
     assert rpm_machine.output("systemctl show --value --property=User sbus.service") == "sbus"
-    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd sbus-relay sbus-link sbus-recorder")
+    rpm_machine.run(
+        "rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd sbus-relay sbus-link sbus-store sbus-trigger sbus-metrics sbus-blob sbus-web "
+        "sbus-recorder sbus-devel"
+    )
     assert rpm_machine.run("systemctl is-active sbus.service", check=False).stdout == "inactive\n"
     assert rpm_machine.run("ls /usr/bin/sbusd /etc/sbus /run/sbus.socket", check=False).stdout == ""

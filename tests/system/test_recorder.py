@@ -30,8 +30,8 @@ MESSAGES = 400
 SPARK_SECONDS = 600.0
 """When a run of the pipeline that has not ended is a failure: it takes a quarter of a minute on an idle machine."""
 
-OF_THE_RECORDER = {"ProcSubset=", "ProtectProc=", "UMask="}
-"""What the recorder may and the bus may not: it looks up the unit of each client in /proc, and its group may read the record."""
+OF_THE_RECORDER = {"ProcSubset=", "UMask="}
+"""What the recorder may and the bus may not: it asks when a client started, from /proc/stat, and its group may read the record."""
 
 OF_THE_PIPELINE = {
     *(
@@ -79,13 +79,18 @@ def machine(built: Packages) -> Iterator[Container]:
 
 
 def spark_folders() -> dict[Path, str]:
-    """Return the folders of this machine's Java and PySpark, and their paths in the container; empty if this machine has no Java."""
+    """Return the folders of this machine's Java, and of the packages for tables and reports, and their paths in the container.
+
+    Empty if this machine lacks one of them.
+    """
     java = shutil.which("java")
-    spec = importlib.util.find_spec("pyspark"), importlib.util.find_spec("py4j")
-    if java is None or spec[0] is None or spec[1] is None:
+    specs = [importlib.util.find_spec(name) for name in ("pyspark", "py4j", "plotly", "_plotly_utils", "narwhals", "packaging")]
+    if java is None or None in specs:
         return {}
     home = Path(java).resolve().parents[1]
-    folders = {Path(place): f"/opt/pyspark/{found.name}" for found in spec if found for place in found.submodule_search_locations or ()}
+    folders = {Path(place): f"/opt/pyspark/{found.name}" for found in specs if found for place in found.submodule_search_locations or ()}
+    # plotly reads its own version.
+    folders |= {each: f"/opt/pyspark/{each.name}" for path in [*folders] for each in path.parent.glob("plotly-*.dist-info")}
     # Its own files are links into /etc.
     etc = {path: str(path) for path in Path("/etc").glob("java-*-openjdk")}
     return {**folders, **etc, home: "/opt/java"}
@@ -121,12 +126,12 @@ def test_without_pyarrow_it_says_once_how_to_get_it(machine: Container) -> None:
     shown = machine.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {UNIT}").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     advice = "python3 -m pip install --target /usr/local/lib/sbusd 'pyarrow>=17'"
-    assert f"pyarrow is not installed. Install it with: {advice}" in machine.output(f"journalctl --unit={UNIT}")
+    assert f"pyarrow is not installed. Install it with: {advice}" in machine.journal(f"--unit={UNIT}")
     refused = machine.run("sbus-pipeline --archive /tmp --tables /tmp/tables", check=False)
     assert refused.status == 1
     assert refused.stderr.startswith("sbus-pipeline: ")
     assert len(refused.stderr.splitlines()) == 1
-    assert advice in machine.run("sbusctl report", check=False).stderr
+    assert "'plotly>=6.0' 'pyarrow>=17' 'pyspark==4.3.*'" in machine.run("sbusctl report", check=False).stderr
 
 
 def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container) -> None:
@@ -164,7 +169,7 @@ def test_packages_of_the_recorder_are_invisible_to_other_programs(recording: Con
 
 
 def test_its_records_explain_themselves(recording: Container) -> None:
-    shown = recording.output(f"journalctl --unit={UNIT} --catalog --no-hostname")
+    shown = recording.journal(f"--unit={UNIT} --catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-recorder.catalog"))}
     reported = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
     assert len(reported) >= 2, shown
@@ -179,7 +184,7 @@ def test_only_the_pipeline_may_read_the_record(recording: Container) -> None:
     assert recording.run(f"runuser --user sbus-pipeline -- touch {ARCHIVE}/index/mine", check=False).status != 0
     # As its unit has it started, it says in one line what is missing here.
     assert recording.run(f"systemctl start {PIPELINE}", check=False).status != 0
-    said = recording.output(f"journalctl --unit={PIPELINE} --output=cat SYSLOG_IDENTIFIER=sbus-pipeline").splitlines()
+    said = recording.journal(f"--unit={PIPELINE} --output=cat SYSLOG_IDENTIFIER=sbus-pipeline").splitlines()
     assert len(said) == 1
     assert said[0].startswith("sbus-pipeline: Spark needs Java, but it is not installed. Install Java 17 or later")
 
@@ -193,7 +198,25 @@ def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> N
     recording.run(f"systemctl start {PIPELINE}", timeout_seconds=SPARK_SECONDS)
     assert int(recording.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_TRAFFIC).stdout) == published > 0
     run = recording.output(f"systemctl show --property=InvocationID --value {PIPELINE}")
-    assert recording.output(f"journalctl --output=cat _SYSTEMD_INVOCATION_ID={run}") == ""
+    assert recording.journal(f"--output=cat _SYSTEMD_INVOCATION_ID={run}") == ""
+
+
+def test_one_command_makes_a_report_of_the_last_minutes(recording: Container) -> None:
+    """Nothing is on the disk but the write-ahead log; each error on the way names the next command."""
+    require(bool(spark_folders()), "needs Java, PySpark and plotly on this machine", could_run=True)
+    report = "cd /root && sbusctl report --now -o now.html"
+    assert f"Start it with: systemctl enable --now {UNIT}" in recording.run(report, timeout_seconds=SPARK_SECONDS).stderr
+    recording.run(f"systemctl start {UNIT}")
+    recording.wait_for("sbusctl members rpc/recorder/close | grep sbus-recorder")
+    recording.run("seq 5 | sbusctl pub --lines last/minutes", user="alice")
+    done = recording.run(report, timeout_seconds=SPARK_SECONDS)
+    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "written to now.html")
+    assert "last/minutes" in recording.output("cat /root/now.html")
+    # The rules of the package keep other users away from the call, and the directories from the tables.
+    refused = recording.run("sbusctl call recorder/close", user="alice", check=False)
+    assert "only the recorder serves its calls, and only root may call them" in refused.stderr
+    assert "Run: sudo sbusctl report --now" in recording.run("sbusctl report --now", user="alice", check=False).stderr
+    assert "permission denied" in recording.run("sbusctl report", user="alice", check=False).stderr
 
 
 @pytest.mark.parametrize(("unit", "may"), [(UNIT, OF_THE_RECORDER), (PIPELINE, OF_THE_PIPELINE)])

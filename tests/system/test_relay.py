@@ -69,7 +69,7 @@ def answer(machine: Container, ret: str) -> dict[str, Any]:
 
 def log(machine: Container, options: str = "") -> str:
     """Return the relay's records."""
-    return machine.output(f"journalctl --unit={UNIT} {options}")
+    return machine.journal(f"--unit={UNIT} {options}")
 
 
 def test_without_its_number_it_says_so_once(relayed: Container) -> None:

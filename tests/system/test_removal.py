@@ -30,6 +30,13 @@ def files(machine: Container) -> set[str]:
     return set(machine.output(rf"find / \( {skipped} \) -prune -o -print").splitlines())
 
 
+def bus_files(machine: Container) -> set[str]:
+    """Return the files of the bus and its add-ons, also where systemd keeps its state of units."""
+    skipped = " ".join(f"! -path '*/{folder}/*'" for folder in ("journal", "coredump", "transient", "units", "propagate"))
+    found = files(machine) | set(machine.output(f"find /var/lib/systemd /run/systemd /etc/systemd -name '*sbus*' {skipped}").splitlines())
+    return {path for path in found if "sbus" in path or "msgbus" in path}
+
+
 def test_removal_and_purge_leave_nothing_behind(bare: Container, built: Packages) -> None:
     bare.run("loginctl enable-linger alice")
     bare.wait_for("systemctl is-active user@$(id -u alice).service")
@@ -56,8 +63,8 @@ def test_removal_and_purge_leave_nothing_behind(bare: Container, built: Packages
     assert {path for path in left if not path.startswith("/home/alice")} == set()
     # A number that is free again would be the next user's, and with it each file that was the old one's.
     stayed = [line for line in bare.output(_ACCOUNTS).splitlines() if line not in users]
-    assert {line.split(":")[0] for line in stayed} == {"sbus", "sbus-feed"}
+    assert {line.split(":")[0] for line in stayed} == {"sbus", "sbus-feed", "sbus-dbus"}
     assert all(line.split(":")[1][:1] in {"!", "*", "x"} for line in stayed)
-    assert bare.output("find / -xdev \\( -user sbus -o -user sbus-feed \\) ! -path '/proc/*'") == ""
+    assert bare.output("find / -xdev \\( -user sbus -o -user sbus-feed -o -user sbus-dbus \\) ! -path '/proc/*'") == ""
     assert bare.run("systemctl list-units --all --plain --no-legend 'sbus*'").stdout == ""
     assert "sbus" not in bare.output("journalctl --list-catalog")

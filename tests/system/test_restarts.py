@@ -45,6 +45,18 @@ def wait_for_another(machine: Container, pid: int) -> int:
     return pid_of(machine)
 
 
+def restores(machine: Container) -> int:
+    """Return how often the bus has restored its state, by its journal."""
+    return len(machine.journal("--unit=sbus.service SBUS_EVENT=restored --output=cat").splitlines())
+
+
+@pytest.fixture(autouse=True)
+def uncounted(request: pytest.FixtureRequest) -> None:
+    """Do not count the starts of earlier tests: systemd allows 30 within 3 minutes."""
+    if "machine" in request.fixturenames:
+        request.getfixturevalue("machine").run("systemctl reset-failed sbus.service sbus.socket; systemctl start sbus.socket")
+
+
 def test_restarts_lose_nothing(machine: Container) -> None:
     with numbered_clients(machine) as clients:
         pids = {pid_of(machine)}
@@ -59,14 +71,13 @@ def test_restarts_lose_nothing(machine: Container) -> None:
 def test_reloads_lose_nothing_and_the_process_stays(machine: Container) -> None:
     with numbered_clients(machine) as clients:
         pid = pid_of(machine)
-        before = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
+        before = restores(machine)
         for _ in range(TIMES):
             machine.run("systemctl reload sbus.service")
             clients.wait_for_messages()
         clients.end().assert_nothing_happened()
     assert pid_of(machine) == pid
-    after = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
-    assert int(after) - int(before) == TIMES
+    assert restores(machine) - before == TIMES
 
 
 def test_an_upgrade_loses_nothing(fresh_newer: Container, newer: Packages) -> None:
@@ -118,7 +129,7 @@ def test_a_bus_that_hangs_is_replaced_and_its_clients_stay(machine: Container) -
         machine.run(f"rm -r {folder}; systemctl daemon-reload")
     found.assert_losses_reported()
     assert found.least_announced == 1
-    assert "Watchdog timeout" in machine.output("journalctl --unit=sbus.service")
+    assert "Watchdog timeout" in machine.journal("--unit=sbus.service")
 
 
 def test_a_users_bus_survives_too(machine: Container) -> None:

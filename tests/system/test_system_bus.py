@@ -56,7 +56,7 @@ def test_a_secret_reaches_its_user_alone(machine: Container) -> None:
         assert "EACCES" in refused.stderr
         machine.run(f"sbusctl pub '!/cred//{uid}//letter' dear", user="alice")
     assert heard == [f"!/cred//{uid}//letter\tdear"]
-    assert "The bus rejected a subscription to a private key of another user" in machine.output("journalctl --catalog --unit=sbus.service")
+    assert "The bus rejected a subscription to a private key of another user" in machine.journal("--catalog --unit=sbus.service")
 
 
 def test_the_groups_of_a_user_are_known_to_the_hardened_service(machine: Container) -> None:
@@ -72,7 +72,7 @@ def test_a_process_is_watched_by_the_hardened_service(machine: Container) -> Non
     """SO_PEERPIDFD and its readiness work there, so the bus has nothing to warn of."""
     said = machine.output("python3 -c '" + _SECRET_OF_PROCESS.replace("'", '"') + "'", user="alice")
     assert said == "heard"
-    assert "kernel does not report the end of client processes" not in machine.output("journalctl --unit=sbus.service")
+    assert "kernel does not report the end of client processes" not in machine.journal("--unit=sbus.service")
 
 
 _SECRET_OF_PROCESS = """
@@ -145,7 +145,7 @@ def test_the_journal_explains_each_record(machine: Container) -> None:
     listed = dict(line.split(" sbusd: ", 1) for line in machine.output("journalctl --list-catalog").splitlines() if " sbusd: " in line)
     assert listed == {entry.id: entry.headers["Subject"] for entry in entries()}
     machine.run("sbusctl whoami")
-    shown = machine.output("journalctl --catalog --unit=sbus.service")
+    shown = machine.journal("--catalog --unit=sbus.service")
     assert "The bus serves clients at /run/sbus.socket." in shown
     assert "@SBUS" not in shown
 

@@ -5,17 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.bench.peers.daemons import DBUS_BROKER, DBUS_DAEMON, MOSQUITTO, NATS, PROXY, REDIS, SBUSD, Daemon
-from tests.bench.peers.loading import Traffic
+from tests.bench.peers.loading import Traffic, Work
+from tests.bench.peers.packages import has_node, node_version, python_version
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A daemon, and how it is used: the protocol of the C load, or the module of the Python client; *package* is what that needs."""
+    """A daemon, and how it is used: the protocol of the C load, or the module of a program, which may need a package.
+
+    *package* is a Python package, and *node_package* one of Node.
+    """
 
     name: str
     daemon: Daemon
     way: str
     package: str = ""
+    node_package: str = ""
+
+    def versions(self) -> dict[str, str | None]:
+        """Return the versions of the packages that it needs; None of those that are not installed."""
+        found = {self.package: python_version(self.package)} if self.package else {}
+        return found | ({f"{self.node_package} for Node": node_version(self.node_package)} if self.node_package else {})
+
+    def missing(self) -> str:
+        """Return which program or package is missing, and how to install it; empty if none is."""
+        if self in IN_NODE and not has_node():
+            return "node is not installed: tools/prepare bench"
+        return next((f"{name} is not installed: make bench-peers" for name, version in self.versions().items() if version is None), "")
 
 
 OVER_C = (
@@ -31,6 +47,7 @@ OVER_C = (
 IN_PYTHON = (
     Contender("sbusd Bus", SBUSD, "sbus"),
     Contender("sbusd Bus, lists", SBUSD, "sbus:together"),
+    Contender("sbusd Bus, gather", SBUSD, "sbus:gather"),
     Contender("sbusd AsyncBus", SBUSD, "sbus_aio"),
     Contender("sbusd AsyncBus, lists", SBUSD, "sbus_aio:together"),
     Contender("sbus, a plain socket", SBUSD, "plain_socket"),
@@ -41,6 +58,13 @@ IN_PYTHON = (
     Contender("dbus-fast, dbus-broker", DBUS_BROKER, "dbus_fast_signals", "dbus-fast"),
     Contender("paho-mqtt", MOSQUITTO, "paho_mqtt", "paho-mqtt"),
     Contender("pyzmq, by a proxy", PROXY, "zeromq", "pyzmq"),
+)
+
+IN_NODE = (
+    Contender("sbusd Node", SBUSD, "sbus"),
+    Contender("sbusd Node, lists", SBUSD, "sbus:lists"),
+    Contender("nats for Node", NATS, "nats", node_package="nats"),
+    Contender("nats for Node, callback", NATS, "nats:callback", node_package="nats"),
 )
 
 PUMPS = {
@@ -64,3 +88,23 @@ TRIP = "1:1"
 """The row in which round trips are measured too."""
 PYTHON = "from a Python program to another, 64 B"
 """The row of the Python clients."""
+
+NODE_WORK = {
+    "from a Node program to another, 64 B": Work(),
+    "Node, 64 B, each by itself": Work(group=1),
+    "Node, 64 B, 64 and a flush": Work(group=64),
+    "Node, 4 KiB": Work(payload=4096),
+    "Node, 4 KiB, 64 and a flush": Work(payload=4096, group=64),
+    "Node, one call at a time": Work(group=1, is_calls=True),
+    "Node, 64 calls at a time": Work(group=64, is_calls=True),
+}
+"""The rows of the Node clients. Unless the name says otherwise, messages are published in a loop, with as few waits for the daemon as the
+library allows."""
+
+NODE_TRIP = next(iter(NODE_WORK))
+"""The row of the Node clients in which round trips are measured too."""
+
+
+def in_node(work: Work) -> tuple[Contender, ...]:
+    """Return the contenders in Node that differ in some work: calls do not depend on how messages are received."""
+    return tuple(each for each in IN_NODE if not work.is_calls or ":" not in each.way)

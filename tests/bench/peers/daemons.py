@@ -42,12 +42,14 @@ class Running:
     """A daemon that runs: the process whose CPU is measured, and its address, which is a path or a port of 127.0.0.1.
 
     Of two linked hosts *drain* is the address of the receivers, and *settled* a shell command that ends when publishers know of them.
+    *stream* is the stream socket of sbusd, which clients in Node use.
     """
 
     pid: int
     address: str
     drain: str = ""
     settled: str = ""
+    stream: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,10 @@ def _is_open(address: str) -> bool:
 @contextlib.contextmanager
 def _sbusd(program: str, directory: Path) -> Iterator[Running]:
     """Run this tree's daemon."""
-    path = directory / "sbusd"
-    with started(daemon_command((program, *DAEMON[1:]), path, None), path) as relay:
-        yield Running(relay.pid, str(path))
+    path, stream = directory / "sbusd", directory / "sbusd-stream"
+    command = [*daemon_command((program, *DAEMON[1:]), path, None), "--stream-address", str(stream)]
+    with started(command, path) as relay:
+        yield Running(relay.pid, str(path), stream=str(stream))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.bench.loads import Churn, Trip, failure_text
 from tests.bench.peers.daemons import Running
+from tests.bench.peers.programs import HERE
 from tests.bench.programs import BenchError
 from tests.bench.relays import confined, load_cpus
 
@@ -98,8 +99,31 @@ class CLoad:
         return result
 
 
-class PythonLoad:
-    """Two programs in Python, left to the scheduler as programs are: one publishes, one receives."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What programs do: messages of *payload* bytes. *group* of them are published before the program waits for the daemon.
+
+    0: it waits as seldom as the library allows; 1: each message leaves alone. Of calls it is the number that wait at the same time.
+    """
+
+    payload: int = 64
+    group: int = 0
+    is_calls: bool = False
+
+
+IN_PYTHON = (sys.executable, "-m", "tests.bench.peers.clients.run")
+IN_NODE = ("node", str(HERE / "node" / "run.js"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLoad:
+    """Two programs, left to the scheduler as programs are: one publishes, one receives. *command* runs one.
+
+    Programs in Python do the default work alone, so *work* is not given to them.
+    """
+
+    command: tuple[str, ...] = IN_PYTHON
+    work: Work | None = None
 
     def pump(self, client: str, daemon: Running, seconds: float) -> Flow:
         """Publish for *seconds* as fast as the library lets a program, and wait until all has come, or nothing more comes."""
@@ -126,11 +150,27 @@ class PythonLoad:
         with self._program(client, "trip", daemon, trips) as process:
             return Trip(**self._line(process, client))
 
+    def calls(self, client: str, daemon: Running, seconds: float) -> Flow:
+        """Call for *seconds*, after as long without counting; a delivery is a call, and the publisher the caller."""
+        with self._program(client, "serve", daemon) as service:
+            self._line(service, client)
+            with self._program(client, "call", daemon, seconds) as caller:
+                self._line(caller, client)
+                begin_cpu, begin_service_cpu = cpu_ns(daemon.pid), cpu_ns(service.pid)
+                done = self._line(caller, client)
+                cpu, service_cpu = cpu_ns(daemon.pid) - begin_cpu, cpu_ns(service.pid) - begin_service_cpu
+        if not done["calls"]:
+            raise BenchError(f"{client}: no call was answered")
+        return Flow(done["calls"], 0, done["wall_ns"], cpu, done["cpu_ns"], service_cpu)
+
     @contextlib.contextmanager
     def _program(self, client: str, role: str, daemon: Running, amount: float = 0) -> Iterator[subprocess.Popen[str]]:
         """Run a client program in *role*; it is killed at the end, because a publisher repeats its end message forever."""
         address = daemon.drain if role == "receive" and daemon.drain else daemon.address
-        command = [sys.executable, "-m", "tests.bench.peers.clients.run", client, role, address, str(amount)]
+        if self.command == IN_NODE:
+            address = daemon.stream or address
+        command = [*self.command, client, role, address, str(amount)]
+        command += [str(self.work.payload), str(self.work.group)] if self.work else []
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         ) as process:
@@ -146,7 +186,7 @@ class PythonLoad:
         line = process.stdout.readline()
         if not line:
             words = process.stderr.read().strip().splitlines()
-            raise BenchError(f"{client}: {words[-1] if words else 'it failure_text nothing'}")
+            raise BenchError(f"{client}: {words[-1] if words else 'it printed nothing'}")
         result: dict[str, Any] = json.loads(line)
         return result
 

@@ -14,10 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
-from tests.bench.peers.contenders import IN_PYTHON, LEGEND, OVER_C, PUMPS, PYTHON, TRIP, Contender
+from tests.bench.peers.contenders import IN_NODE, IN_PYTHON, LEGEND, NODE_TRIP, NODE_WORK, OVER_C, PUMPS, PYTHON, TRIP, Contender, in_node
 from tests.bench.peers.daemons import DAEMONS, Daemon, Running
 from tests.bench.peers.figures import (
     BUSY,
@@ -42,7 +41,8 @@ from tests.bench.peers.figures import (
     repetitions,
     spreads,
 )
-from tests.bench.peers.loading import CLoad, Flow, PythonLoad
+from tests.bench.peers.loading import IN_NODE as NODE_PROGRAMS
+from tests.bench.peers.loading import CLoad, Flow, ProgramLoad
 from tests.bench.peers.noise import Moment, machine, words
 from tests.bench.peers.programs import compile_load
 from tests.bench.programs import BenchError
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     parser = argparse.ArgumentParser(prog="bench-peers", description="Compare sbusd with other message daemons.")
     parser.add_argument("--quick", action="store_true", help="short runs: shows that the bench works, says nothing about speed")
-    parser.add_argument("--only", choices=("c", "python"), help="measure with the C load alone, or with the Python clients alone")
+    parser.add_argument("--only", choices=("c", "python", "node"), help="measure the C load, the Python clients or the Node clients alone")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every round's figures there as well")
     return parser
 
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 def _tasks(plan: Plan, only: str | None) -> list[Task]:
     """Return the rows to measure, none of them begun. Raises BenchError if the load cannot be compiled."""
     tasks = []
-    if only != "python":
+    if only in {None, "c"}:
         load = CLoad(compile_load())
 
         def work(name: str) -> Measure:
@@ -127,27 +127,39 @@ def _tasks(plan: Plan, only: str | None) -> list[Task]:
             return measure
 
         tasks += [Task(_row(name, OVER_C), OVER_C, work(name), plan.rounds) for name in PUMPS]
-    if only != "c":
-        python = PythonLoad()
-
-        def both(contender: Contender, running: Running) -> tuple[dict[Metric, float], int]:
-            flow = python.pump(contender.way, running, plan.python_seconds)
-            times = python.trip(contender.way, running, plan.python_trips)
-            figures, lost = _flow(flow)
-            figures[PUBLISH_CPU] = flow.publisher_cpu_ns / (flow.deliveries + flow.lost)
-            figures[RECEIVE_CPU] = flow.receiver_cpu_ns / flow.deliveries
-            return figures | {P50: times.p50_ns, P99: times.p99_ns}, lost
-
+    if only in {None, "python"}:
+        both = _programs(ProgramLoad(), plan, has_trips=True)
         tasks.append(Task(_row(PYTHON, IN_PYTHON), IN_PYTHON, both, plan.python_rounds))
+    if only in {None, "node"}:
+        for name, node_work in NODE_WORK.items():
+            measure = _programs(ProgramLoad(NODE_PROGRAMS, node_work), plan, has_trips=name == NODE_TRIP)
+            tasks.append(Task(_row(name, in_node(node_work)), in_node(node_work), measure, plan.python_rounds))
     return tasks
+
+
+def _programs(load: ProgramLoad, plan: Plan, *, has_trips: bool) -> Measure:
+    """Return what measures one program after the other."""
+
+    def measure(contender: Contender, running: Running) -> tuple[dict[Metric, float], int]:
+        run = load.calls if load.work is not None and load.work.is_calls else load.pump
+        flow = run(contender.way, running, plan.python_seconds)
+        figures, lost = _flow(flow)
+        figures[PUBLISH_CPU] = flow.publisher_cpu_ns / (flow.deliveries + flow.lost)
+        figures[RECEIVE_CPU] = flow.receiver_cpu_ns / flow.deliveries
+        if has_trips:
+            times = load.trip(contender.way, running, plan.python_trips)
+            figures |= {P50: times.p50_ns, P99: times.p99_ns}
+        return figures, lost
+
+    return measure
 
 
 def _row(name: str, contenders: Sequence[Contender]) -> Row:
     """Return a row without figures; a contender whose library is not installed will have none."""
     row = Row(name, {each.name: Cell() for each in contenders})
     for each in contenders:
-        if each.package and _version(each.package) is None:
-            row.cells[each.name].give_up(f"{each.package} is not installed: make bench-peers")
+        if reason := each.missing():
+            row.cells[each.name].give_up(reason)
     return row
 
 
@@ -206,7 +218,7 @@ def _measure_once(task: Task, contender: Contender, running: Running | str) -> N
 def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
     """Yield the parts of what is printed."""
     yield f"{time.strftime('%Y-%m-%d')}, on {machine()}\n{_versions()}"
-    over_c, in_python = [row for row in rows if row.name != PYTHON], [row for row in rows if row.name == PYTHON]
+    over_c = [row for row in rows if row.name in PUMPS]
     if over_c:
         yield LEGEND
         yield medians(RATE, over_c)
@@ -218,7 +230,10 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
             if row.name == TRIP:
                 yield listing(row, (P50, P99), OVER_C[0].name)
                 yield f"connect, subscribe, close: {listing(row, (CLIENT_CPU, CLIENTS), OVER_C[0].name)}"
-    yield from (listing(row, (RATE, PUBLISH_CPU, RECEIVE_CPU, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
+    for row in rows:
+        if row.name not in PUMPS:
+            trips = (P50, P99) if row.name in {PYTHON, NODE_TRIP} else ()
+            yield listing(row, (RATE, PUBLISH_CPU, RECEIVE_CPU, CPU, *trips), next(iter(row.cells)))
     yield spreads(rows)
     yield "\n".join(["where another is ahead of the best of ours:", *(peers_ahead(rows) or ["nowhere"])])
     yield "\n".join(["lost:", *(losses(rows) or ["nothing, in any row"])])
@@ -232,16 +247,8 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
 def _versions() -> str:
     """Return the versions of all that is installed."""
     daemons = [(daemon.name, daemon.version_words()) for daemon in DAEMONS]
-    packages = dict.fromkeys(contender.package for contender in IN_PYTHON if contender.package)
-    return ", ".join(f"{name} {version}" for name, version in [*daemons, *((name, _version(name)) for name in packages)] if version)
-
-
-def _version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    packages = {name: version for contender in (*IN_PYTHON, *IN_NODE) for name, version in contender.versions().items()}
+    return ", ".join(f"{name} {version}" for name, version in [*daemons, *packages.items()] if version)
 
 
 def _record(rows: Sequence[Row], noise: str) -> dict[str, object]:

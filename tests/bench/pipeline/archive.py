@@ -79,7 +79,8 @@ _ROWS = """
            null::bigint as duration, null::bigint as twin, null::integer as attempt,
            case when kind = 'denial' then 'SUB' end as packet,
            null::bigint[] as missed,
-           null::varchar as vouched
+           null::varchar as vouched,
+           null::bigint as to_conn
     from ({records})
 """
 

@@ -107,7 +107,7 @@ def next_of(subscription: Subscription, key: bytes = b"") -> Message:
     """Return the next message, with *key* if it is not empty."""
     while True:
         item = subscription.receive(timeout=SECONDS)
-        if isinstance(item, Message) and key in {b"", item.key}:
+        if isinstance(item, Message) and key in {b"", item.key_bytes}:
             return item
         assert isinstance(item, Message | Gap)
 
@@ -122,9 +122,9 @@ def test_messages_cross_with_the_credentials_of_their_publisher(pair: Pair, stac
         publisher.publish("other", b"stays")
         publisher.publish("net/link/eth1", b"down")
         first, second = next_of(received), next_of(received)
-        assert (first.key, first.payload, second.key) == (b"host/alpha/net/link/eth0", b"up", b"host/alpha/net/link/eth1")
+        assert (first.key, first.payload, second.key) == ("host/alpha/net/link/eth0", b"up", "host/alpha/net/link/eth1")
         assert first.sender is not None
-        assert first.sender.origin.startswith(b"!/host/alpha/!/cred/%d/%d/" % (os.getegid(), os.geteuid()))
+        assert first.sender.origin.startswith(f"!/host/alpha/!/cred/{os.getegid()}/{os.geteuid()}/")
 
 
 def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -> None:
@@ -250,7 +250,7 @@ def test_only_what_is_wanted_elsewhere_crosses(by_nats: Pair, realm: Realm, stac
     for _ in range(WANTED):
         publisher.publish("net/link/eth0", payload)
     for _ in range(WANTED):
-        assert next_of(received).key == b"host/alpha/net/link/eth0"
+        assert next_of(received).key == "host/alpha/net/link/eth0"
     wait_for(lambda: (now := traffic_of(monitor)).received - before.received == now.delivered - before.delivered, "all that was received")
     after = traffic_of(monitor)
     assert 0 < after.messages - before.messages <= WANTED  # a frame contains several

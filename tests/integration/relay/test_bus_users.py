@@ -110,7 +110,7 @@ def test_the_shipped_rules_hold_at_addresses(ruled: tuple[BusHost, BusHost], sec
     with running_service(a.path, twins=Twins(), who=describe), a.bus() as bus:
         for key in (f"relay/{SECOND}/echo", "relayed/who"):
             (member,) = bus.members(key)
-            assert second_user.call(partial(refusal, a.path, says=member.address.decode() + key)) is ErrorCode.EPERM, key
+            assert second_user.call(partial(refusal, a.path, says=member.address + key)) is ErrorCode.EPERM, key
     assert a.host.counters().get("requests", 0) == 0
     assert "bus-unknown" not in a.host.counters()
 
@@ -123,19 +123,19 @@ def test_messages_to_an_address_are_checked_without_rules_too(bus_hosts: MakeBus
 
     def reach_around(address: bytes, command: str, twin: int) -> Envelope | None:
         with Bus.connect(a.path) as other:
-            ret = other.address + b"ret/x"
+            ret = other.address + "ret/x"
             with other.subscribe(ret) as answers:
-                asked = Envelope(command, "u", b"x", ret.decode(), source=twin, destinations=(SECOND,))
+                asked = Envelope(command, "u", b"x", ret, source=twin, destinations=(SECOND,))
                 assert other.publish(address, asked.encode(), receipt=True) == 1
                 other.ping()
                 return read_item(answers.receive(30.0)) if twin else None
 
     with running_service(a.path, twins=Twins(), who=describe), a.bus() as bus:
         (service,) = bus.members("relayed/who")
-        said = second_user.call(partial(reach_around, service.address + b"relayed/who", "who", SECOND))
+        said = second_user.call(partial(reach_around, service.address_bytes + b"relayed/who", "who", SECOND))
         assert said is not None
         assert (said.error, said.data) == (f"user {second_user.uid} is not a relay and cannot call for a remote host", b"")
-        second_user.call(partial(reach_around, relay.address + b"relay/%d/echo" % SECOND, "echo", 0))
+        second_user.call(partial(reach_around, relay.address_bytes + b"relay/%d/echo" % SECOND, "echo", 0))
         a.host.wait_counted("bus-unknown")
     assert a.host.counters().get("requests", 0) == 0
     assert not b.host.redis.exists("msgbus.echo")
@@ -262,7 +262,7 @@ def test_client_in_place_of_the_relay_is_logged(bus_hosts: MakeBusHosts, second_
 def test_call_for_another_host_than_the_key_is_rejected(bus_hosts: MakeBusHosts) -> None:
     """A relay rejects a call to a host other than the one in the key, to which the rules apply."""
     a, _ = bus_hosts()
-    with a.bus() as bus, bus.subscribe(bus.address + b"ret/") as answers:
-        asked = Envelope("echo", "u", b"x", (bus.address + b"ret/u").decode(), destinations=(SECOND,))
+    with a.bus() as bus, bus.subscribe(bus.address + "ret/") as answers:
+        asked = Envelope("echo", "u", b"x", bus.address + "ret/u", destinations=(SECOND,))
         bus.publish(f"relay/{FIRST}/echo", asked.encode())
         assert read_item(answers.receive(60)).error == f"dst: must be exactly the host that the key names, {FIRST}"

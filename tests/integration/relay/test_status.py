@@ -36,7 +36,9 @@ def test_it_reports_queued_messages_and_the_reason(twins: MakeHosts) -> None:
     assert "Cannot connect" in peer["reason"]
     assert peer["reached_seconds_ago"] is None
     assert said["counters"]["tries-failed"] >= 2
+    assert said["durability"] == ""
     text = status(a)
+    assert "a crash of Redis loses no confirmed message" in text
     assert "backlog " in text
     assert "HOST" in text
     a.relay.start()
@@ -55,3 +57,23 @@ def test_a_redis_that_is_not_there_is_one_line(tmp_path_factory: Any) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"sbusctl: cannot connect to Redis at {folder}/none.sock: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_redis_that_can_lose_messages_is_reported(twins: MakeHosts) -> None:
+    host = twins(1001)[0]
+    host.relay.kill()
+    host.redis.config_set("appendfsync", "everysec")
+    reason = "appendfsync is everysec, set it to always"
+    assert json.loads(status(host, "--json=short"))["durability"] == reason
+    assert f"a crash can lose messages: {reason}" in status(host)
+    host.relay.start()
+    host.relay.wait_logged(f"a crash of Redis {host.server.path} can lose confirmed messages: {reason}")
+
+
+def test_a_redis_that_does_not_disclose_its_settings_is_used_without_a_warning(twins: MakeHosts) -> None:
+    host = twins(1001)[0]
+    host.relay.kill()
+    host.redis.execute_command("ACL", "SETUSER", "default", "-config")
+    assert json.loads(status(host, "--json=short"))["durability"] is None
+    assert "unknown: Redis does not disclose its settings" in status(host)
+    host.relay.start()

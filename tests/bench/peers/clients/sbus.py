@@ -1,4 +1,4 @@
-"""sbusd.client's ``Bus``; a message at a time, and together: coalesced, and taken in lists."""
+"""sbusd.client's ``Bus``: a message at a time, together (coalesced, and taken in lists), and with ``gather``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def publish_together(address: str, supply: Supply) -> None:
         with bus.coalesce():
             for payload in supply:
                 bus.publish(KEY, payload)
+        _end(bus, supply)
+
+
+def publish_gather(address: str, supply: Supply) -> None:
+    """Publish each message by itself; the client gathers what it writes."""
+    with Bus.connect(address, gather=True) as bus:
+        for payload in supply:
+            bus.publish(KEY, payload)
         _end(bus, supply)
 
 
@@ -55,7 +63,19 @@ def receive_together(address: str, tally: Tally) -> None:
 
 def trip(address: str, trips: Trips) -> None:
     """From one connection to another."""
-    with Bus.connect(address) as source, Bus.connect(address) as drain, drain.subscribe(KEY) as subscription:
+    with Bus.connect(address) as source:
+        _trip(source, address, trips)
+
+
+def trip_gather(address: str, trips: Trips) -> None:
+    """From a connection that gathers to another."""
+    with Bus.connect(address, gather=True) as source:
+        _trip(source, address, trips)
+
+
+def _trip(source: Bus, address: str, trips: Trips) -> None:
+    """Send from *source* to another connection."""
+    with Bus.connect(address) as drain, drain.subscribe(KEY) as subscription:
         for payload in trips:
             source.publish(KEY, payload)
             subscription.receive()

@@ -1,0 +1,70 @@
+"""``sbusctl report --now``: one command from the traffic of the last seconds to the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sbusd.ctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
+from sbusd.pipeline import main as pipeline
+from sbusd.recorder import administration
+from tests.integration.test_pipeline_program import environment
+from tests.integration.test_recorder import Service
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.records import message
+from tests.support.relays import wait_for
+from tests.support.spark import require_spark
+from tests.support.traffic import deliver
+from tests.support.users import User
+from tools.stage import ROOT, Stage
+
+_SECONDS = 300.0
+
+
+def report(bus: Daemon, folder: Path, archive: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run it as root, with the tables in *folder*."""
+    options = ["--address", bus.path, "--json=short", "report", "--now", "--archive", str(archive), "--tables", "tables", "-o", "page.html"]
+    command = [sys.executable, "-m", "sbusd.ctl.main", *options]
+    return subprocess.run(command, env=environment(**more), cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS)
+
+
+def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folder: Path, stage: Stage, first_user: User) -> None:
+    require_spark()
+    config = folder / "bus.toml"
+    config.write_text(f"[rights]\ntap = {{ users = [{first_user.uid}] }}\n")
+    bus = daemon("-C", str(config))
+    service = Service(folder, stage, first_user, bus.path)
+    try:
+        service.wait_ready()
+        client = bus.client()
+        wait_for(lambda: b"rpc/recorder/close" in client.ask(b"!/bus/subscriptions") or None, "the service", _SECONDS)
+        for part in (1, 2):
+            for number in range(5):
+                client.publish(b"part/%d" % part, b"%d" % number)
+            client.barrier()
+            done = report(bus, folder, service.folder / "archive")
+            assert (done.returncode, done.stderr) == (0, "")
+            said = json.loads(done.stdout)
+            assert said["file"] == "page.html"
+            assert f"part/{part}" in (folder / "page.html").read_text()
+    finally:
+        service.close()
+
+
+def test_a_program_that_fails_is_reported_below_its_message(bus: Daemon, folder: Path) -> None:
+    deliver(folder / "archive", "alpha", [message(1)])
+    done = report(bus, folder, folder / "archive", PATH="/nowhere", JAVA_HOME="")
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith("sbus-pipeline: Spark needs Java, but it is not installed. Install Java 17 or later (Debian: ")
+    assert second.startswith("sbusctl: sbus-pipeline failed after ")
+    assert not (folder / "page.html").exists()
+
+
+def test_the_names_are_those_of_the_programs() -> None:
+    """sbusctl may not import the pipeline."""
+    assert (pipeline.ARCHIVE, pipeline.TABLES) == (ARCHIVE, TABLES)
+    assert administration.COMMAND == COMMAND
+    assert all((ROOT / "units" / "system" / name).exists() for name in (RECORDER, PIPELINE))

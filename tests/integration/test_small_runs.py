@@ -1,0 +1,129 @@
+"""A small run gives the same tables as plain Python, with few jobs of Spark: their number, not their size, is what a report waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row
+from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.tables.schema import TABLES
+from tests.support.records import NOON, message
+from tests.support.spark import JAVA_OPTIONS, published, require_spark
+from tests.support.tallies import tables_of
+from tests.support.traffic import GrowingRecord, deliver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_JOBS = len(TABLES) + 2
+"""Each table is one job with one task. The subscriptions and keys for the table of flows are two more."""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A Spark of this process, as the program starts it for a small run."""
+    require_spark()
+    from sbusd.pipeline.session import spark_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
+        with spark_session("local[2]", is_small=True) as session:
+            yield session
+
+
+@dataclass
+class Work:
+    """What Spark did: jobs, and their stages and tasks."""
+
+    jobs: int
+    stages: int
+    tasks: int
+
+
+def run(spark: SparkSession, folder: Path) -> Work:
+    """Run the pipeline from the archive in *folder*; return the work of Spark."""
+    from sbusd.pipeline.progress import Progress
+    from sbusd.pipeline.run import PipelineRun
+
+    starts = []
+
+    def start(*, is_small: bool) -> SparkSession:
+        starts.append(is_small)
+        return spark
+
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    PipelineRun(RecordReader(folder / "archive"), folder / "tables", Progress(is_quiet=True), start).run()
+    assert starts in ([], [True])
+    infos = [info for job in set(tracker.getJobIdsForGroup()) - before if (info := tracker.getJobInfo(job)) is not None]
+    stages = [stage for info in infos for number in info.stageIds if (stage := tracker.getStageInfo(number)) is not None]
+    return Work(len(infos), len(stages), sum(stage.numTasks for stage in stages))
+
+
+def check(folder: Path, record: dict[str, list[Row]]) -> None:
+    """Compare the tables with those of plain Python."""
+    made = published(folder / "tables")
+    for name, lines in tables_of(record).items():
+        assert made[name] == lines, name
+
+
+def test_the_work_for_all_tables_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
+    record = {"alpha": GrowingRecord(21).fill(500), "beta": GrowingRecord(22).fill(300)}
+    assert all(tables_of(record).values())
+    for host, rows in record.items():
+        deliver(tmp_path / "archive", host, rows)
+    work = run(spark, tmp_path)
+    check(tmp_path, record)
+    assert work.jobs <= MOST_JOBS
+    # Only the table of links has exchanges.
+    assert work.stages <= work.jobs + 6
+    assert work.tasks <= work.jobs + 7
+    assert run(spark, tmp_path) == Work(0, 0, 0)
+
+
+def test_tables_that_cannot_have_rows_cost_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [message(number, "a/b") for number in range(1, 9)]
+    deliver(tmp_path / "archive", "alpha", rows)
+    # Traffic, users, losses, and flows with its subscriptions and keys.
+    assert run(spark, tmp_path) == Work(6, 6, 6)
+    check(tmp_path, {"alpha": rows})
+
+
+def test_a_bus_without_subscribers_has_no_flows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [message(number, "a/b")._replace(recipients=0) for number in range(1, 4)]
+    deliver(tmp_path / "archive", "alpha", rows)
+    run(spark, tmp_path)
+    check(tmp_path, {"alpha": rows})
+    assert published(tmp_path / "tables")["flows"] == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("MAX_KEYS_HERE", 3), ("MAX_ROUTES_HERE", 2)])
+def test_more_keys_are_matched_by_other_processes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    from sbusd.pipeline.measures import flows
+
+    monkeypatch.setattr(flows, name, most)
+    monkeypatch.setattr(flows, "_KEYS_AT_ONCE", 2)
+    record = {"alpha": GrowingRecord(24).fill(150)}
+    deliver(tmp_path / "archive", "alpha", record["alpha"])
+    run(spark, tmp_path)
+    check(tmp_path, record)
+
+
+def test_a_reply_and_a_state_in_the_next_hour_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    call: dict[str, Any] = {"call_id": 7, "call_cmd": "echo"}
+    rows = [
+        message(1, "rpc/echo", ts=NOON + HOUR_NS - 10**9)._replace(call_role="request", **call),
+        message(2, "!/conn/7/r", ts=NOON + HOUR_NS + 10**9)._replace(call_role="reply", **call),
+    ]
+    for row in rows:
+        deliver(tmp_path / "archive", "alpha", [row])
+        run(spark, tmp_path)
+    check(tmp_path, {"alpha": rows})

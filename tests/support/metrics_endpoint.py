@@ -1,0 +1,148 @@
+"""The program sbus-metrics as a process, and a client of it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.support.users import User
+from tools.stage import ROOT, Stage
+
+SECONDS = 60.0
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+Values = dict[tuple[str, ...], float]
+"""Samples: the name, and the value of each label in the order of the names of labels."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket, once."""
+        if self.sock is not None:
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(self._path)
+
+
+class Endpoint:
+    """sbus-metrics for the bus at *bus*, with a Unix socket, a port of 127.0.0.1 and the keys *text* of its configuration; a context.
+
+    With *user* it runs as that one.
+    """
+
+    def __init__(self, folder: Path, bus: str, text: str = "", *, user: User | None = None, stage: Stage | None = None) -> None:
+        home = folder / "endpoint"
+        home.mkdir()
+        if user is not None:
+            os.chown(home, user.uid, user.gid)
+        self.path = str(home / "metrics.socket")
+        self.port = free_port()
+        self.config = folder / "metrics.toml"
+        self.config.write_text(f'bus = "{bus}"\n{text}')
+        self._log = folder / "metrics.log"
+        python = sys.executable if user is None or stage is None else stage.python
+        self._command = [python, "-m", "sbusd.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address]
+        plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+        self._env = plain if user is None or stage is None else stage.env
+        self._user = user
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Endpoint:
+        user = self._user
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                cwd="/",
+                user=None if user is None else user.uid,
+                group=None if user is None else user.gid,
+                extra_groups=None if user is None else user.groups,
+            )
+        end = time.monotonic() + SECONDS
+        while "serving metrics of" not in self.log:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < end, self.log
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            status = self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        if kind is None:
+            assert status == 0, self.log
+            assert "Traceback" not in self.log, self.log
+            assert "internal error" not in self.log, self.log
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def address(self) -> str:
+        """The address of the port."""
+        return f"127.0.0.1:{self.port}"
+
+    def scrape(self, accept: str = OPENMETRICS) -> Values:
+        """Return all samples, requested over the Unix socket."""
+        status, headers, body = get(UnixConnection(self.path), accept=accept)
+        assert status == 200, body
+        is_openmetrics = headers["Content-Type"].startswith("application/openmetrics-text")
+        assert is_openmetrics == (accept == OPENMETRICS)
+        return samples(body, is_openmetrics=is_openmetrics)
+
+
+def get(
+    connection: http.client.HTTPConnection, path: str = "/metrics", *, method: str = "GET", accept: str = "*/*"
+) -> tuple[int, dict[str, str], str]:
+    """Return the status, the headers and the body of a response, and close the connection."""
+    try:
+        connection.request(method, path, headers={"Accept": accept})
+        with connection.getresponse() as response:
+            return response.status, dict(response.getheaders()), response.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(text: str, *, is_openmetrics: bool) -> Values:
+    """Return the samples in *text*, read by the parser of Prometheus' library. No two have the same labels."""
+    found: Values = {}
+    parse: Any = parse_openmetrics if is_openmetrics else parse_text
+    for family in parse(text):
+        for sample in family.samples:
+            key = (sample.name, *(value for _, value in sorted(sample.labels.items())))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that is not in use."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,122 @@
+"""The program sbus-trigger as a process, with a systemctl that writes its arguments into a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sbusd.client import Bus, SbusError
+from tests.support.relays import wait_for
+from tools.stage import ROOT
+
+STOP_SECONDS = 60.0
+
+SYSTEMCTL = """#!/bin/sh
+for last; do :; done
+case " $* " in *" show "*)
+    cat "{folder}/states/$last" 2>/dev/null || printf 'ActiveState=active\\nResult=success\\n'
+    exit;;
+esac
+# Several run at the same time: a line is one write.
+{{ printf '%s\\0' "$@"; echo; }} >"{folder}/call.$$" && cat "{folder}/call.$$" >>{folder}/calls
+cat "{folder}/messages/$last/payload" >>{folder}/payloads 2>/dev/null
+while [ -e "{folder}/hold" ]; do sleep 0.05; done
+case $last in broken*) echo "Unit $last not found." >&2; exit 5;; esac
+"""
+
+
+class TriggerProgram:
+    """sbus-trigger with the rules *text* for the bus at *bus*; a context."""
+
+    def __init__(self, folder: Path, bus: str, text: str, *options: str) -> None:
+        self.bus = bus
+        self.folder = folder
+        self.hold = folder / "hold"
+        """While this file exists, no call of systemctl ends."""
+        self._options = options
+        self._config = folder / "trigger.toml"
+        self._config.write_text(f'bus = "{bus}"\nfolder = "{folder}/messages"\nstate_interval = 1\n{text}')
+        programs = folder / "bin"
+        programs.mkdir()
+        program = programs / "systemctl"
+        program.write_text(SYSTEMCTL.format(folder=folder))
+        program.chmod(0o755)
+        self._env = {"PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> TriggerProgram:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.hold.unlink(missing_ok=True)
+        if self.process is not None and self.process.poll() is None:
+            status = self.stop()
+            assert kind is not None or status == 0, self.log
+        if kind is None:
+            assert "Traceback" not in self.log, self.log
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def calls(self) -> list[list[str]]:
+        """The arguments of each call of systemctl, without its first options."""
+        file = self.folder / "calls"
+        lines = file.read_bytes().split(b"\0\n")[:-1] if file.exists() else []
+        return [[word.decode() for word in line.split(b"\0") if word not in (b"--no-ask-password", b"--no-pager", b"--")] for line in lines]
+
+    @property
+    def payloads(self) -> bytes:
+        """The payloads that the units have read, one after another."""
+        return (self.folder / "payloads").read_bytes()
+
+    def start(self, *, waits: bool = True) -> None:
+        """Start the process, and wait until it serves."""
+        with (self.folder / "log").open("ab") as log:
+            command = [sys.executable, "-m", "sbusd.trigger.main", "-C", str(self._config), *self._options]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, cwd="/")
+        if waits:
+            wait_for(self.is_serving, f"the trigger: {self.log}")
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the state of each rule."""
+        with Bus.connect(self.bus) as bus:
+            rules: list[dict[str, Any]] = bus.call("trigger/status", timeout=60.0).json()["rules"]
+        return rules
+
+    def counts(self, rule: int = 0) -> dict[str, int]:
+        """Return the counters of a rule."""
+        counts: dict[str, int] = self.status()[rule]["counts"]
+        return counts
+
+    def wait_for_counts(self, rule: int = 0, **expected: int) -> None:
+        """Wait until counters of a rule have these values."""
+
+        def found() -> bool:
+            counts = self.counts(rule)
+            return all(counts.get(name, 0) == value for name, value in expected.items())
+
+        wait_for(found, f"{json.dumps(expected)}; {self.status()}; {self.log}")
+
+    def stop(self) -> int:
+        """End the process by SIGTERM; return its status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+    def is_serving(self) -> bool:
+        """Return whether all rules get messages."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.log
+        try:
+            return all(rule["counts"].get("gaps") for rule in self.status())
+        except SbusError:  # not yet
+            return False
