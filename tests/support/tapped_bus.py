@@ -45,6 +45,8 @@ class TappedBus:
         self._listener.listen()
         self._listener.settimeout(TIMEOUT_SECONDS)
         self._client: socket.socket | None = None
+        self._is_closed = False
+        self._accepting: list[threading.Thread] = []
         self.demand = b""
         self.wants_batches = False
         self.pages: list[bytes] = []
@@ -93,10 +95,19 @@ class TappedBus:
         return [] if self._refusal is None else [b"CMSG !/bus/error\0" + self._refusal]
 
     def accept_soon(self, *early: bytes) -> threading.Thread:
-        """Do :meth:`accept` in a thread; join it."""
-        thread = threading.Thread(target=self.accept, args=early, daemon=True)
+        """Do :meth:`accept` in a thread; join it. It ends when this is closed."""
+        thread = threading.Thread(target=self._accept_until_closed, args=early, daemon=True)
         thread.start()
+        self._accepting.append(thread)
         return thread
+
+    def _accept_until_closed(self, *early: bytes) -> None:
+        """Do :meth:`accept`, or end when this is closed."""
+        try:
+            self.accept(*early)
+        except OSError:
+            if not self._is_closed:
+                raise
 
     def tell(self, *packets: bytes) -> None:
         """Send packets to the tap."""
@@ -131,6 +142,13 @@ class TappedBus:
 
     def close(self) -> None:
         """Close everything, and remove the path."""
+        self._is_closed = True
+        for each in (self._client, self._listener):
+            if each is not None:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._accepting:
+            thread.join(TIMEOUT_SECONDS)
         for each in (self._client, self._listener):
             if each is not None:
                 each.close()

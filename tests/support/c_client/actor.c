@@ -29,9 +29,11 @@ static void publish_batch(struct actor *actor, const char *key, long count, size
 }
 
 static void publish_many(struct actor *actor, const char *key, long count, size_t size) {
+    struct sbus *bus = &actor->bus;
     int status = 0;
-    for (long i = 0; i < count && status == 0; i++)
-        status = sbus_publish(&actor->bus, key, numbered(actor, i, size), size);
+    /* A connection that gathers sends a publication at once that comes late: this one may be the one that the socket does not accept. */
+    for (long i = 0; i < count && (status == 0 || (errno == EAGAIN && bus->gather_buffer_ && !sbus_batch_count(&bus->gathered_))); i++)
+        status = sbus_publish(bus, key, numbered(actor, i, size), size);
     say(&actor->bus, status);
 }
 
