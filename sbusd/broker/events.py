@@ -96,9 +96,12 @@ class PresenceEvents:
             self._tap_events.event("unit", key, client.credentials.uid, self._facts(client))
 
     def disconnected(self, client: Client, abandoned: int = 0) -> None:
-        """Publish that a client has disconnected; the switch has forgotten it. Only taps learn that *abandoned* packets were pending."""
+        """Publish that a client has disconnected; the switch has forgotten it. Only taps learn that *abandoned* packets were pending, and
+        why the bus disconnected the client."""
         self.listeners.remove(client.connection)
-        self._publish("disconnect", client, Sight.OWN, count=abandoned)
+        code, _, reason = client.end_reason.partition(" ")
+        error = {"error": code, "reason": reason} if code else {}
+        self._publish("disconnect", client, Sight.OWN, for_taps={"count": abandoned, **error})
 
     def subscribed(self, client: Client, pattern: bytes) -> None:
         """Publish that an instance of *pattern* was stored, if it is the first."""
@@ -151,7 +154,9 @@ class PresenceEvents:
             facts |= {name: value for name, value in client.placement.members().items() if value is not None}
         return facts
 
-    def _publish(self, kind: str, client: Client, sight: Sight, pattern: bytes | None = None, **for_taps: int) -> None:
+    def _publish(
+        self, kind: str, client: Client, sight: Sight, pattern: bytes | None = None, for_taps: dict[str, object] | None = None
+    ) -> None:
         """Publish an event to clients with at least *sight*, and to taps."""
         key = b"%b%b/%d" % (EVENT_HEAD, kind.encode(), client.connection)
         facts = self._facts(client)
@@ -161,7 +166,7 @@ class PresenceEvents:
             facts |= key_members("pattern", pattern)
         if self.listeners:
             self._switch.announce(publish_packet(key, encode_json(facts)), sight=sight, uid=client.credentials.uid, cred=self._own)
-        self._tap_events.event(kind, key, client.credentials.uid, facts | for_taps)
+        self._tap_events.event(kind, key, client.credentials.uid, facts | (for_taps or {}))
 
 
 def _required_sight(pattern: bytes) -> Sight:

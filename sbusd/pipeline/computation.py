@@ -21,7 +21,7 @@ from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour
-from sbusd.archive.tables.schema import CALLS, FLOWS, LINKS, RELAY, SECURITY, TABLES, Table
+from sbusd.archive.tables.schema import CALLS, DISCONNECTS, FLOWS, LINKS, RELAY, SECURITY, TABLES, Table
 from sbusd.archive.tables.storage import Part, write_empty
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.measures import aggregates, calls, flows, links
@@ -43,9 +43,10 @@ _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "losses": aggregates.losses,
     "security": aggregates.security,
     "relay": aggregates.relay,
+    "disconnects": aggregates.disconnects,
 }
 
-_ONLY_KIND = {RELAY.name: Kind.RELAY.value, SECURITY.name: Kind.DENIAL.value}
+_ONLY_KIND = {RELAY.name: Kind.RELAY.value, SECURITY.name: Kind.DENIAL.value, DISCONNECTS.name: Kind.DISCONNECT.value}
 """Tables whose rows come from rows of one kind, which index entries count."""
 
 _IS_MESSAGE = pc.field("kind") == Kind.MESSAGE.value

@@ -141,7 +141,8 @@ class RowBuilder:
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
             if event is Kind.DISCONNECT and conn is not None:
                 self._peers.pop(conn, None)
-            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern"), lost=count), conn, peer)
+            code, reason = (_text(fact.get(name)) for name in ("error", "reason"))
+            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern"), lost=count, code=code, reason=reason), conn, peer)
         if kind == "loss":
             return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
         if kind == "denial":

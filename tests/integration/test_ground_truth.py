@@ -54,6 +54,8 @@ class Truth:
         self.begun = time.time_ns()
         self.ended = 0
         self.abandoned = 0
+        self.fatal: set[tuple[int, str | None]] = set()
+        """Users that the bus disconnected, each with the key or pattern that it refused."""
 
     def do_all(self) -> None:
         """Run all programs."""
@@ -192,6 +194,7 @@ class Truth:
         dave.close()
         secret = f"!/cred//{BOB.uid}//door"
         Client(self.totals, DAVE).send_fatal(b"SUB " + secret.encode(), secret)
+        self.fatal = {(CAROL.uid, None), (DAVE.uid, secret)}
 
     def _relay(self) -> None:
         """The relay's reports of its attempts."""
@@ -304,6 +307,7 @@ def test_every_column_equals_the_counts_of_the_programs(daemon: StartDaemon, fol
         truth.totals.connections[RECORDER.uid] += 1
         truth.totals.subscriptions[RECORDER.uid] += 2
         truth.do_all()
+        client.ask(b"!/bus/subscriptions")  # behind the last disconnects
         service.end()
     finally:
         service.close()
@@ -433,6 +437,20 @@ def _security(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
             yield f"security {row['code']}: {row['first']} to {row['last']} is not when it happened"
 
 
+def _disconnects(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
+    rows = _rows(snapshot, "disconnects", ("uid", "code", "reason"), ("disconnects", "abandoned"))
+    made: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for (uid, _code, _reason), sums in rows.items():
+        made[uid].update(sums)
+    users = (ALICE.uid, BOB.uid, CAROL.uid, DAVE.uid)  # root and the recorder stay
+    true = {uid: {"disconnects": truth.totals.connections[uid], "abandoned": truth.abandoned * (uid == BOB.uid)} for uid in users}
+    yield from _compared("disconnects", {uid: {name: made[uid][name] for name in sums} for uid, sums in true.items()}, true)
+    coded = {key: sums["disconnects"] for key, sums in rows.items() if key[1] is not None}
+    refusals = truth.totals.refusals.items()
+    fatal = {(uid, code, words): count for (code, words, uid, about), count in refusals if (uid, about) in truth.fatal}
+    yield from _compared("disconnects, by the bus", coded, fatal)
+
+
 def _relay(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     sums = ("attempts", "retries", "calls", "longest_us")
     true = {
@@ -458,4 +476,4 @@ def _links(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
         yield "links: beta was alive for some milliseconds"
 
 
-_CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _relay, _links)
+_CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _disconnects, _relay, _links)

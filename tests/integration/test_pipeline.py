@@ -15,7 +15,7 @@ from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.schema import TABLES
+from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
 from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_a_stranger, listening
@@ -307,5 +307,5 @@ def test_tables_of_another_archive_are_refused(bench: Bench, tmp_path: Path) -> 
     bench.run()
     bench.archive = tmp_path / "other"
     deliver(bench.archive, "alpha", [message(2)])
-    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 2\. Use --rebuild"):
+    with pytest.raises(PipelineError, match=rf"were made from .*/archive, version {VERSION}\. Use --rebuild"):
         bench.run()

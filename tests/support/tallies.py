@@ -164,6 +164,11 @@ def _security(place: Place, rows: list[Row], _: object) -> Lines:
     return [(*key, *sums, _moment(min(times[key])), _moment(max(times[key]))) for key, sums in _summed(folded).items()]
 
 
+def _disconnects(place: Place, rows: list[Row], _: object) -> Lines:
+    lines = [((place[2], row.uid, row.unit, row.code, row.reason), (1, row.lost or 0)) for row in rows if row.kind == "disconnect"]
+    return [(*key, *sums) for key, sums in _summed(_folded(lines, 4, lambda values: values[0])).items()]
+
+
 def _relay(place: Place, rows: list[Row], _: object) -> Lines:
     attempts = [row for row in rows if row.kind == "relay"]
     folded = _folded(
@@ -283,5 +288,6 @@ _MEASURES: dict[str, Callable[[Place, list[Row], Mapping[Place, list[Row]]], Lin
     "calls": _calls,
     "losses": _losses,
     "security": _security,
+    "disconnects": _disconnects,
     "relay": _relay,
 }

@@ -74,7 +74,8 @@ class GrowingRecord:
                 kind = chance.choice(acts)
                 named = kind not in {Kind.CONNECT, Kind.DISCONNECT}
                 lost = chance.choice((None, 0, 5)) if kind is Kind.DISCONNECT else None
-                self.add(ts, kind, key=chance.choice(_PATTERNS) if named else None, lost=lost, **who)
+                ended = chance.choice(({}, {"code": "ETIMEDOUT", "reason": "blocked too long"})) if kind is Kind.DISCONNECT else {}
+                self.add(ts, kind, key=chance.choice(_PATTERNS) if named else None, lost=lost, **ended, **who)
             case "denial":
                 words = {"code": chance.choice(_CODES), "reason": chance.choice(("no", None)), "lost": chance.choice((None, 3))}
                 self.add(ts, Kind.DENIAL, key=chance.choice(_KEYS), **words, **who)

@@ -91,7 +91,7 @@ SCHEMA = pa.schema(
         _column("call_cmd", pa.string(), "command of the call"),
         _column("call_exp", pa.int64(), "time limit set by the caller, in seconds from the request; null: no limit"),
         _column("call_failed", pa.bool_(), "whether the reply reports an error"),
-        _column("code", pa.string(), "errno name of a denial, or outcome of a relay attempt"),
+        _column("code", pa.string(), "errno name of a denial or a disconnect, or outcome of a relay attempt"),
         _column("reason", pa.string(), "text that explains the code, or why rows are missing"),
         _column("lost", pa.int64(), "number of lost packets, missing rows, packets still queued at a disconnect, or refused packets"),
         _column("duration", pa.int64(), "duration of a gap, an interruption or a relay attempt, in nanoseconds"),

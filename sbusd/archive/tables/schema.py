@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-VERSION = 2
+VERSION = 3
 """Version of the columns and their meaning. ``sbus-pipeline --rebuild`` recomputes tables of another version."""
 
 TOP = 1000
@@ -213,6 +213,20 @@ SECURITY = Table(
     ),
 )
 
+DISCONNECTS = Table(
+    "disconnects",
+    "connections that ended, by user, unit and reason",
+    (
+        _HOST,
+        _key("uid", "user id of the client; null if unknown", Type.COUNT),
+        _key("unit", "systemd unit of the client; null if unknown"),
+        _key("code", "error code with which the bus disconnected the client; null if the client closed the connection or got none"),
+        _key("reason", "error text of the same; null for all texts without a row of their own"),
+        _count("disconnects", "number of connections that ended"),
+        _count("abandoned", "packets that were still queued for these connections"),
+    ),
+)
+
 RELAY = Table(
     "relay",
     "attempts to forward calls to remote hosts",
@@ -251,7 +265,7 @@ LINKS = Table(
     ),
 )
 
-TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, RELAY, LINKS)
+TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, DISCONNECTS, RELAY, LINKS)
 """All tables, in the order of the manual."""
 
 

@@ -1,4 +1,4 @@
-"""The tables that only count and sum rows: ``traffic``, ``users``, ``losses``, ``security`` and ``relay``."""
+"""The tables that only count and sum rows: ``traffic``, ``users``, ``losses``, ``security``, ``disconnects`` and ``relay``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sbusd.archive.record.schema import Kind, Role
-from sbusd.archive.tables.schema import LOSSES, RELAY, SECURITY, TRAFFIC, USERS
+from sbusd.archive.tables.schema import DISCONNECTS, LOSSES, RELAY, SECURITY, TRAFFIC, USERS
 from sbusd.pipeline.measures.records import HOURLY, count_where, fold, is_unheard, minute, moment, of_kind, prefix, total
 from sbusd.protocol.errors import ErrorCode
 
@@ -21,6 +21,7 @@ _LOSSES_SUMS = ("events", "count", "duration_us")
 _DENIALS = (ErrorCode.EACCES.name, ErrorCode.EPERM.name)
 _QUOTAS = (ErrorCode.EDQUOT.name, ErrorCode.EMFILE.name)
 _SECURITY_KEYS = ("class", "code", "reason", "uid", "unit", "key")
+_DISCONNECTS_KEYS = ("uid", "unit", "code", "reason")
 
 
 def traffic(records: DataFrame) -> DataFrame:
@@ -104,6 +105,21 @@ def security(records: DataFrame) -> DataFrame:
         F.sum("events").alias("events"), F.min("first").alias("first"), F.max("last").alias("last")
     )
     return summed.withColumns({"first": moment("first"), "last": moment("last")}).select("date", "hour", *SECURITY.names)
+
+
+def disconnects(records: DataFrame) -> DataFrame:
+    """Return ended connections by user, unit, code and reason."""
+    counted = (
+        of_kind(records, Kind.DISCONNECT)
+        .groupBy(*HOURLY, *_DISCONNECTS_KEYS)
+        .agg(F.count("*").alias("disconnects"), total("lost").alias("abandoned"))
+    )
+    summed = (
+        fold(counted, "reason", "disconnects")
+        .groupBy(*HOURLY, *_DISCONNECTS_KEYS)
+        .agg(*(F.sum(name).alias(name) for name in ("disconnects", "abandoned")))
+    )
+    return summed.select("date", "hour", *DISCONNECTS.names)
 
 
 def relay(records: DataFrame) -> DataFrame:

@@ -120,10 +120,10 @@ def test_denials_have_the_error_of_the_client(make_bus: MakeBus) -> None:
         alice.send(packet)
         (error,) = [each for each in alice.receive_all() if each]
         for facts in lines(owner.receive_all()):
+            assert error.split(b"\0")[:2] == [b"CMSG !/bus/error", f"{facts['error']} {facts['reason']}".encode()]
             if facts["kind"] == "disconnect":
                 continue
             assert (facts["kind"], facts["id"], facts["cred"]) == ("denial", 2, "!/cred/7/1000/55")
-            assert error.split(b"\0")[:2] == [b"CMSG !/bus/error", f"{facts['error']} {facts['reason']}".encode()]
             reported.append((facts["packet"], facts["error"], facts["key"], facts.get("key_base64"), facts["count"]))
     assert reported == [
         ("MSG", "EPERM", "lab/x", None, 1),

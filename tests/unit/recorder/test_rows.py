@@ -120,6 +120,8 @@ def test_presence(maker: RowBuilder, kind: Kind) -> None:
 def test_an_end_says_how_much_still_waited(maker: RowBuilder) -> None:
     assert maker.row(tap_packet(fact("disconnect", count=12))) == row(Kind.DISCONNECT, lost=12)
     assert maker.row(tap_packet(fact("disconnect", count=0))) == row(Kind.DISCONNECT, lost=0)
+    ended = tap_packet(fact("disconnect", count=3, error="ETIMEDOUT", reason="blocked too long"))
+    assert maker.row(ended) == row(Kind.DISCONNECT, lost=3, code="ETIMEDOUT", reason="blocked too long")
 
 
 @pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])

@@ -52,9 +52,9 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ("[]", "not a JSON object"),
         ("{", "Expecting"),
-        ('{"version": 99}', "unsupported version 99: this program has 2. Run sbus-pipeline --rebuild"),
-        ('{"version": 2, "hour": {}}', "invalid manifest"),
-        ('{"version": 2, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "invalid manifest"),
+        ('{"version": 99}', "unsupported version 99: this program has 3. Run sbus-pipeline --rebuild"),
+        ('{"version": 3, "hour": {}}', "invalid manifest"),
+        ('{"version": 3, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "invalid manifest"),
     ],
 )
 def test_a_wrong_manifest_is_named(tmp_path: Path, text: str, says: str) -> None:
