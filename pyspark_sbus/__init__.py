@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sbusd.pipeline.source.datasource import SbusSource
+from sbusd.pipeline.source.interpreter import use_this_python
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "use_this_python"]
 
 DefaultSource = SbusSource

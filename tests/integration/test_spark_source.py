@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -331,3 +334,25 @@ def _received(receive: Callable[[float], object], count: int) -> set[tuple[bytes
     messages = {(each.key_bytes, each.payload) for each in found if isinstance(each, Message)}
     assert len(messages) == count, found
     return messages
+
+
+def test_a_program_of_an_environment_that_is_not_activated_finds_it(archive: Path, record: dict[str, list[Row]], tmp_path: Path) -> None:
+    """The ``python3`` in its PATH has no package."""
+    require_spark()
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "from pyspark_sbus import use_this_python\n"
+        "use_this_python()\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "print(spark.read.format('sbus').load(sys.argv[1]).count())\n"
+        "spark.stop()\n"
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to("/bin/false")
+    env = {name: os.environ[name] for name in ("JAVA_HOME", "HOME") if name in os.environ}
+    env |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    words = [sys.executable, str(program), str(archive)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{sum(map(len, record.values()))}\n"), done.stderr
