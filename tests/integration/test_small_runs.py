@@ -110,7 +110,6 @@ def test_more_keys_are_matched_by_other_processes(
     from sbusd.pipeline.measures import flows
 
     monkeypatch.setattr(flows, name, most)
-    monkeypatch.setattr(flows, "_KEYS_AT_ONCE", 2)
     record = {"alpha": GrowingRecord(24).fill(150)}
     deliver(tmp_path / "archive", "alpha", record["alpha"])
     run(spark, tmp_path)

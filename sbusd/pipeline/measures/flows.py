@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -23,21 +24,22 @@ import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.schema import FLOWS
-from sbusd.pipeline.measures.records import HOURLY, fold, gathered, is_single, of_kind, prefix, total
-from sbusd.pipeline.measures.subscriptions import RouteTable, Subscription, SubscriptionEvent, subscriptions
+from sbusd.pipeline.measures.records import HOURLY, fold, gathered, is_single, of_kind, prefix, spread, stored, total
+from sbusd.pipeline.measures.subscriptions import RouteTable, SubscriptionEvent, subscriptions
 
 MAX_EVENTS = 10_000
-"""Maximum number of subscription rows of one user per host and hour; the earliest are used. They are collected in one process, so a user
-who subscribes in a loop could exhaust its memory. The recipients of later ones are unknown, for that user only.
+"""Maximum number of subscription rows of one user per host and hour; the earliest are used. Those of all users are in the memory of one
+process, so a user who subscribes in a loop could exhaust it. The recipients of later ones are unknown, for that user only.
 """
+
+BUCKETS = 8
+"""Number of tasks that match the keys of one host and hour. Each of them gets all its subscriptions."""
 
 MAX_KEYS_HERE = 5_000
 MAX_ROUTES_HERE = 100_000
 """Maximum number of keys, and of routes of all keys, that a small run matches in the driver's process. With more, they are matched in
-batches by Python processes of Spark, which need less memory.
+batches by Python processes of Spark, as in other runs.
 """
-
-_KEYS_AT_ONCE = 500
 
 _FROM = ("from_uid", "from_unit")
 _DELIVERY = ("recipients", "missed", "to_conn")
@@ -52,7 +54,6 @@ _ROUTE_FIELDS = [
     pa.field("since", pa.int64()),
     pa.field("until", pa.int64()),
 ]
-_ROUTE_NAMES = tuple(field.name for field in _ROUTE_FIELDS)
 _FOUND_TYPE = pa.struct([pa.field("bounds", pa.list_(pa.int64())), pa.field("routes", pa.list_(pa.struct(_ROUTE_FIELDS)))])
 
 _CANDIDATES = """
@@ -71,6 +72,10 @@ _RECEIVERS = """
 """
 
 HostHour = tuple[str, int, str]
+_NO_ROUTES = RouteTable(())
+
+_BUCKET = (*HOURLY, "bucket")
+"""Columns that identify the task which matches a key."""
 
 # These modules are sent to the executors by value, so the executors do not need this package.
 _pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
@@ -86,10 +91,10 @@ def compute(records: DataFrame) -> DataFrame:
     heard = messages.where(F.col("recipients") > 0)
     # One row for each key of an hour, matched in batches: a key costs its depth and its recipients.
     keys = heard.where(F.col("key").isNotNull()).groupBy(*HOURLY, "key").agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
-    by_hour = _subscriptions(records)
-    routed = _routed_here(keys, by_hour) if is_single(records.sparkSession) else None
+    events = _subscription_events(records)
+    routed = _routed_here(keys, events) if is_single(records.sparkSession) else None
     if routed is None:
-        routed = keys.select(*HOURLY, "key", _router(by_hour)(*HOURLY, "key", "first", "last").alias("found"))
+        routed = stored(_routed(keys, events))
     named = _with_recipients(_group_messages(heard, routed), routed)
     flows = fold(named, "prefix", "deliveries")
     summed = flows.groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit").agg(
@@ -98,27 +103,54 @@ def compute(records: DataFrame) -> DataFrame:
     return summed.select("date", "hour", *FLOWS.names)
 
 
-def _routed_here(keys: DataFrame, by_hour: dict[HostHour, list[Subscription]]) -> DataFrame | None:
+def _routed(keys: DataFrame, events: DataFrame) -> DataFrame:
+    """Return the routes of *keys*, computed by Python processes of Spark: the keys of each host and hour in :data:`BUCKETS` tasks."""
+    empty = {"last": "bigint", "kind": "string", "conn": "bigint", "uid": "bigint", "unit": "string", "number": "int"}
+    buckets = F.explode(F.array(*map(F.lit, range(BUCKETS))))
+    begun = events.select(*HOURLY, buckets.alias("bucket"), F.lit(False).alias("is_key"), *SubscriptionEvent._fields, "number")
+    asked = keys.select(
+        *HOURLY,
+        F.expr(f"cast(pmod(xxhash64(key), {BUCKETS}) as int)").alias("bucket"),
+        F.lit(True).alias("is_key"),
+        F.col("first").alias("seq"),
+        "key",
+        "last",
+        *(F.lit(None).cast(kind).alias(name) for name, kind in empty.items() if name != "last"),
+    )
+    together = gathered(asked.unionByName(begun.withColumn("last", F.lit(None).cast("bigint"))))
+    # The subscriptions of a bucket come before its keys.
+    placed = spread(together, *_BUCKET).sortWithinPartitions(*_BUCKET, "is_key", "seq")
+    found = placed.select(
+        *HOURLY, "key", "is_key", _router()(*_BUCKET, "is_key", *SubscriptionEvent._fields, "last", "number").alias("found")
+    )
+    return found.where("is_key").drop("is_key")
+
+
+def _routed_here(keys: DataFrame, events: DataFrame) -> DataFrame | None:
     """Return the routes of *keys*, computed in this process, which is faster than starting others; None if there are too many."""
+    tables = _route_tables(events)
     table = keys.limit(MAX_KEYS_HERE + 1).toArrow()
     if table.num_rows > MAX_KEYS_HERE:
         return None
     if not table.num_rows:
         # Spark cannot read Arrow columns without chunks.
         return keys.select(*HOURLY, "key", F.lit(None).cast(_FOUND).alias("found")).where("false")
-    found, routes = [], 0
-    for part in _matcher(by_hour)(tuple(batch.columns) for batch in table.to_batches(max_chunksize=_KEYS_AT_ONCE)):
-        found.append(part)
-        routes += len(part.field("routes").flatten())
+    found: list[dict[str, Any]] = []
+    routes = 0
+    for row in table.to_pylist():
+        place = (row["date"], row["hour"], row["host"])
+        found.append(tables.get(place, _NO_ROUTES).between(row["key"], row["first"], row["last"]))
+        routes += len(found[-1]["routes"])
         if routes > MAX_ROUTES_HERE:
             return None
-    with_routes = table.select([*HOURLY, "key"]).append_column("found", pa.chunked_array(found, _FOUND_TYPE))
+    with_routes = table.select([*HOURLY, "key"]).append_column("found", pa.chunked_array([pa.array(found, _FOUND_TYPE)]))
     return gathered(keys.sparkSession.createDataFrame(with_routes, f"date string, hour int, host string, key string, found {_FOUND}"))
 
 
 def _group_messages(heard: DataFrame, routed: DataFrame) -> DataFrame:
     """Return messages summed by equal recipients: most keys have the same subscribers for the whole hour."""
-    bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds"))
+    # Most keys have none, so that Spark can usually broadcast the others instead of moving the messages.
+    bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds")).where(F.size("bounds") > 0)
     placed = heard.join(bounds, [*HOURLY, "key"], "left")
     span = F.expr("size(filter(coalesce(bounds, array()), bound -> bound < seq))").alias("span")
     return placed.groupBy(*HOURLY, "key", *_FROM, *_DELIVERY, span).agg(
@@ -139,11 +171,15 @@ def _with_recipients(alike: DataFrame, routed: DataFrame) -> DataFrame:
     )
 
 
-def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
-    """Return the subscriptions of each hour and host."""
+def _subscription_events(records: DataFrame) -> DataFrame:
+    """Return the rows that begin or end subscriptions, numbered by user, at most :data:`MAX_EVENTS` of each."""
     events = of_kind(records, Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
     number = F.row_number().over(Window.partitionBy(*HOURLY, "uid").orderBy("seq"))
-    numbered = events.select(*HOURLY, *SubscriptionEvent._fields, number.alias("number")).where(F.col("number") <= MAX_EVENTS)
+    return events.select(*HOURLY, *SubscriptionEvent._fields, number.alias("number")).where(F.col("number") <= MAX_EVENTS)
+
+
+def _route_tables(numbered: DataFrame) -> dict[HostHour, RouteTable]:
+    """Return the subscriptions of each hour and host, collected in this process."""
     found: dict[HostHour, list[SubscriptionEvent]] = {}
     ends: dict[HostHour, dict[int | None, int]] = {}
     for row in numbered.toArrow().to_pylist():
@@ -151,33 +187,49 @@ def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
         found.setdefault(place, []).append(SubscriptionEvent(*(row[name] for name in SubscriptionEvent._fields)))
         if row["number"] == MAX_EVENTS:
             ends.setdefault(place, {})[row["uid"]] = row["seq"]
-    return {place: list(subscriptions(sorted(events, key=lambda event: event.seq), ends.get(place, {}))) for place, events in found.items()}
+    return {
+        place: RouteTable(subscriptions(sorted(events, key=lambda event: event.seq), ends.get(place, {})))
+        for place, events in found.items()
+    }
 
 
-def _router(by_hour: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
+def _router() -> Callable[..., Column]:
     """Return :func:`_matcher` as a Spark function."""
     # Spark detects a function of batches by its annotations, which its own type hints do not allow.
-    udf: Callable[..., Callable[..., Column]] = arrow_udf
-    return udf(_matcher(by_hour), _FOUND)
+    udf: Callable[..., Any] = arrow_udf
+    # Its result depends on the rows before: Spark must neither reorder them nor omit any of them.
+    router: Callable[..., Column] = udf(_matcher(), _FOUND).asNondeterministic()
+    return router
 
 
-def _matcher(by_hour: dict[HostHour, list[Subscription]]) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+def _matcher() -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     """Return a function that computes the routes of keys between their first and last message, and the positions where they change.
 
-    The columns of its batches are date, hour, host, key, and the positions of the first and the last message.
+    The columns of its batches are date, hour, host, bucket, whether the row is a key or an event, the fields of
+    :class:`SubscriptionEvent`, the position of the last message of a key, and the number of an event of its user. The events of a bucket
+    come before its keys, both in the order of positions. The result for an event is null.
     """
 
     def routes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        made: dict[HostHour, RouteTable] = {}
+        place: tuple[Any, ...] | None = None
+        events: list[SubscriptionEvent] = []
+        ends: dict[int | None, int] = {}
+        table: RouteTable | None = None
         for batch in batches:
-            found = []
-            for date, hour, host, key, first, last in zip(*(column.to_pylist() for column in batch), strict=True):
-                place = (date, hour, host)
-                if place not in made:
-                    made[place] = RouteTable(by_hour.get(place, ()))
-                between = [route for route in made[place].of(key) if route.since <= last and route.until >= first]
-                bounds = {bound for route in between for bound in (route.since, route.until) if first <= bound < last}
-                found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_NAMES, route, strict=True)) for route in between]})
+            found: list[dict[str, Any] | None] = []
+            for date, hour, host, bucket, is_key, *event, last, number in zip(*(column.to_pylist() for column in batch), strict=True):
+                if place != (date, hour, host, bucket):
+                    place, events, ends, table = (date, hour, host, bucket), [], {}, None
+                row = SubscriptionEvent(*event)
+                if not is_key:
+                    events.append(row)
+                    if number == MAX_EVENTS:
+                        ends[row.uid] = row.seq
+                    found.append(None)
+                    continue
+                if table is None:
+                    table, events = RouteTable(subscriptions(events, ends)), []
+                found.append(table.between(row.key or "", row.seq, last))
             yield pa.array(found, _FOUND_TYPE)
 
     return routes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.protocol.keys import KeySpace
@@ -53,6 +53,10 @@ class Route(NamedTuple):
     unit: str | None
     since: int
     until: int
+
+
+ROUTE_NAMES = ("conn", "to_uid", "to_unit", "since", "until")
+"""The names of the fields of :class:`Route` in the tables."""
 
 
 def subscriptions(events: Iterable[SubscriptionEvent], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
@@ -118,6 +122,13 @@ class RouteTable:
                 routes.append(Route(each.conn, each.uid, each.unit, each.since, each.until))
             conn = each.conn
         return list(_bounded(routes))
+
+    def between(self, key: str, first: int, last: int) -> dict[str, Any]:
+        """Return the ``routes`` of *key* from *first* to *last*, with the names :data:`ROUTE_NAMES`, and the ``bounds`` where they
+        change."""
+        routes = [route for route in self.of(key) if route.since <= last and route.until >= first]
+        bounds = sorted({bound for route in routes for bound in (route.since, route.until) if first <= bound < last})
+        return {"bounds": bounds, "routes": [dict(zip(ROUTE_NAMES, route, strict=True)) for route in routes]}
 
 
 @dataclass(slots=True)
