@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sbusd.archive.files import RecordError
@@ -15,6 +15,7 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LINKS, TABLES
 from sbusd.pipeline.progress import Progress
+from sbusd.pipeline.verification import Verifier
 
 _ALL = tuple(table.name for table in TABLES)
 _CALL_NS = CALL_SECONDS * 10**9
@@ -39,8 +40,12 @@ class HourTask:
 class ArchiveIndex:
     """The index of the archive, read once, by hour."""
 
-    def __init__(self, archive: RecordReader, progress: Progress) -> None:
+    def __init__(self, archive: RecordReader, progress: Progress, verify: Verifier) -> None:
+        """Read the index. *verify* compares segments with their checksums."""
         self._archive = archive
+        self._verify = verify
+        self._damage: dict[str, RecordError | None] = {}
+        """The result for each segment that was verified, by path."""
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
         self._unreadable: defaultdict[Hour, list[str]] = defaultdict(list)
@@ -54,14 +59,21 @@ class ArchiveIndex:
         if (named := hour_of_entry(error.path.name)) is not None:
             self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
 
+    def tasks(self, hours: Iterable[Hour], made: Mapping[Hour, Manifest], *, rebuild: bool = False) -> list[HourTask]:
+        """Return the tasks for *hours*, as :meth:`task`; *made* has the manifests of computed hours. All segments are verified at once."""
+        hours = list(hours)
+        self._check(entry for hour in hours for entry in self._unverified(hour, made.get(hour)))
+        return [task for hour in hours if (task := self.task(hour, made.get(hour), rebuild=rebuild)) is not None]
+
     def task(self, hour: Hour, made: Manifest | None, *, rebuild: bool = False) -> HourTask | None:
         """Return the task for *hour*, whose manifest is *made*; None if it is up to date.
 
         *rebuild* computes it even without changes. An hour is never computed from less than before.
         """
+        self._check(self._unverified(hour, made))
         found = self._sorted_out(self._hours.get(hour, []), made.segments if made else ())
         found.absent += self._unreadable.get(hour, [])
-        following = self._sorted_out(self._beginning_of(hour.following, hour.following.start + _CALL_NS), made.following if made else ())
+        following = self._sorted_out(self._following(hour), made.following if made else ())
         # The segment may contain replies to calls of this hour, and the next state of a link.
         following.absent += self._unreadable.get(hour.following, [])
         if made is not None and (lost := found.gone + following.gone):
@@ -90,9 +102,27 @@ class ArchiveIndex:
         )
         return HourTask(replace(made, left_out=late), ())
 
-    def _beginning_of(self, hour: Hour, until: int) -> list[IndexEntry]:
-        """Return the entries of *hour* that have a row before *until*."""
-        return [entry for entry in self._hours.get(hour, []) if entry.min_ts < until]
+    def _following(self, hour: Hour) -> list[IndexEntry]:
+        """Return the entries of the next hour that can have replies to calls of *hour*."""
+        until = hour.following.start + _CALL_NS
+        return [entry for entry in self._hours.get(hour.following, []) if entry.min_ts < until]
+
+    def _unverified(self, hour: Hour, made: Manifest | None) -> Iterator[IndexEntry]:
+        """Yield the entries whose segments must be verified before the task for *hour* is known."""
+        for entries, known in (
+            (self._hours.get(hour, []), made.segments if made else ()),
+            (self._following(hour), made.following if made else ()),
+        ):
+            verified = _names(known)
+            yield from (entry for entry in entries if not entry.is_removed and verified.get(entry.path) != entry.sha256)
+
+    def _check(self, entries: Iterable[IndexEntry]) -> None:
+        """Verify those of *entries* that were not verified yet."""
+        wanted = {entry.path: entry for entry in entries if entry.path not in self._damage}
+        if wanted:
+            self._progress.step(f"verifying {len(wanted)} segments")
+            damaged = self._verify(list(wanted.values()))
+            self._damage |= {path: damaged.get(path) for path in wanted}
 
     def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
         """Return which of *entries* can be read; those in *known* are not verified again."""
@@ -116,13 +146,11 @@ class ArchiveIndex:
         """Return whether the segment of *entry* exists and is complete."""
         if verified.get(entry.path) == entry.sha256:
             return self._archive.path(entry).exists()
-        try:
-            self._archive.verify(entry)
-        except RecordError as error:
-            if entry.path not in verified:
-                self._progress.warn(f"skipped until it is available: {error}")
-            return False
-        return True
+        if (error := self._damage[entry.path]) is None:
+            return True
+        if entry.path not in verified:
+            self._progress.warn(f"skipped until it is available: {error}")
+        return False
 
 
 class LastRows:

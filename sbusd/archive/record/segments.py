@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sbusd.archive.files import RecordError, SegmentGoneError, create_private, draft_of, make_folder, publish_draft
+from sbusd.archive.record.checksums import MISMATCH, MISSING
 from sbusd.archive.record.index import IndexEntry, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind, completed, is_readable
@@ -194,7 +195,7 @@ class RecordReader:
         except OSError as error:
             raise self._unreadable(entry, error) from None
         if digest != entry.sha256:
-            raise RecordError(path, "checksum mismatch: the segment is damaged, or its index entry describes another file")
+            raise RecordError(path, MISMATCH)
 
     def _open(self, entry: IndexEntry) -> pq.ParquetFile:
         """Return the open file of a segment, after a check of its columns."""
@@ -212,7 +213,7 @@ class RecordReader:
         """Return the RecordError for an *error* at opening the segment of *entry*."""
         path = self.path(entry)
         if isinstance(error, FileNotFoundError):
-            why = f"removed by the recorder: {entry.removed_because}" if entry.is_removed else "missing, but named in the index"
+            why = f"removed by the recorder: {entry.removed_because}" if entry.is_removed else MISSING
             return SegmentGoneError(path, why)
         if isinstance(error, OSError) and error.strerror:
             return RecordError(path, f"cannot read file: {error.strerror}")

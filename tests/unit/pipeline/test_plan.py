@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress
+from sbusd.pipeline.verification import verify_in_threads
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -28,7 +30,8 @@ class Bench:
 
     def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> HourTask | None:
         """Read the index, and return what to do about *hour*."""
-        return ArchiveIndex(RecordReader(self.root), Progress(errors=self.said)).task(hour, made)
+        archive = RecordReader(self.root)
+        return ArchiveIndex(archive, Progress(errors=self.said), partial(verify_in_threads, archive)).task(hour, made)
 
     def deliver(self, host: str, seq: int, hour: int = 0) -> IndexEntry:
         """Put a segment with one row into the archive."""

@@ -1,0 +1,89 @@
+"""Compares segments with the checksums in the index: in threads of this process, or on a cluster in tasks of Spark.
+
+Each function returns the error of each segment that is missing or damaged, by its path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import sbusd.archive.record.checksums
+from sbusd.archive.files import RecordError
+from sbusd.archive.record.checksums import MISSING, damage_of
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.segments import RecordReader
+from sbusd.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+THREADS = 8
+"""Maximum number of segments that this process reads at the same time; fewer on a machine with fewer processors."""
+
+TASK_BYTES = 256 << 20
+"""Bytes of segments of one task of Spark (or one segment): about a second of work."""
+
+TASK_SEGMENTS = 64
+"""Maximum number of segments of one task: on a network file system, opening a file can take longer than reading it."""
+
+Damaged = Mapping[str, RecordError]
+Verifier = Callable[[Sequence[IndexEntry]], Damaged]
+
+
+def verify_in_threads(archive: RecordReader, entries: Sequence[IndexEntry]) -> Damaged:
+    """Read the segments of *entries* in threads of this process."""
+
+    def damage(entry: IndexEntry) -> RecordError | None:
+        try:
+            archive.verify(entry)
+        except RecordError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(max(1, min(THREADS, os.cpu_count() or 1)), "verify") as threads:
+        found = zip(entries, threads.map(damage, entries), strict=True)
+        return {entry.path: error for entry, error in found if error is not None}
+
+
+def verify_with_spark(spark: SparkSession, archive: RecordReader, entries: Sequence[IndexEntry]) -> Damaged:
+    """Read the segments of *entries* in tasks of *spark*. Only the damaged ones are returned to this process.
+
+    Raises:
+        PipelineError: a task does not find a segment that this process finds: the machines do not share the archive.
+    """
+    from pyspark import cloudpickle  # noqa: PLC0415 - an optional package, and slow to import
+
+    # The executors do not need this package.
+    by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+    by_value(sbusd.archive.record.checksums)
+    work = [[(entry.path, os.path.abspath(archive.path(entry)), entry.sha256) for entry in group] for group in grouped(entries)]
+
+    def damaged(group: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+        return [(name, why) for name, path, sha256 in group if (why := damage_of(path, sha256)) is not None]
+
+    found = spark.sparkContext.parallelize(work, max(1, len(work))).flatMap(damaged).collect()
+    paths = {entry.path: archive.path(entry) for entry in entries}
+    for name, why in found:
+        if why == MISSING and paths[name].exists():
+            raise PipelineError(
+                f"{paths[name]}: not found by an executor. All machines of the cluster must see the archive under this path"
+            )
+    return {name: RecordError(paths[name], why) for name, why in found}
+
+
+def grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:
+    """Yield *entries* in groups for one task each."""
+    group: list[IndexEntry] = []
+    size = 0
+    for entry in entries:
+        if group and (size + entry.bytes > TASK_BYTES or len(group) == TASK_SEGMENTS):
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.bytes
+    if group:
+        yield group
