@@ -29,6 +29,7 @@ from sbusd.pipeline.measures.link_states import KEY
 from sbusd.pipeline.measures.records import is_single, read_records, spread
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
+from sbusd.pipeline.session import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,8 +43,8 @@ _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "flows": flows.compute,
     "losses": aggregates.losses,
     "security": aggregates.security,
-    "relay": aggregates.relay,
     "disconnects": aggregates.disconnects,
+    "relay": aggregates.relay,
 }
 
 _ONLY_KIND = {RELAY.name: Kind.RELAY.value, SECURITY.name: Kind.DENIAL.value, DISCONNECTS.name: Kind.DISCONNECT.value}
@@ -91,13 +92,31 @@ class Computation:
             self._write(table, self._rows_of(table, records, after))
 
         if not is_single(self.spark):
-            for table in full:
-                write(table)
+            try:
+                self._write_large(full, write)
+            finally:
+                self.spark.catalog.clearCache()  # of the rows that measures have stored
             return
         # The longest first.
         full.sort(key=lambda table: table.name != FLOWS.name)
         with ThreadPoolExecutor(THREADS, "table") as threads:
             for done in [threads.submit(write, table) for table in full]:
+                done.result()
+
+    def _write_large(self, tables: Sequence[Table], write: Callable[[Table], None]) -> None:
+        """Call *write* for each of *tables*: on a cluster all at the same time, each in a pool of Spark's scheduler, else one by one."""
+        context = self.spark.sparkContext
+
+        def write_in_pool(table: Table) -> None:
+            context.setLocalProperty("spark.scheduler.pool", table.name)
+            write(table)
+
+        if is_local(context.master):
+            for table in tables:
+                write(table)
+            return
+        with ThreadPoolExecutor(max(1, len(tables)), "table") as threads:
+            for done in [threads.submit(write_in_pool, table) for table in tables]:
                 done.result()
 
     def _is_empty(self, table: Table, entries: Sequence[IndexEntry], following: Sequence[IndexEntry]) -> bool:

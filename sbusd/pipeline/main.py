@@ -20,7 +20,7 @@ from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.known_entries import KNOWN_ENTRIES
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.session import spark_session
+from sbusd.pipeline.session import is_on_cluster, spark_session
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
             running.enter_context(engine_lock(spark, tables))
             return spark
 
-        for line in PipelineRun(RecordReader(archive), tables, progress, start, rebuild=rebuild).run().lines():
+        run = PipelineRun(RecordReader(archive), tables, progress, start, rebuild=rebuild, is_on_cluster=is_on_cluster(master))
+        for line in run.run().lines():
             progress.print_result(line)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sbusd.archive.files import TablesError, publish_file
-from sbusd.archive.record.index import entry_names, hour_of_entry
+from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
 from sbusd.archive.tables.schema import VERSION
@@ -22,6 +22,7 @@ from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
+from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,9 @@ ORIGIN = "origin.json"
 """Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
-"""Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory."""
+"""Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory. On a
+cluster, each processor beyond the second adds half of it, so that hours are computed in parallel and each processor needs as much memory.
+"""
 
 SMALL_ROWS = 250_000
 """Number of rows up to which a run is small. Then Spark computes each table in one task, because starting more takes longer."""
@@ -53,8 +56,11 @@ class PipelineRun:
     start: StartSpark
     rebuild: bool = False
     """Whether hours are computed even without changes."""
+    is_on_cluster: bool = False
+    """Whether the processes of Spark, instead of this one, read the segments to verify their checksums."""
     totals: RunTotals = field(default_factory=RunTotals)
     _chunks: int = 0
+    _spark: SparkSession | None = None
 
     def run(self) -> RunTotals:
         """Update the tables; return the totals.
@@ -85,16 +91,34 @@ class PipelineRun:
         """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
-        index = ArchiveIndex(self.archive, self.progress)
-        tasks = [task for hour in wanted if (task := index.task(hour, made.get(hour), rebuild=self.rebuild)) is not None]
+        tasks = ArchiveIndex(self.archive, self.progress, self._verify).tasks(wanted, made, rebuild=self.rebuild)
         self.totals.kept += sum(bool(task.manifest.left_out) for task in tasks)
         rows = sum(task.rows for task in tasks if task.tables)
-        spark: SparkSession | None = None
-        for chunk in chunks(tasks):
-            if chunk[0].tables and spark is None:
-                self.progress.step("starting Spark")
-                spark = self.start(is_small=rows <= SMALL_ROWS)
-            self._publish(chunk, spark)
+        if any(task.tables for task in tasks):
+            self._started(is_small=rows <= SMALL_ROWS)
+        for chunk in chunks(tasks, self._chunk_rows()):
+            self._publish(chunk, self._spark)
+
+    def _started(self, *, is_small: bool) -> SparkSession:
+        """Return the session, and start it before if necessary. Raises PipelineError."""
+        if self._spark is None:
+            self.progress.step("starting Spark")
+            self._spark = self.start(is_small=is_small)
+        return self._spark
+
+    def _verify(self, entries: Sequence[IndexEntry]) -> Damaged:
+        """Compare the segments of *entries* with their checksums. Raises PipelineError."""
+        # No process needs to read a segment that does not exist, so Spark is not started in each run for one that never arrives.
+        there = [entry for entry in entries if self.is_on_cluster and self.archive.path(entry).exists()]
+        left = {entry.path for entry in there}
+        damaged = verify_in_threads(self.archive, [entry for entry in entries if entry.path not in left])
+        return {**damaged, **verify_with_spark(self._started(is_small=False), self.archive, there)} if there else damaged
+
+    def _chunk_rows(self) -> int:
+        """Return the number of rows to compute together."""
+        if not self.is_on_cluster or self._spark is None:
+            return CHUNK_ROWS
+        return CHUNK_ROWS * max(2, self._spark.sparkContext.defaultParallelism) // 2
 
     def _check_origin(self) -> None:
         """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
@@ -132,8 +156,8 @@ def _hours_of(names: Iterable[str]) -> set[Hour]:
     return named | {hour.preceding for hour in named}
 
 
-def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
-    """Return *tasks* in groups with the same tables and at most :data:`CHUNK_ROWS` rows (or a single task), ordered by hour."""
+def chunks(tasks: Iterable[HourTask], most_rows: int) -> list[list[HourTask]]:
+    """Return *tasks* in groups with the same tables and at most *most_rows* rows (or a single task), ordered by hour."""
     found: list[list[HourTask]] = []
     by_tables: dict[tuple[str, ...], list[HourTask]] = {}
     for task in tasks:
@@ -142,7 +166,7 @@ def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
         chunk: list[HourTask] = []
         rows = 0
         for task in sorted(group, key=lambda task: task.manifest.hour):
-            if chunk and rows + task.rows > CHUNK_ROWS:
+            if chunk and rows + task.rows > most_rows:
                 found.append(chunk)
                 chunk, rows = [], 0
             chunk.append(task)

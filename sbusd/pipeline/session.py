@@ -62,12 +62,20 @@ _SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     # The type that write_empty() uses, so that a column has one type for every reader.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Four per core of a small machine; adaptive execution merges small ones. The default of 200 is a tenth slower.
-    "spark.sql.shuffle.partitions": "8",
+    # Each task finds the first 10000 subscriptions of each user, and the first 1000 values of each column, before rows are exchanged.
+    "spark.sql.optimizer.windowGroupLimitThreshold": "10000",
+    # Adaptive execution divides larger partitions of a join. With the default of 256m one task could have half of the messages.
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "32m",
     # Streams of the pipeline keep no state, so few batches need to be retained.
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
 """Settings used where neither spark-defaults.conf nor the command line has a value."""
+
+PARTITIONS_PER_CORE = 4
+"""Initial number of shuffle partitions per processor of Spark, at least :data:`FEWEST_PARTITIONS`. Adaptive execution merges small ones."""
+
+FEWEST_PARTITIONS = 8
+"""Initial number of shuffle partitions on a small machine. Spark's default of 200 is a tenth slower."""
 
 _SMALL = {
     # One partition, so one task: no exchanges, and no statistics to wait for.
@@ -117,7 +125,8 @@ def spark_session(master: str | None, *, is_small: bool = False) -> Iterator[Spa
         session = _start()
     is_small = is_small and is_local(session.sparkContext.master)
     configured = {name for name, _ in session.sparkContext.getConf().getAll()}
-    for name, value in {**_SETTINGS, **(_SMALL if is_small else {})}.items():
+    partitions = {"spark.sql.shuffle.partitions": str(initial_partitions(session.sparkContext.defaultParallelism))}
+    for name, value in {**_SETTINGS, **partitions, **(_SMALL if is_small else {})}.items():
         if name not in configured:
             session.conf.set(name, value)
     try:
@@ -139,6 +148,16 @@ def _start() -> SparkSession:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise PipelineError(f"cannot start Spark: {root_cause(error)}") from None
+
+
+def initial_partitions(cores: int) -> int:
+    """Return the initial number of shuffle partitions for *cores*, the processors of Spark when it starts."""
+    return max(FEWEST_PARTITIONS, PARTITIONS_PER_CORE * cores)
+
+
+def is_on_cluster(master: str | None) -> bool:
+    """Return whether other processes than the driver can compute; under spark-submit its options decide, so they may."""
+    return _SUBMITTED in os.environ or not is_local(master)
 
 
 def is_local(master: str | None) -> bool:
@@ -172,6 +191,8 @@ def _arguments(environ: Mapping[str, str], master: str | None, *, is_small: bool
         # A cluster has its own secret, or none.
         for name in _AUTHENTICATION:
             del settings[name]
+        # The tables of an hour are computed at the same time, each in its pool.
+        settings["spark.scheduler.mode"] = "FAIR"
     words = [] if master is None else ["--master", master]
     for name, value in settings.items():
         words += ["--conf", f"{name}={value}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
@@ -85,23 +87,22 @@ EMPTY = task(0, 0)
 
 
 def test_an_hour_without_rows_is_a_chunk_of_its_own() -> None:
-    assert chunks([]) == []
-    assert chunks([EMPTY]) == [[EMPTY]]
+    assert chunks([], 12) == []
+    assert chunks([EMPTY], 12) == [[EMPTY]]
 
 
 @pytest.mark.parametrize("tasks", list(permutations([EMPTY, task(1, 5, "calls"), task(2, 5, "calls", "users"), task(3, 0)])))
 def test_hours_of_other_tables_are_in_other_chunks(tasks: tuple[HourTask, ...]) -> None:
     """Only the first hour of a chunk says which tables are computed."""
-    found = chunks(tasks)
+    found = chunks(tasks, 12)
     assert [len({each.tables for each in chunk}) for chunk in found] == [1] * 3
     assert sorted(str(each) for chunk in found for each in chunk) == sorted(map(str, tasks))
     assert [EMPTY, task(3, 0)] in found
 
 
-def test_a_chunk_has_a_bounded_number_of_rows_or_one_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "CHUNK_ROWS", 10)
+def test_a_chunk_has_a_bounded_number_of_rows_or_one_hour() -> None:
     tasks = [task(hour, rows, "calls") for hour, rows in enumerate([0, 6, 4, 0, 1, 11, 0, 12])]
-    assert [[each.rows for each in chunk] for chunk in chunks(reversed(tasks))] == [[0, 6, 4, 0], [1], [11], [0], [12]]
+    assert [[each.rows for each in chunk] for chunk in chunks(reversed(tasks), 10)] == [[0, 6, 4, 0], [1], [11], [0], [12]]
 
 
 def test_an_hour_of_which_only_a_damaged_entry_is_there_is_published_as_missing(runs: Runs) -> None:
@@ -126,6 +127,30 @@ def test_a_run_over_many_rows_is_not_small(runs: Runs, monkeypatch: pytest.Monke
     deliver(runs.archive, "alpha", [message(1), message(2)])
     runs.run()
     assert runs.starts == [False]
+
+
+@pytest.mark.parametrize(("is_on_cluster", "hours"), [(False, 2), (True, 4)])
+def test_a_cluster_computes_more_hours_at_the_same_time(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, is_on_cluster: bool, hours: int
+) -> None:
+    """Two rows for each two of four processors; segments that are there are verified by Spark, others are named without it."""
+    monkeypatch.setattr(run, "CHUNK_ROWS", 2)
+    verified: list[str] = []
+
+    def verify(_spark: object, _archive: object, entries: Sequence[IndexEntry]) -> dict[str, RecordError]:
+        verified.extend(entry.path for entry in entries)
+        return {}
+
+    monkeypatch.setattr(run, "verify_with_spark", verify)
+    entries = [deliver(runs.archive, "alpha", [message(hour + 1, ts=NOON + hour * HOUR_NS)])[0] for hour in range(8)]
+    (runs.archive / entries[-1].path).unlink()
+    session = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=4)))
+    totals = PipelineRun(
+        RecordReader(runs.archive), runs.root, Progress(errors=io.StringIO()), lambda *, is_small: session, is_on_cluster=is_on_cluster
+    ).run()
+    assert max(len(each) for each in runs.computed) == hours
+    assert sorted(verified) == (sorted(entry.path for entry in entries[:-1]) if is_on_cluster else [])
+    assert totals.absent == 1
 
 
 def test_an_archive_without_segments_is_empty(runs: Runs) -> None:

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY, check_java, is_local, prepare_environment
+from sbusd.pipeline.session import (
+    DIRECT_MEMORY,
+    DRIVER_MEMORY,
+    FEWEST_PARTITIONS,
+    PARTITIONS_PER_CORE,
+    check_java,
+    initial_partitions,
+    is_local,
+    is_on_cluster,
+    prepare_environment,
+)
+from tools.stage import ROOT
 
 
 def settings(environ: dict[str, str]) -> dict[str, str]:
@@ -77,6 +88,29 @@ def test_a_cluster_reaches_the_driver() -> None:
 )
 def test_only_runs_in_the_driver_can_be_small(master: str | None, is_in_the_driver: bool) -> None:
     assert is_local(master) is is_in_the_driver
+
+
+def test_a_cluster_shares_its_processors_among_tables() -> None:
+    """Each table has a pool; on one machine tables are computed in turn."""
+    for master, mode in (("spark://alpha:7077", "FAIR"), ("local-cluster[2,1,1024]", "FAIR"), ("local[2]", None), (None, None)):
+        environ: dict[str, str] = {}
+        prepare_environment(environ, master)
+        assert settings(environ).get("spark.scheduler.mode") == mode
+
+
+def test_under_spark_submit_the_run_may_be_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert [is_on_cluster(master) for master in (None, "local[2]", "yarn", "spark://alpha:7077")] == [False, False, True, True]
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert is_on_cluster(None)
+
+
+def test_the_initial_number_of_partitions_grows_with_the_cluster() -> None:
+    assert [initial_partitions(cores) for cores in (1, 2, 3, 500)] == [8, 8, 12, 2_000]
+    text = " ".join((ROOT / "man" / "sbus-pipeline.8").read_text().split())
+    assert f"at least {FEWEST_PARTITIONS}" in text
+    assert PARTITIONS_PER_CORE == 4
+    assert "Four for each processor that Spark has when it starts" in text
 
 
 _ADVICE = r"Install Java 17 or later \(Debian: apt-get install default-jre-headless\), or set JAVA_HOME"
