@@ -46,6 +46,8 @@ class ArchiveIndex:
         self._verify = verify
         self._damage: dict[str, RecordError | None] = {}
         """The result for each segment that was verified, by path."""
+        self._reported: set[str] = set()
+        """Damaged segments with a warning: a segment can belong to two hours."""
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
         self._unreadable: defaultdict[Hour, list[str]] = defaultdict(list)
@@ -148,7 +150,8 @@ class ArchiveIndex:
             return self._archive.path(entry).exists()
         if (error := self._damage[entry.path]) is None:
             return True
-        if entry.path not in verified:
+        if entry.path not in verified and entry.path not in self._reported:
+            self._reported.add(entry.path)
             self._progress.warn(f"skipped until it is available: {error}")
         return False
 

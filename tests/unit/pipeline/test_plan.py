@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.verification import verify_in_threads
+from sbusd.pipeline.verification import Damaged, verify_in_threads
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -93,3 +94,22 @@ def test_hosts_that_have_stopped_are_in_the_manifest(bench: Bench) -> None:
     assert [task and task.manifest.silent for task in found] == [
         {}, {"beta": 1}, {"beta": 4, "gamma": 1}, {"beta": 168, "gamma": 165}, {"epsilon": 1, "gamma": 166},
     ]  # fmt: skip
+
+
+def test_all_segments_are_verified_at_once_and_a_damaged_one_is_named_once(bench: Bench) -> None:
+    """Also the one that belongs to two hours, with the replies to calls of the hour before."""
+    entries = [bench.deliver("alpha", hour + 1, hour) for hour in range(3)]
+    (bench.root / entries[1].path).write_bytes(b"PAR1")
+    archive, calls = RecordReader(bench.root), list[list[str]]()
+
+    def verify(wanted: Sequence[IndexEntry]) -> Damaged:
+        calls.append(sorted(entry.path for entry in wanted))
+        return verify_in_threads(archive, wanted)
+
+    index = ArchiveIndex(archive, Progress(errors=bench.said), verify)
+    tasks = index.tasks([Hour.at(NOON + hour * HOUR_NS) for hour in range(3)], {})
+    assert calls == [sorted(entry.path for entry in entries)]
+    assert [task.manifest.absent for task in tasks] == [(entries[1].path,), (entries[1].path,), ()]
+    assert bench.said.getvalue().count("skipped until it is available") == 1
+    assert index.tasks([HOUR], {HOUR: tasks[0].manifest}) == []
+    assert len(calls) == 1
