@@ -205,6 +205,25 @@ def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
     assert (len(peers), peers.count(""), peers.count(None)) == (1_002, 1, 1)
 
 
+def test_the_subscriptions_of_a_user_are_bounded_in_tasks_as_in_the_driver(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipients are not named after the last subscription that counts; other runs match them in tasks, small runs in the driver."""
+    from sbusd.pipeline.measures import flows
+
+    record = {"alpha": GrowingRecord(31).fill(300), "beta": GrowingRecord(32).fill(200)}
+    for host, rows in record.items():
+        deliver(bench.archive, host, rows)
+    monkeypatch.setattr(flows, "MAX_EVENTS", 6)
+    bench.run()
+    in_tasks = published(bench.root)["flows"]
+    bench.root = bench.root.with_name("small")
+    monkeypatch.setattr(flows, "is_single", lambda _spark: True)
+    bench.run()
+    assert published(bench.root)["flows"] == in_tasks
+    unbounded = tables_of(record)["flows"]
+    assert sum(line[8] for line in in_tasks) == sum(line[8] for line in unbounded)
+    assert sum(line[8] for line in in_tasks if line[6] is None) > sum(line[8] for line in unbounded if line[6] is None)
+
+
 def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> None:
     first, second = [message(1, "a/b")], [message(2, "c/d")]
     (entry,) = deliver(bench.archive, "alpha", first)

@@ -66,6 +66,22 @@ def test_a_connection_gets_a_message_once() -> None:
     assert RouteTable([]).of("a/b") == []
 
 
+def test_routes_between_two_messages_have_the_positions_where_they_change() -> None:
+    table = RouteTable(
+        [Subscription("a/", conn, uid, None, *span) for conn, (uid, span) in enumerate([(1, (2, 5)), (2, (4, OPEN)), (3, (9, 9))])]
+    )
+
+    def found(first: int, last: int) -> tuple[list[int], list[int]]:
+        between = table.between("a/b", first, last)
+        return between["bounds"], [route["to_uid"] for route in between["routes"]]
+
+    assert found(1, 10) == ([2, 4, 5, 9], [1, 2, 3])
+    assert found(4, 5) == ([4], [1, 2])
+    assert found(6, 8) == ([], [2])
+    assert found(1, 1) == ([], [])
+    assert table.between("b", 1, 10) == {"bounds": [], "routes": []}
+
+
 def test_a_user_who_subscribes_in_a_loop_uses_no_names_of_others() -> None:
     loop = [Subscription("a/", 1, 66, None, 10 * number, 10 * number + 5) for number in range(1_000)]
     found = RouteTable([*loop, Subscription("a/", 2, 1000, None, 9_000, OPEN)]).of("a/b")
