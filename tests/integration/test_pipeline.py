@@ -224,6 +224,20 @@ def test_the_subscriptions_of_a_user_are_bounded_in_tasks_as_in_the_driver(bench
     assert sum(line[8] for line in in_tasks if line[6] is None) > sum(line[8] for line in unbounded if line[6] is None)
 
 
+def test_tasks_send_only_what_can_be_among_the_first(spark: SparkSession) -> None:
+    """Otherwise a user who invents keys, or subscribes in a loop, could fill the task that ranks them."""
+    from sbusd.pipeline.measures.flows import _subscription_events
+    from sbusd.pipeline.measures.records import fold
+    from sbusd.pipeline.source.columns import DDL
+
+    records = spark.createDataFrame([], DDL)
+    for rows in (fold(records, "key", "payload_bytes"), _subscription_events(records)):
+        plan = rows._jdf.queryExecution().toString().split("== Physical Plan ==")[1]
+        # Such a limit is in the plan twice: before the exchange, and after it.
+        assert plan.count("WindowGroupLimit") == 2, plan
+    spark.catalog.clearCache()
+
+
 def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> None:
     first, second = [message(1, "a/b")], [message(2, "c/d")]
     (entry,) = deliver(bench.archive, "alpha", first)
