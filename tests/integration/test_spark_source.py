@@ -130,6 +130,8 @@ def test_a_pattern_and_chosen_columns(registered: SparkSession, archive: Path, r
         registered.read.format("sbus").schema("seq int").load(str(archive)).collect()
     with pytest.raises(PySparkException, match="unknown option 'hots'"):
         registered.read.format("sbus").option("hots", "x").load(str(archive)).collect()
+    with pytest.raises(PySparkException, match="/etc: not an archive: no directory index"):
+        registered.read.format("sbus").load("/etc").count()
 
 
 def test_segments_that_an_option_leaves_out_are_not_opened(registered: SparkSession, tmp_path: Path) -> None:
