@@ -235,7 +235,7 @@ cdef class FastPath(ClientSink):
     def _set_place(self, Client client, placement):
         """Set the place of a client whose unit was being read; None: it remains unknown. Then its packets are handled by the new rights."""
         cdef Connection* connection = find(self.plane, client.connection)
-        client.awaits_unit = False
+        client.awaits_unit = client.is_unit_late = False
         if placement is not None:
             self.set_placement(client, placement)
             self.place(connection, client)
@@ -243,6 +243,7 @@ cdef class FastPath(ClientSink):
 
     def _handle_unknown(self, Client client):
         """Handle the packets of a client whose unit is still being read, as if it remained unknown."""
+        client.is_unit_late = True  # new rules do not make it wait again
         resume_reading(self.plane, find(self.plane, client.connection))
 
     def _apply_rights(self, Client client):
@@ -265,7 +266,7 @@ cdef class FastPath(ClientSink):
         set_rights(
             connection, decision.blocks_others, decision.rules, decision.sight, decision.may_vouch, decision.may_deliver)
         set_cred(connection, cred.data(), cred.size())
-        if client.awaits_unit and decision.needs_unit:
+        if client.awaits_unit and decision.needs_unit and not client.is_unit_late:
             hold_reading(self.plane, connection)
         connection.out.account.room.packets_limit = user.charge.max_queued_packets
         connection.out.account.room.bytes_limit = user.charge.max_queued_bytes

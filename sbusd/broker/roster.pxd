@@ -35,6 +35,7 @@ cdef class Client:
     cdef public str end_reason
     cdef public object placement
     cdef public bint awaits_unit
+    cdef public bint is_unit_late
 
 
 cdef class EventListeners:

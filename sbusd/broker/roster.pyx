@@ -76,8 +76,8 @@ cdef class Client:
 
     ``since`` is the time of the connect, in seconds since 1970; ``fd`` is the socket, which the switch owns; ``subscriptions`` counts stored
     instances; ``soft``, ``hard`` and ``order`` are its modes; ``placement`` is the place of its process in the units of systemd, None if it
-    is not known, and ``awaits_unit`` whether that is still being read; ``tap`` is the pattern of its tap, None without one; ``name`` is the label that it
-    has given to itself; ``end_reason`` is the reason once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are
+    is not known, ``awaits_unit`` whether that is still being read, and ``is_unit_late`` whether its packets are handled meanwhile; ``tap`` is the
+    pattern of its tap, None without one; ``name`` is the label that it has given to itself; ``end_reason`` is the reason once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are
     ordinary patterns that the rules allow, a cache that all clients with the same user and groups share.
     """
 

@@ -17,6 +17,7 @@ from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.kernels import old_kernel
 from tests.support.recorder_fakes import recorded
+from tests.support.relays import wait_for
 from tests.support.shell import Shell
 from tests.support.unit_tree import Connector, UnitTree
 from tests.support.users import FIRST, SECOND, User
@@ -101,6 +102,12 @@ def placed(observer: RawClient, connection: int) -> dict[str, object]:
     return {name: found[name] for name in ("unit", "slice", "user_unit")}
 
 
+def wait_until_placed(observer: RawClient, client: RawClient, unit: str) -> None:
+    """Wait until the bus has read that a client is in *unit*."""
+    number = number_of(client)
+    wait_for(lambda: placed(observer, number)["unit"] == unit, f"the unit {unit}")
+
+
 def number_of(client: RawClient) -> int:
     """Return the number of the connection of *client*."""
     return int(client.ask(controls.ADDRESS).split(b"/")[2])
@@ -170,11 +177,15 @@ def test_a_name_in_a_delegated_tree_is_not_a_unit(connect: Connect, tree: UnitTr
 def test_a_process_that_moves_later_keeps_its_unit(connect: Connect, tree: UnitTree, bus: Daemon) -> None:
     tree.unit("web.service")
     outside, inside = connect("mail.service", user=User(0, 0)), connect("web.service", user=User(0, 0))
+    observer = bus.client()
+    # The bus reads the unit after the connect; a process that moved before that would be in its new unit.
+    wait_until_placed(observer, outside.client, "mail.service")
+    wait_until_placed(observer, inside.client, "web.service")
     outside.move(tree.unit("web.service"))
     inside.move(tree.unit("mail.service"))
     assert not may_use(outside.client)
     assert may_use(inside.client)
-    assert placed(bus.client(), number_of(outside.client))["unit"] == "mail.service"
+    assert placed(observer, number_of(outside.client))["unit"] == "mail.service"
 
 
 def test_a_socket_that_is_passed_on_keeps_the_unit_of_the_connect(connect: Connect) -> None:

@@ -66,7 +66,9 @@ def check(gateway: Gateway, page: Page) -> None:
 
 
 async def subscribe(page: Page, pattern: str) -> None:
+    # The status of an earlier subscription would look like that of this one.
     await page.evaluate(
+        "document.getElementById('subscribe-status').textContent = '',"
         f"document.getElementById('pattern').value = {json.dumps(pattern)}, document.querySelector('#subscribe button').click()"
     )
     await page.wait_for("document.getElementById('subscribe-status').textContent.startsWith('Subscribed')")

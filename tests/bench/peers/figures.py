@@ -77,11 +77,10 @@ class Cell:
         return median(one / other for one, other in zip(self.rounds[metric], reference.rounds[metric], strict=True))
 
     def spread(self, metric: Metric) -> float | None:
-        """Return how far the rounds lie apart: largest less smallest, as a part of the median."""
-        if metric not in self.rounds:
-            return None
-        rounds = self.rounds[metric]
-        return (max(rounds) - min(rounds)) / median(rounds)
+        """Return how far the rounds lie apart: largest less smallest, as a part of the median; None without rounds, or if that is zero."""
+        rounds = self.rounds.get(metric)
+        middle = median(rounds) if rounds else 0
+        return (max(rounds) - min(rounds)) / middle if rounds and middle else None
 
 
 @dataclass(slots=True)
@@ -178,6 +177,8 @@ def spreads(rows: Sequence[Row]) -> str:
     for row in rows:
         for metric in row.metrics():
             found = {name: spread for name, cell in row.cells.items() if (spread := cell.spread(metric)) is not None}
+            if not found:
+                continue
             worst = max(found, key=lambda name: found[name])
             lines.append((f"{row.name}, {metric.name}", f"{median(found.values()):.0%}", f"{found[worst]:.0%}", worst))
     return f"spread over the rounds\n{columns(lines)}"

@@ -163,6 +163,12 @@ def test_after_its_time_a_client_is_handled_as_one_of_an_unknown_unit(
         received += client.receive_all()
     assert [error_code(packet) for packet in received] == ["EPERM", "EPERM"]
     assert bus.client(uid=0).ask_json(controls.STATS)["control"]["late_units"] == 1  # type: ignore[index]
+    # New rules do not make it wait again.
+    bus.broker.reconfigure(RULES, BusOwnership(0, None, frozenset({0})))
+    while not bus.broker.is_settled:
+        bus.broker.settle()
+    client.publish(b"web/x")
+    assert [error_code(packet) for packet in client.barrier()] == ["EPERM"]
     # The answer comes after all, and changes the rights.
     place(bus, reader, client)
     client.subscribe(b"web/")

@@ -45,6 +45,7 @@ def test_a_ratio_is_the_median_of_pairs_and_not_the_ratio_of_medians() -> None:
 def test_a_spread_is_the_range_by_the_median() -> None:
     assert cell([80.0, 100.0, 130.0]).spread(RATE) == pytest.approx(0.5)
     assert Cell().spread(RATE) is None
+    assert cell([0.0, 0.0]).spread(RATE) is None  # processor time that was too short to be counted
 
 
 def test_the_best_round_is_the_fastest_or_the_cheapest() -> None:
@@ -136,6 +137,12 @@ def test_a_listing_has_a_line_for_each_contender() -> None:
 def test_the_worst_spread_names_whose_it_is() -> None:
     *_, line = spreads([row(sbusd=cell([100.0, 110.0]), peer=cell([100.0, 300.0]))]).splitlines()
     assert line.split()[-2:] == ["100%", "peer"]
+
+
+def test_what_was_too_short_to_be_counted_has_no_spread() -> None:
+    of_zero, of_none = (spreads([row(sbusd=cell(rates))]).splitlines() for rates in ([0.0, 0.0], []))
+    assert [line.split()[0] for line in of_zero] == ["spread", "middle"]
+    assert of_zero == of_none
 
 
 def test_a_repeated_round_is_reported() -> None:
