@@ -17,6 +17,9 @@ Value = TypeVar("Value", bound=Hashable)
 OTHERS = "all others"
 UNKNOWN = "unknown"
 
+MOST_CHARACTERS = 200
+"""Maximum length of a text from the bus."""
+
 
 def aggregate(
     table: pa.Table, by: Sequence[str], sums: Sequence[str], *, largest: Sequence[str] = (), smallest: Sequence[str] = ()
@@ -73,13 +76,18 @@ class Categories(Generic[Value]):
 
     def number(self, value: Value | None) -> int:
         """Return the number of *value*."""
-        return self._numbers.get(value, len(self.labels) - 1)
+        return self._numbers.get(value, self.others)
+
+    @property
+    def others(self) -> int:
+        """The number of all other values."""
+        return len(self.labels) - 1
 
     def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the number of each of *values*, vectorized: a month has millions."""
         # The named values are in the order of their numbers; null is found like any other value.
         named = pa.array(list(self._numbers), values.type)
-        return pc.fill_null(pc.index_in(values, value_set=named), len(self.labels) - 1)
+        return pc.fill_null(pc.index_in(values, value_set=named), self.others)
 
 
 def most_used(
@@ -96,3 +104,13 @@ def most_used(
     heaviest = sorted(sums, key=lambda value: (-sums[value], str(value)))[:most]
     labels = [unknown or UNKNOWN if value is None else label(value) for value in heaviest]
     return Categories((*labels, OTHERS), {value: number for number, value in enumerate(heaviest)})
+
+
+def cut_text(text: str) -> str:
+    """Return *text*, truncated to MOST_CHARACTERS."""
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+
+
+def cut(text: str | None) -> str | None:
+    """Return *text*, truncated to MOST_CHARACTERS."""
+    return None if text is None else cut_text(text)

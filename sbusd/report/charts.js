@@ -17,7 +17,8 @@ const charts = (() => {
     const { traces, layout } = waiting.get(box);
     waiting.delete(box);
     if (!box.classList.contains("js-plotly-plot")) box.replaceChildren();
-    Plotly.react(box, traces, layout, { responsive: true, displayModeBar: false });
+    const paper = document.documentElement.dataset.paper ? { width: box.clientWidth } : {};
+    Plotly.react(box, traces, { ...layout, ...paper }, { responsive: true, displayModeBar: false });
   }
 
   // data-drawn is set when all visible charts are drawn, data-settled when all charts are.
@@ -72,9 +73,17 @@ const charts = (() => {
     flush();
   }
 
-  addEventListener("beforeprint", () => { if (isReady) { [...waiting.keys()].forEach(drawOne); settle(); } });
+  // Forget what is drawn, so that the next charts get the size of their boxes.
+  function restart() {
+    for (const box of document.querySelectorAll(".js-plotly-plot")) { Plotly.purge(box); box.classList.remove("js-plotly-plot"); }
+  }
+  // Draw all charts now.
+  function finish() {
+    if (isReady) { [...waiting.keys()].forEach(drawOne); settle(); }
+  }
+
   const failed = () => { isBroken = true; flush(); };
   // After the first frame, so that numbers and lists are visible while the library is uncompressed.
   const start = () => requestAnimationFrame(() => setTimeout(() => unpack().catch(failed)));
-  return { show, clear, flush, start };
+  return { show, clear, flush, restart, finish, start };
 })();

@@ -10,9 +10,16 @@ from typing import Any
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.report.aggregation import cut_text
 
 _MOST_GAPS = 50
 """Maximum number of listed gaps; the latest are listed."""
+
+_MOST_NAMES = 20
+"""Maximum number of hosts named in a sentence."""
+
+_MOST_HOSTS = 100
+"""Maximum number of listed hosts; those with the most missing rows are listed. The sums are those of all hosts."""
 
 
 @dataclass(slots=True)
@@ -77,10 +84,19 @@ class Coverage:
     def to_json(self) -> dict[str, Any]:
         """Return the coverage for the page."""
         gaps = self.gaps()
+        period = self.period
+        hosts = sorted(self.hosts.items(), key=lambda item: (-item[1].missing, item[0]))
+        silent = sorted(self.silent.items(), key=lambda item: (-item[1], item[0]))
         return {
+            "period": None if period is None else [moment // 10**6 for moment in period],
+            "hostCount": len(hosts),
+            "names": [cut_text(name) for name in sorted(self.hosts)[:_MOST_NAMES]],
+            "records": self.records,
+            "missing": self.missing,
+            "payloads": sum(host.payloads_cut + host.payloads_left_out for host in self.hosts.values()),
             "hosts": [
                 {
-                    "host": name,
+                    "host": cut_text(name),
                     "records": host.records,
                     "first": host.first // 10**6,
                     "last": host.last // 10**6,
@@ -89,11 +105,12 @@ class Coverage:
                     "cut": host.payloads_cut,
                     "leftOut": host.payloads_left_out,
                 }
-                for name, host in sorted(self.hosts.items())
+                for name, host in hosts[:_MOST_HOSTS]
             ],
-            "gaps": [{"host": name, "from": begin // 10**6, "to": end // 10**6} for name, begin, end in gaps[:_MOST_GAPS]],
+            "gaps": [{"host": cut_text(name), "from": begin // 10**6, "to": end // 10**6} for name, begin, end in gaps[:_MOST_GAPS]],
             "moreGaps": max(0, len(gaps) - _MOST_GAPS),
-            "silent": [{"host": name, "hours": hours} for name, hours in sorted(self.silent.items())],
+            "silent": [{"host": cut_text(name), "hours": hours} for name, hours in silent[:_MOST_NAMES]],
+            "silentCount": len(silent),
             "interruptions": self.interruptions,
             "absent": len(self.absent),
             "removed": len(self.removed),

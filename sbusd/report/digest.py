@@ -15,8 +15,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.tables.storage import TableSnapshot
-from sbusd.report.aggregation import BIN, UNKNOWN, Categories, aggregate, aggregate_entries, most_used, replace_columns, with_bins
+from sbusd.report.aggregation import (
+    BIN,
+    OTHERS,
+    UNKNOWN,
+    Categories,
+    aggregate,
+    aggregate_entries,
+    cut,
+    cut_text,
+    most_used,
+    replace_columns,
+    with_bins,
+)
+from sbusd.report.comparison import Earlier, length_of
 from sbusd.report.coverage import Coverage, coverage_of
+from sbusd.report.hosts import distinguished, host_activities, hosts_json
 
 BINS = 120
 """Maximum number of points of a chart over time: a phone has about three pixels for each."""
@@ -33,12 +47,12 @@ MOST_PEERS = 10
 MOST_ROWS = 400
 """Maximum number of rows of other lists: readers look at the first ten, and use filters for the rest."""
 
-MOST_CHARACTERS = 200
-"""Maximum length of a text from the bus."""
-
 MOST_POINTS = 20_000
 """Maximum number of points of the traffic chart, for all keys, users and hosts: about half a megabyte. If there are more, bins get
 longer."""
+
+MOST_FLOWS = 4000
+"""Maximum number of rows of flows that are not all others; a busy host has a hundred."""
 
 _STEPS = (1, 5, 15, 60, 180, 360, 720, 1440, 10080, 43200)
 """Possible lengths of a bin, in minutes."""
@@ -54,31 +68,74 @@ class Digest:
     covers: Coverage
 
 
-def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
-    """Return the digest of *snapshot*. *name_of* returns the login name of a user id; *made_ms* is the current time in ms since 1970."""
+def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], made_ms: int, earlier: Sequence[Earlier] = ()) -> Digest:
+    """Return the digest of *snapshot*. *name_of* returns the login name of a user id; *made_ms* is the current time in ms since 1970;
+    *earlier* are the periods to compare with."""
     tables, covers = snapshot.tables, coverage_of(snapshot.manifests.values())
     by_key_and_user = aggregate(tables["traffic"], ["prefix", "uid"], ["messages"])
-    keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, _cut_text)
+    keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, cut_text)
     users = _users(tables, by_key_and_user, name_of)
-    hosts = sorted(covers.hosts)
+    activities = host_activities(tables, covers)
+    hosts = distinguished(activities)
     minutes, traffic = _traffic(tables["traffic"], _bin_minutes(covers), keys, users, hosts)
+    units, more_units = _units(tables["users"], users, hosts)
+    relay, more_relay = _relay(tables["relay"], hosts)
+    links, more_links = _links(tables["links"], minutes, hosts)
     data = {
         "made": made_ms,
         "binMinutes": minutes,
-        "hosts": hosts,
+        "hosts": hosts.labels if len(hosts.labels) <= len(covers.hosts) else hosts.labels[:-1],
+        "hostList": hosts_json(activities, hosts),
         "keys": keys.labels,
         "users": users.labels,
         "covers": covers.to_json(),
         "traffic": traffic,
-        "units": _units(tables["users"], users, hosts),
+        "units": units,
         "flows": _flows(tables["flows"], keys, users, hosts),
         "calls": _calls(tables["calls"], users, hosts),
         "losses": _losses(tables["losses"], minutes, keys, users, hosts),
         "security": _security(tables["security"], keys, users, hosts),
-        "relay": _relay(tables["relay"], hosts),
-        **_links(tables["links"], minutes, hosts),
+        "relay": relay,
+        **links,
+        "omitted": {"units": more_units, "relay": more_relay, "links": more_links},
+        "hours": {"length": length_of(snapshot.manifests), "to": _end_ms(snapshot)},
+        "before": [_before(each, keys, users, hosts) for each in earlier],
     }
     return Digest(data, covers)
+
+
+def _before(earlier: Earlier, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
+    """Return an earlier period: its hours, and for the tiles its tables without times. Without hours, it has no tables."""
+    period, tables, hours = earlier.period, earlier.snapshot.tables, earlier.snapshot.manifests
+    found: dict[str, Any] = {
+        "name": period.name,
+        "from": period.since.start // 10**6,
+        "to": period.until.following.start // 10**6,
+        "there": len(hours),
+    }
+    if not hours:
+        return found
+    _, traffic = _traffic(tables["traffic"], _STEPS[-1], keys, users, hosts)
+    losses = _losses(tables["losses"], _STEPS[-1], keys, users, hosts)
+    rows = aggregate(_numbered(tables["security"], uid=users, host=hosts), ["uid", "key", "host"], ["events"])
+    placed = [((row["uid"], keys.number(_prefix(row["key"])), row["host"]), row) for row in rows]
+    refusals = _columns(("user", "key", "host"), ("events",), placed)
+    return found | {"traffic": traffic, "calls": _calls(tables["calls"], users, hosts), "losses": losses, "security": refusals}
+
+
+def _end_ms(snapshot: TableSnapshot) -> int:
+    """Return the end of the last hour in ms since 1970; 0 without hours."""
+    return max((hour.following.start // 10**6 for hour in snapshot.manifests), default=0)
+
+
+def _numbered(table: pa.Table, **columns: Categories[Any]) -> pa.Table:
+    """Return *table* with the values of *columns* replaced by their numbers, of which there are a few dozen."""
+    return replace_columns(table, **{name: categories.numbers(table.column(name)) for name, categories in columns.items()})
+
+
+def _prefix(key: str | None) -> str | None:
+    """Return the first two segments of *key*."""
+    return None if key is None else "/".join(key.split("/", 2)[:2])
 
 
 def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], str | None]) -> Categories[int]:
@@ -93,7 +150,7 @@ def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], 
 
     def label(uid: int) -> str:
         name = name_of(uid)
-        return f"{_cut_text(name)} ({uid})" if name else f"uid {uid}"
+        return f"{cut_text(name)} ({uid})" if name else f"uid {uid}"
 
     return most_used(weights.items(), MOST_USERS, label, UNKNOWN)
 
@@ -107,137 +164,144 @@ def _bin_minutes(covers: Coverage) -> int:
 
 
 def _traffic(
-    table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: list[str]
+    table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: Categories[str]
 ) -> tuple[int, dict[str, list[Any]]]:
     """Return messages and bytes by time, key, user and host, and the length of a bin in minutes, at least *finest*."""
     sums = ("messages", "bytes", "recipients", "unheard")
-    # Replaced by numbers first: the page distinguishes a few dozen of ten thousand prefixes.
-    table = replace_columns(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
+    table = _numbered(table, prefix=keys, uid=users, host=hosts)
     for minutes in _STEPS[_STEPS.index(finest) :]:
         rows = aggregate(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
-        placed = [((row[BIN], row["prefix"], row["uid"], hosts.index(row["host"])), row) for row in rows]
+        placed = [((row[BIN], row["prefix"], row["uid"], row["host"]), row) for row in rows]
         columns = _columns(("bin", "key", "user", "host"), sums, placed)
         if len(columns["bin"]) <= MOST_POINTS:
             break
     return minutes, columns
 
 
-def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return the activity of each user and unit."""
+def _units(table: pa.Table, users: Categories[int], hosts: Categories[str]) -> tuple[dict[str, Any], int]:
+    """Return the activity of each user and unit, and the number of omitted rows."""
     sums = ("messages", "bytes", "connections", "subscriptions", "denials", "lost")
-    rows = _first(aggregate(table, ["uid", "unit", "host"], sums), "messages")
-    return _columns(
-        ("user", "unit", "host"), sums, [((users.number(row["uid"]), _cut(row["unit"]), hosts.index(row["host"])), row) for row in rows]
-    )
+    rows = aggregate(_numbered(table, uid=users, host=hosts), ["uid", "unit", "host"], sums)
+    placed = [((row["uid"], cut(row["unit"]), row["host"]), row) for row in _ranked(rows, "messages")[:MOST_ROWS]]
+    return _columns(("user", "unit", "host"), sums, placed), max(0, len(rows) - MOST_ROWS)
 
 
-def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return deliveries by publisher, key and recipient; -1 is an unknown recipient."""
+def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
+    """Return deliveries by publisher, key and recipient; -1 is an unknown recipient. After MOST_FLOWS rows, the rest is in the rows of all
+    others."""
     sums = ("deliveries", "bytes")
     to = table.column("to_uid")
     table = replace_columns(
-        table,
-        from_uid=users.numbers(table.column("from_uid")),
-        prefix=keys.numbers(table.column("prefix")),
-        to_uid=pc.if_else(pc.is_null(to), -1, users.numbers(to)),
+        _numbered(table, from_uid=users, prefix=keys, host=hosts), to_uid=pc.if_else(pc.is_null(to), -1, users.numbers(to))
     )
-    rows = aggregate(table, ["from_uid", "prefix", "to_uid", "host"], sums)
-    placed = [((row["from_uid"], row["prefix"], row["to_uid"], hosts.index(row["host"])), row) for row in rows]
+    rows = _ranked(aggregate(table, ["from_uid", "prefix", "to_uid", "host"], sums), "deliveries")
+    placed = [((row["from_uid"], row["prefix"], row["to_uid"], row["host"]), row) for row in rows[:MOST_FLOWS]]
+    placed += [((users.others, keys.others, users.others, row["host"]), row) for row in rows[MOST_FLOWS:]]
     return _columns(("from", "key", "to", "host"), sums, placed)
 
 
-def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return calls by command, caller and host; latencies are pairs of bucket and count."""
+def _calls(table: pa.Table, users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
+    """Return calls by command, caller and host; latencies are pairs of bucket and count. After MOST_ROWS rows, the rest is in the rows
+    without a command."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
-    rows = _first(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
-    places = {tuple(row[name] for name in by): place for place, row in enumerate(rows)}
-    groups = [places.get(party) for party in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
+    table = _numbered(table, caller_uid=users, host=hosts)
+    rows = _ranked(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
+    parties = {tuple(row[name] for name in by): (cut(row["cmd"]), row["caller_uid"], row["host"]) for row in rows[:MOST_ROWS]}
+    parties |= {tuple(row[name] for name in by): (None, row["caller_uid"], row["host"]) for row in rows[MOST_ROWS:]}
+    placed = [(parties[tuple(row[name] for name in by)], row) for row in rows]
+    columns = _columns(("cmd", "user", "host"), sums, placed, largest=("latency_max_us",))
+    # Different rows can have the same party, so the latencies are summed by party too.
+    places = {party: place for place, party in enumerate(zip(columns["cmd"], columns["user"], columns["host"], strict=True))}
+    groups = [places[parties[row]] for row in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
     latencies = aggregate_entries(groups, table.column("latencies"), "bucket", "calls")
-    columns = _columns(
-        ("cmd", "user", "host"),
-        (*sums, "latency_max_us"),
-        [((_cut(row["cmd"]), users.number(row["caller_uid"]), hosts.index(row["host"])), row) for row in rows],
-    )
-    return {**columns, "latencies": [latencies.get(place, []) for place in range(len(rows))]}
+    return {**columns, "latencies": [latencies.get(place, []) for place in range(len(places))]}
 
 
-def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
     """Return losses by time and cause; user and key are -1 where the cause has none."""
     sums = ("events", "count", "duration_us")
-    rows = aggregate(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
+    numbered = _numbered(table, uid=users, prefix=keys, host=hosts)
     placed = []
-    for row in rows:
-        of_someone = row["cause"] in {"discarded", "lost", "abandoned"}
-        user = users.number(row["uid"]) if of_someone else -1
-        key = keys.number(row["prefix"]) if row["cause"] == "discarded" else -1
-        placed.append(((row[BIN], row["cause"], user, key, hosts.index(row["host"])), row))
+    for row in aggregate(with_bins(numbered, minutes), [BIN, "cause", "uid", "prefix", "host"], sums):
+        user = row["uid"] if row["cause"] in {"discarded", "lost", "abandoned"} else -1
+        key = row["prefix"] if row["cause"] == "discarded" else -1
+        placed.append(((row[BIN], row["cause"], user, key, row["host"]), row))
     return _columns(("bin", "cause", "user", "key", "host"), sums, placed)
 
 
-def _security(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return refusals, the most frequent first."""
+def _security(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
+    """Return refusals, the most frequent first. After MOST_ROWS rows, the rest has OTHERS instead of its texts."""
     by = ["class", "code", "reason", "uid", "unit", "key", "host"]
-    rows = _first(aggregate(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
-    placed = []
-    for row in rows:
-        texts = (_cut(row["class"]), _cut(row["code"]), _cut(row["reason"]), _cut(row["unit"]), _cut(row["key"]))
-        prefix = None if row["key"] is None else "/".join(row["key"].split("/")[:2])
-        times = (int(row["first"].timestamp() * 1000), int(row["last"].timestamp() * 1000))
-        placed.append(((*texts, *times, users.number(row["uid"]), keys.number(prefix), hosts.index(row["host"])), row))
-    return _columns(("class", "code", "reason", "unit", "what", "first", "last", "user", "key", "host"), ("events",), placed)
+    table = _numbered(table, uid=users, host=hosts)
+    rows = _ranked(aggregate(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for number, row in enumerate(rows):
+        texts = [cut(row[name]) for name in ("class", "code", "reason", "unit", "key")]
+        if number >= MOST_ROWS:
+            texts = [texts[0], None, None, None, OTHERS]
+        place = (*texts, row["uid"], keys.number(_prefix(row["key"])), row["host"])
+        first, last = (int(row[name].timestamp() * 1000) for name in ("first", "last"))
+        known = found.get(place, [first, last, 0])
+        found[place] = [min(first, known[0]), max(last, known[1]), row["events"] + known[2]]
+    names = ("class", "code", "reason", "unit", "what", "user", "key", "host", "first", "last", "events")
+    columns = list(zip(*((*place, *values) for place, values in found.items()), strict=True)) or [()] * len(names)
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
-def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
-    """Return relay attempts."""
+def _relay(table: pa.Table, hosts: Categories[str]) -> tuple[dict[str, Any], int]:
+    """Return relay attempts, and the number of omitted rows."""
     sums = ("attempts", "retries", "calls")
-    rows = _first(aggregate(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
-    placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
-    return _columns(("twin", "cmd", "outcome", "host"), (*sums, "longest_us"), placed)
+    rows = aggregate(_numbered(table, host=hosts), ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"])
+    shown = _ranked(rows, "attempts")[:MOST_ROWS]
+    placed = [((row["twin"], cut(row["cmd"]), cut(row["outcome"]), row["host"]), row) for row in shown]
+    return _columns(("twin", "cmd", "outcome", "host"), sums, placed, largest=("longest_us",)), max(0, len(rows) - MOST_ROWS)
 
 
-def _links(table: pa.Table, minutes: int, hosts: list[str]) -> dict[str, Any]:
-    """Return other hosts, and links themselves, in all; and the messages and losses of other hosts by time. ``peers`` are their names."""
+def _links(table: pa.Table, minutes: int, hosts: Categories[str]) -> tuple[dict[str, Any], int]:
+    """Return other hosts, and links themselves, in all; and the messages and losses of other hosts by time. ``peers`` are their names.
+
+    The number is that of omitted rows.
+    """
     sums = ("alive_us", "messages", "bytes", "lost", "unknown_losses", "duplicates", "rejected", "disconnects", "dropped", "states")
     by = ["realm", "link", "peer", "host"]
+    table = _numbered(table, host=hosts)
     rows = aggregate(table, by, sums, largest=["spooled_max_bytes"])
     others = [row for row in rows if row["peer"] != ""]
-    peers: Categories[str] = most_used(((row["peer"], row["messages"]) for row in others), MOST_PEERS, _cut_text)
-    own = _first([row for row in rows if row["peer"] == ""], "states")
-    placed = [((*(_cut(row[name]) for name in by[:3]), hosts.index(row["host"])), row) for row in own + _first(others, "messages")]
+    peers: Categories[str] = most_used(((row["peer"], row["messages"]) for row in others), MOST_PEERS, cut_text)
+    own = _ranked([row for row in rows if row["peer"] == ""], "states")[:MOST_ROWS]
+    shown = own + _ranked(others, "messages")[:MOST_ROWS]
+    placed = [((*(cut(row[name]) for name in by[:3]), row["host"]), row) for row in shown]
     timed = table.filter(pc.invert(pc.fill_null(pc.equal(table.column("peer"), ""), False)))
-    timed = with_bins(replace_columns(timed, peer=peers.numbers(timed.column("peer"))), minutes)
-    shown = ("messages", "bytes", "lost", "unknown_losses")
-    bins = [((row[BIN], row["peer"], hosts.index(row["host"])), row) for row in aggregate(timed, [BIN, "peer", "host"], shown)]
-    return {
+    timed = with_bins(_numbered(timed, peer=peers), minutes)
+    counted = ("messages", "bytes", "lost", "unknown_losses")
+    bins = [((row[BIN], row["peer"], row["host"]), row) for row in aggregate(timed, [BIN, "peer", "host"], counted)]
+    found = {
         "peers": peers.labels,
-        "links": _columns((*by[:3], "host"), (*sums, "spooled_max_bytes"), placed),
-        "linkTimes": _columns(("bin", "peer", "host"), shown, bins),
+        "links": _columns((*by[:3], "host"), sums, placed, largest=("spooled_max_bytes",)),
+        "linkTimes": _columns(("bin", "peer", "host"), counted, bins),
     }
+    return found, len(rows) - len(shown)
 
 
-def _first(rows: Rows, name: str) -> Rows:
-    """Return the first MOST_ROWS rows in descending order of *name*."""
-    return sorted(rows, key=lambda row: (-row[name], repr(row)))[:MOST_ROWS]
+def _ranked(rows: Rows, name: str) -> Rows:
+    """Return *rows* in descending order of *name*."""
+    return sorted(rows, key=lambda row: (-row[name], repr(row)))
 
 
-def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> dict[str, list[Any]]:
-    """Return columns from *rows* of key values and sums; rows with the same key values are added."""
-    added: dict[tuple[Any, ...], list[Any]] = {}
+def _columns(
+    names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], largest: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """Return columns from *rows* of key values and numbers; of rows with the same key values, *sums* are added, and of *largest* the
+    largest number is kept."""
+    combined: dict[tuple[Any, ...], list[Any]] = {}
     for place, row in rows:
-        values = added.setdefault(place, [None] * len(sums))
-        for position, name in enumerate(sums):
+        values = combined.setdefault(place, [None] * (len(sums) + len(largest)))
+        for position, name in enumerate((*sums, *largest)):
             if row[name] is not None:
-                values[position] = row[name] + (values[position] or 0)
-    columns = list(zip(*((*place, *values) for place, values in added.items()), strict=True)) or [()] * (len(names) + len(sums))
-    return {name: list(column) for name, column in zip((*names, *sums), columns, strict=True)}
-
-
-def _cut(text: str | None) -> str | None:
-    """Return *text*, truncated to MOST_CHARACTERS."""
-    return None if text is None else _cut_text(text)
-
-
-def _cut_text(text: str) -> str:
-    """Return *text*, truncated to MOST_CHARACTERS."""
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+                known = values[position] or 0
+                values[position] = row[name] + known if name in sums else max(row[name], known)
+    columns = list(zip(*((*place, *values) for place, values in combined.items()), strict=True)) or [()] * (
+        len(names) + len(sums) + len(largest)
+    )
+    return {name: list(column) for name, column in zip((*names, *sums, *largest), columns, strict=True)}

@@ -4,37 +4,20 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const state = { user: "", key: "", host: "", unit: "messages" };
-  const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]/gu;
   const OTHERS = data.keys.length - 1;
   const OTHER_USERS = data.users.length - 1;
   const HOUR_MS = 3600000;
+  const MOST_LINKS = 30; // with more, a reader cannot follow one
 
   const byId = (id) => document.getElementById(id);
-  const visible = (text) => String(text).replace(UNSEEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
-  const short = (text, most = 34) => {
-    const points = [...visible(text)];
-    return points.length <= most ? points.join("") : points.slice(0, most - 9).join("") + "…" + points.slice(-8).join("");
-  };
-  const harmless = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  const label = (text, most) => harmless(short(text, most)) || "(empty)";
+  const { visible, short, label, count, many, bytes, compact, micros, duration, utc } = text;
+  const { element, number } = tables;
   const user = (number) => (number < 0 ? "unknown recipient" : data.users[number]);
   const key = (number) => data.keys[number];
 
-  const count = (n) => (n ?? 0).toLocaleString("en-US");
-  const scaled = (n, step, units) => {
-    let position = 0;
-    while (n >= step && position < units.length - 1) { n /= step; position += 1; }
-    return (n >= 100 || position === 0 ? Math.round(n) : n.toPrecision(3).replace(/\.?0+$/, "")) + units[position];
-  };
-  const bytes = (n) => scaled(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
-  const compact = (n) => scaled(n, 1000, ["", " k", " M", " G"]);
+  const hostName = (place) => data.hosts[place] ?? "all others";
   const amount = (n) => (state.unit === "bytes" ? bytes(n) : compact(n));
-  const micros = (n) => (n == null ? "–" : scaled(n, 1000, [" µs", " ms", " s"]));
-  const duration = (us) => {
-    const [divisor, unit] = us < 12e7 ? [1e6, "s"] : us < 72e8 ? [6e7, "min"] : us < 1728e8 ? [36e8, "h"] : [864e8, "d"];
-    return `${(us / divisor).toFixed(unit === "s" ? 0 : 1).replace(/\.0$/, "")} ${unit}`;
-  };
-  const utc = (ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ");
+  const isNarrow = () => innerWidth < 600 && !document.documentElement.dataset.paper;
 
   // Indexes of the rows that match the filters. A filter does not apply to a table without its column.
   function chosen(table, userColumns = ["user"]) {
@@ -75,29 +58,6 @@
     charts.show(box, traces, whole);
   }
 
-  function element(name, className, text) {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
-  // A table of cells; a column is [heading, kind, function of a row].
-  function list(id, rows, columns, most = 100) {
-    const box = byId(id);
-    if (!rows.length) { box.replaceChildren(element("p", "none", "No data.")); return; }
-    const table = element("table");
-    const head = table.createTHead().insertRow();
-    for (const [heading, kind] of columns) head.append(element("th", kind, heading));
-    const body = table.createTBody();
-    for (const row of rows.slice(0, most)) {
-      const line = body.insertRow();
-      for (const [, kind, value] of columns) line.append(element("td", kind, visible(value(row) ?? "–")));
-    }
-    box.replaceChildren(table);
-    if (rows.length > most) box.append(element("p", "faint", `and ${count(rows.length - most)} more`));
-  }
-
   // The largest first, followed by all others, which are not ranked.
   function bars(id, pairs, name, colour, others) {
     const there = pairs.filter(([, value]) => value > 0);
@@ -126,6 +86,23 @@
   const binDate = (bin) => new Date(binTime(bin)).toISOString();
   const stepWords = () => (data.binMinutes < 60 ? `${data.binMinutes} min` : data.binMinutes < 1440 ? `${data.binMinutes / 60} h` : `${data.binMinutes / 1440} d`);
 
+  // An axis of whole bins, at least twelve, so that a single bar is between whole minutes or hours; midnight has its date.
+  const TICK_MINUTES = [1, 5, 10, 30, 60, 180, 360, 720, 1440, 2880, 10080, 20160, 43200, 86400, 259200, 525600];
+  function timeAxis(first, last) {
+    const missing = Math.max(0, 12 - (last - first + 1));
+    const [from, to] = [first - Math.floor(missing / 2), last + 1 + Math.ceil(missing / 2)].map(binTime);
+    const step = 60000 * (TICK_MINUTES.find((minutes) => minutes >= data.binMinutes && (to - from) / (minutes * 60000) <= (isNarrow() ? 4 : 9)) ?? TICK_MINUTES.at(-1));
+    const ticks = [];
+    for (let tick = Math.ceil(from / step) * step; tick <= to; tick += step) ticks.push(tick);
+    const clock = (tick) => utc(tick).slice(11); const day = (tick) => utc(tick).slice(0, 10);
+    const dated = ticks[0] === from && ticks.length > 1 ? 1 : 0; // the edge has no room for a date
+    const words = ticks.map((tick, place) => {
+      if (step >= 86400000) return day(tick);
+      return place === dated || day(tick) !== day(ticks[Math.max(0, place - 1)]) ? `${clock(tick)}<br>${day(tick)}` : clock(tick);
+    });
+    return { type: "date", range: [from, to].map((ms) => new Date(ms).toISOString()), tickvals: ticks.map((ms) => new Date(ms).toISOString()), ticktext: words, ticks: "outside" };
+  }
+
   // Stacked bars, the largest at the bottom, all others on top. Marks are texts by bin.
   function overTime(id, table, rows, by, what, name, colour, most, height, { others = by === "key" ? OTHERS : -1, marks = new Map() } = {}) {
     const ranked = sums(table, rows, by, what).filter(([number, value]) => value > 0 && number !== others).map(([number]) => number);
@@ -146,72 +123,79 @@
     for (let bin = first; bin <= last; bin += 1) bins.push(bin);
     const order = [...ranked.slice(0, most), ...(series.has(rest) ? [rest] : [])];
     const traces = order.map((number) => ({
-      type: "bar", name: number === rest ? "all others" : label(name(number), 44), x: bins.map(binDate),
+      type: "bar", name: number === rest ? "all others" : label(name(number), 44), x: bins.map(binDate), offset: 0, width: binTime(1) * (bins.length > 40 ? 1 : 0.9),
       y: bins.map((bin) => series.get(number).get(bin) ?? 0), marker: { color: number === rest ? GREY : colour(number), line: { width: 0 } },
       customdata: bins.map((bin) => (state.unit === "bytes" && what === "bytes" ? bytes(series.get(number).get(bin) ?? 0) : count(series.get(number).get(bin) ?? 0))),
       hovertemplate: "%{x|%Y-%m-%d %H:%M}<br>%{customdata}",
     }));
     if (marks.size) traces.push(markers(marks, (bin) => [...series.values()].reduce((sum, values) => sum + (values.get(bin) ?? 0), 0)));
-    draw(id, traces, { barmode: "stack", bargap: bins.length > 40 ? 0 : 0.1, yaxis: { tickformat: "~s" }, xaxis: { type: "date" }, showlegend: true }, height);
+    draw(id, traces, { barmode: "stack", yaxis: { tickformat: "~s", rangemode: "tozero" }, xaxis: bins.length ? timeAxis(first, last) : {}, showlegend: true }, height);
   }
 
   // A cross for each bin with a mark, at a height that is a function of the bin.
   function markers(marks, height) {
     const bins = [...marks.keys()].sort((a, b) => a - b);
     return {
-      type: "scatter", mode: "markers", name: "losses", x: bins.map(binDate), y: bins.map(height), cliponaxis: false,
+      type: "scatter", mode: "markers", name: "losses", x: bins.map((bin) => binDate(bin + 0.45)), y: bins.map(height), cliponaxis: false,
       marker: { symbol: "x", size: 10, color: style().alarm, line: { width: 1, color: style().card } },
-      customdata: bins.map((bin) => marks.get(bin)), hovertemplate: "%{x|%Y-%m-%d %H:%M}<br>%{customdata}",
+      customdata: bins.map((bin) => marks.get(bin)), hovertemplate: "%{customdata}",
     };
   }
 
   function drawTraffic() {
     const rows = chosen(data.traffic);
     byId("traffic-note").textContent = `Each bar is ${stepWords()}. Times are UTC.`;
-    overTime("traffic", data.traffic, rows, "key", state.unit, key, keyColour, 8, innerWidth < 600 ? 420 : 380);
+    overTime("traffic", data.traffic, rows, "key", state.unit, key, keyColour, 8, isNarrow() ? 420 : 380);
+    drawTrafficTable(rows);
     bars("keys", sums(data.traffic, rows, "key", state.unit), key, keyColour, OTHERS);
     bars("users", sums(data.traffic, rows, "user", state.unit), user, userColour, OTHER_USERS);
+  }
+
+  function drawTrafficTable(rows) {
+    const table = data.traffic;
+    const names = ["messages", "bytes", "recipients", "unheard"];
+    const found = new Map();
+    for (const row of rows) {
+      const id = `${table.key[row]} ${table.user[row]}`;
+      const one = found.get(id) ?? found.set(id, { key: table.key[row], user: table.user[row], messages: 0, bytes: 0, recipients: 0, unheard: 0 }).get(id);
+      for (const name of names) one[name] += table[name][row] ?? 0;
+    }
+    tables.show("traffic-table", [...found.values()].sort((a, b) => b[state.unit] - a[state.unit]), [
+      ["key", "long", (one) => key(one.key)], ["publisher", "", (one) => user(one.user)], number("messages", (one) => one.messages), number("bytes", (one) => one.bytes, bytes),
+      number("deliveries", (one) => one.recipients), number("no recipient", (one) => one.unheard),
+    ]);
   }
 
   function drawFlows() {
     const table = data.flows;
     const what = state.unit === "bytes" ? "bytes" : "deliveries";
     const rows = chosen(table, ["from", "to"]).filter((row) => table[what][row] > 0);
-    // Only a few keys can be distinguished; the others are drawn as one.
-    const own = new Set(sums(table, rows, "key", what).map(([number]) => number).filter((number) => number !== OTHERS).slice(0, innerWidth < 600 ? 6 : 12));
-    const shownKey = (row) => (own.has(table.key[row]) ? table.key[row] : OTHERS);
-    const nodes = new Map();
-    const node = (kind, number) => {
-      const id = `${kind}${number}`;
-      if (!nodes.has(id)) nodes.set(id, { index: nodes.size, kind, number });
-      return nodes.get(id).index;
-    };
-    const links = new Map();
-    const link = (from, to, value, colour) => {
-      const id = `${from} ${to}`;
-      const known = links.get(id) ?? links.set(id, { from, to, value: 0, colour }).get(id);
-      known.value += value;
-    };
-    for (const row of rows) {
-      const middle = node("key", shownKey(row));
-      link(node("from", table.from[row]), middle, table[what][row], keyColour(shownKey(row)));
-      link(middle, node("to", table.to[row]), table[what][row], keyColour(shownKey(row)));
-    }
-    const named = [...nodes.values()];
-    const of = (each) => (each.kind === "key" ? key(each.number) : user(each.number));
-    const edges = [...links.values()];
-    draw("flows", edges.length ? [{
+    const all = rows.map((row) => ({ from: table.from[row], key: table.key[row], to: table.to[row], value: table[what][row] }));
+    const { links, total: known, folded } = flows.fold(all, MOST_LINKS, { from: OTHER_USERS, key: OTHERS, to: OTHER_USERS });
+    const names = [...new Set(links.flatMap((link) => [link.from, link.to]))];
+    const ends = names.map((name) => {
+      const [kind, place] = name.split(":");
+      if (place === flows.OTHERS) return { kind, name: { from: "other publishers", key: "other keys", to: "other recipients" }[kind], colour: GREY };
+      return kind === "key" ? { kind, name: key(place), colour: keyColour(Number(place)) } : { kind, name: user(Number(place)), colour: place < 0 ? GREY : userColour(Number(place)) };
+    });
+    byId("flows-note").textContent = "Publisher (left), key (middle) and recipient (right), derived from the subscriptions in the record."
+      + (folded ? ` ${count(folded)} of ${count(known)} links are folded into others.` : "");
+    draw("flows", links.length ? [{
       type: "sankey", orientation: "h", arrangement: "snap",
       node: {
-        label: named.map((each) => label(of(each), innerWidth < 600 ? 17 : 30)), pad: 16, thickness: 14, line: { width: 0 },
-        color: named.map((each) => (each.kind === "key" ? keyColour(each.number) : each.number < 0 ? GREY : userColour(each.number))),
-        customdata: named.map((each) => label(of(each), 90)), hovertemplate: "%{customdata}<br>%{value:,}<extra></extra>",
+        label: ends.map((end) => label(end.name, isNarrow() ? 17 : 30)), pad: 16, thickness: 14, line: { width: 0 }, color: ends.map((end) => end.colour),
+        customdata: ends.map((end) => label(end.name, 90)), hovertemplate: "%{customdata}<br>%{value:,}<extra></extra>",
       },
       link: {
-        source: edges.map((each) => each.from), target: edges.map((each) => each.to), value: edges.map((each) => each.value),
-        color: edges.map((each) => each.colour + "55"), hovertemplate: "%{source.customdata} → %{target.customdata}<br>%{value:,}<extra></extra>",
+        source: links.map((link) => names.indexOf(link.from)), target: links.map((link) => names.indexOf(link.to)), value: links.map((link) => link.value),
+        color: links.map((link) => (link.key === flows.OTHERS ? GREY : keyColour(Number(link.key))) + "55"), hovertemplate: "%{source.customdata} → %{target.customdata}<br>%{value:,}<extra></extra>",
       },
-    }] : [], {}, Math.max(260, Math.min(760, 60 + 30 * Math.max(...["from", "key", "to"].map((kind) => named.filter((each) => each.kind === kind).length), 1))));
+    }] : [], {}, Math.max(260, Math.min(640, 60 + 34 * Math.max(...["from", "key", "to"].map((kind) => ends.filter((end) => end.kind === kind).length), 1))));
+    const shown = rows.sort((a, b) => table[what][b] - table[what][a]);
+    tables.show("flows-table", shown, [
+      ["publisher", "", (row) => user(table.from[row])], ["key", "long", (row) => key(table.key[row])], ["recipient", "", (row) => user(table.to[row])],
+      ["host", "", (row) => hostName(table.host[row])], number("deliveries", (row) => table.deliveries[row]), number("bytes", (row) => table.bytes[row], bytes),
+    ]);
   }
 
   // Latency buckets are numbered as in sbus-pipeline(8), and summed over rows.
@@ -223,11 +207,10 @@
     const pairs = [...histogram].sort((a, b) => a[0] - b[0]);
     const rank = Math.ceil(pairs.reduce((sum, [, n]) => sum + n, 0) * percent / 100);
     let seen = 0;
-    for (const [bucket, n] of pairs) { seen += n; if (seen >= rank) return Math.min(upper(bucket), longest); }
+    for (const [bucket, n] of pairs) { seen += n; if (seen >= rank) return Math.min(upper(bucket), longest ?? Infinity); }
     return null;
   }
-  function commands() {
-    const table = data.calls;
+  function commands(table = data.calls) {
     const counted = ["calls", "answered", "errors", "timeouts", "unanswered", "undelivered"];
     const found = new Map();
     // A filter by key applies to calls if it is the key of a command.
@@ -251,7 +234,7 @@
     const colours = { p50: COLOURS[2], p90: COLOURS[5], p99: COLOURS[3] };
     const least = Math.min(...answered.map((one) => one.p50)); const most = Math.max(...answered.map((one) => one.p99));
     // If the range is less than a factor of 100, powers of ten alone would give one or two ticks.
-    const steps = most / least < 100 && innerWidth >= 600 ? [1, 2, 5] : [1];
+    const steps = most / least < (isNarrow() ? 10 : 100) ? [1, 2, 5] : [1];
     const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].flatMap((power) => steps.map((step) => step * power))
       .filter((tick) => tick * 10 >= least && tick <= most * 10);
     draw("latency", answered.length ? ["p50", "p90", "p99"].map((name) => ({
@@ -262,11 +245,10 @@
       xaxis: { type: "log", tickvals: ticks, ticktext: ticks.map(micros) },
       yaxis: { tickvals: answered.map((_, row) => row), ticktext: answered.map((one) => label(commandName(one), 26)), range: [-0.6, answered.length - 0.4] },
     }, 110 + 26 * answered.length);
-    list("calls", all, [
-      ["command", "long", commandName], ["calls", "number", (one) => count(one.calls)], ["errors", "number", (one) => count(one.errors)],
-      ["timeouts", "number", (one) => count(one.timeouts)], ["unanswered", "number", (one) => count(one.unanswered)],
-      ["no service", "number", (one) => count(one.undelivered)], ["p50", "number", (one) => micros(one.p50)], ["p90", "number", (one) => micros(one.p90)],
-      ["p99", "number", (one) => micros(one.p99)], ["max", "number", (one) => micros(one.longest)],
+    tables.show("calls", all, [
+      ["command", "long", commandName], number("calls", (one) => one.calls), number("errors", (one) => one.errors), number("timeouts", (one) => one.timeouts),
+      number("unanswered", (one) => one.unanswered), number("no service", (one) => one.undelivered), number("p50", (one) => one.p50, micros),
+      number("p90", (one) => one.p90, micros), number("p99", (one) => one.p99, micros), number("max", (one) => one.longest, micros),
     ]);
   }
 
@@ -278,6 +260,7 @@
     // The record has each loss twice: as a loss notice, and with each message. Only the latter has a key, so it is used with a filter by key.
     const cause = (row) => data.losses.cause[row];
     const lost = chosen(data.losses).filter((row) => cause(row) !== (state.key === "" ? "discarded" : "lost"));
+    drawLosses(lost);
     overTime("losses", data.losses, lost, "cause", "count", (name) => CAUSES[name] ?? name, causeColour, 5, 300);
     const table = data.security;
     const rows = chosen(table);
@@ -286,28 +269,46 @@
     bars("refusals", sums(table, rows, "user", "events"), user, userColour, OTHER_USERS);
     state.unit = unit;
     byId("security-note").textContent = rows.length ? `${count(total(table, rows, "events"))} refusals. Times are UTC.` : "";
-    list("security", rows, [
-      ["first", "", (row) => utc(table.first[row])], ["last", "", (row) => utc(table.last[row])], ["count", "number", (row) => count(table.events[row])],
-      ["user", "", (row) => user(table.user[row])], ["unit", "", (row) => table.unit[row]], ["class", "", (row) => CLASSES[table.class[row]] ?? table.class[row]],
-      ["code", "", (row) => table.code[row]], ["key or pattern", "long", (row) => table.what[row]], ["reason", "long", (row) => table.reason[row]],
+    tables.show("security", rows, [
+      ["user", "who", (row) => user(table.user[row])], ["key or pattern", "long", (row) => table.what[row]], number("count", (row) => table.events[row]),
+      ["class", "", (row) => CLASSES[table.class[row]] ?? table.class[row]], ["reason", "long", (row) => table.reason[row]], ["code", "", (row) => table.code[row]],
+      ["unit", "", (row) => table.unit[row]], ["host", "", (row) => hostName(table.host[row])], ["first", "time", (row) => utc(table.first[row])], ["last", "time", (row) => utc(table.last[row])],
+    ]);
+  }
+
+  // Losses of each user, key and host, with the first and the last bin that has any.
+  function drawLosses(rows) {
+    const table = data.losses;
+    const found = new Map();
+    for (const row of rows) {
+      const id = ["cause", "user", "key", "host"].map((name) => table[name][row]).join(" ");
+      const one = found.get(id) ?? found.set(id, { row, events: 0, count: 0, time: 0, first: Infinity, last: -Infinity }).get(id);
+      one.events += table.events[row]; one.count += table.count[row] ?? 0; one.time += table.duration_us[row] ?? 0;
+      one.first = Math.min(one.first, table.bin[row]); one.last = Math.max(one.last, table.bin[row]);
+    }
+    tables.show("losses-table", [...found.values()].sort((a, b) => b.count - a.count), [
+      ["user", "who", (one) => (table.user[one.row] < 0 ? null : user(table.user[one.row]))], ["cause", "", (one) => CAUSES[table.cause[one.row]] ?? table.cause[one.row]],
+      ["key", "long", (one) => (table.key[one.row] < 0 ? null : key(table.key[one.row]))], ["host", "", (one) => hostName(table.host[one.row])],
+      number("lost", (one) => one.count), number("events", (one) => one.events), number("not recorded", (one) => one.time, (us) => (us ? duration(us) : "–")),
+      ["from", "time", (one) => utc(binTime(one.first))], ["to", "time", (one) => utc(binTime(one.last + 1))],
     ]);
   }
 
   function drawLists() {
     const units = data.units;
-    list("units", chosen(units), [
-      ["user", "", (row) => user(units.user[row])], ["unit", "long", (row) => units.unit[row]], ["host", "", (row) => data.hosts[units.host[row]]],
-      ["messages", "number", (row) => count(units.messages[row])], ["bytes", "number", (row) => bytes(units.bytes[row] ?? 0)],
-      ["connections", "number", (row) => count(units.connections[row])], ["subscriptions", "number", (row) => count(units.subscriptions[row])],
-      ["refusals", "number", (row) => count(units.denials[row])], ["lost", "number", (row) => count(units.lost[row])],
-    ]);
+    tables.show("units", chosen(units), [
+      ["user", "who", (row) => user(units.user[row])], ["unit", "long", (row) => units.unit[row]], ["host", "", (row) => hostName(units.host[row])],
+      number("messages", (row) => units.messages[row]), number("bytes", (row) => units.bytes[row] ?? 0, bytes),
+      number("connections", (row) => units.connections[row]), number("subscriptions", (row) => units.subscriptions[row]),
+      number("refusals", (row) => units.denials[row]), number("lost", (row) => units.lost[row]),
+    ], data.omitted.units);
     const relay = data.relay;
     byId("relay-section").hidden = !relay.attempts.length;
-    list("relay", chosen(relay), [
+    tables.show("relay", chosen(relay), [
       ["remote host", "number", (row) => relay.twin[row]], ["command", "long", (row) => relay.cmd[row]], ["outcome", "", (row) => relay.outcome[row]],
-      ["attempts", "number", (row) => count(relay.attempts[row])], ["retries", "number", (row) => count(relay.retries[row])],
-      ["calls", "number", (row) => count(relay.calls[row])], ["max", "number", (row) => micros(relay.longest_us[row])],
-    ]);
+      number("attempts", (row) => relay.attempts[row]), number("retries", (row) => relay.retries[row]),
+      number("calls", (row) => relay.calls[row]), number("max", (row) => relay.longest_us[row], micros),
+    ], data.omitted.relay);
   }
 
   const lostWords = (lost, unknown) => [lost ? `${count(lost)} lost` : "", unknown ? `${count(unknown)} losses of an unknown number` : ""].filter(Boolean).join(", ");
@@ -327,90 +328,104 @@
       if (times.lost[row] || times.unknown_losses[row]) lost.set(times.bin[row], [known + times.lost[row], unknown + times.unknown_losses[row]]);
     }
     const others = data.peers.length - 1;
-    overTime("link-times", times, timed, "peer", state.unit, (number) => data.peers[number], (number) => COLOURS[(number + 2) % COLOURS.length], 8, innerWidth < 600 ? 360 : 300, {
+    overTime("link-times", times, timed, "peer", state.unit, (number) => data.peers[number], (number) => COLOURS[(number + 2) % COLOURS.length], 8, isNarrow() ? 360 : 300, {
       others, marks: new Map([...lost].map(([bin, counts]) => [bin, lostWords(...counts)])),
     });
-    const ofHost = (name, shown = count) => (row) => (isHost(row) ? shown(links[name][row]) : "–");
-    const ofLink = (name, shown = count) => (row) => (isHost(row) ? "–" : shown(links[name][row]));
+    const unless = (isNone, heading, name, shown) => number(heading, (row) => (isNone(row) ? null : links[name][row]), (n) => (n === null ? "–" : shown(n)));
+    const ofHost = (heading, name, shown = count) => unless((row) => !isHost(row), heading, name, shown);
+    const ofLink = (heading, name, shown = count) => unless(isHost, heading, name, shown);
     const isOneRealm = new Set(links.realm).size < 2;
     const here = (row) => {
-      const recorder = data.hosts[links.host[row]];
+      const recorder = hostName(links.host[row]);
       return isOneRealm && links.link[row] === recorder ? recorder : `${recorder} (${links.realm[row]}/${links.link[row]})`;
     };
-    list("links", rows, [
-      ["other host", "", (row) => links.peer[row] === null ? "all others" : links.peer[row] || "link itself"],
+    tables.show("links", rows, [
+      ["other host", "who", (row) => links.peer[row] === null ? "all others" : links.peer[row] || "link itself"],
       ["this host", "", here],
-      ["alive", "number", (row) => duration(links.alive_us[row])], ["messages", "number", ofHost("messages")], ["bytes", "number", ofHost("bytes", bytes)],
-      ["lost", "number", ofHost("lost")], ["unknown losses", "number", ofHost("unknown_losses")], ["duplicates", "number", ofHost("duplicates")],
-      ["rejected", "number", (row) => count(links.rejected[row])], ["disconnects", "number", (row) => count(links.disconnects[row])],
-      ["dropped", "number", ofLink("dropped")], ["max spool", "number", ofLink("spooled_max_bytes", bytes)],
-    ]);
+      number("alive", (row) => links.alive_us[row], duration), ofHost("messages", "messages"), ofHost("bytes", "bytes", bytes),
+      ofHost("lost", "lost"), ofHost("unknown losses", "unknown_losses"), ofHost("duplicates", "duplicates"),
+      number("rejected", (row) => links.rejected[row]), number("disconnects", (row) => links.disconnects[row]),
+      ofLink("dropped", "dropped"), ofLink("max spool", "spooled_max_bytes", bytes),
+    ], data.omitted.links);
   }
 
-  function drawTiles(all) {
-    const traffic = chosen(data.traffic); const losses = chosen(data.losses).filter((row) => data.losses.cause[row] === "lost");
-    const calls = all.reduce((sum, one) => sum + one.calls, 0);
+  // The numbers of the tiles, from the tables of this period or an earlier one.
+  function numbersOf(source) {
+    const all = commands(source.calls);
+    const traffic = chosen(source.traffic);
+    // As in drawRefusals: only losses by cause "discarded" have a key.
+    const cause = state.key === "" ? "lost" : "discarded";
+    const losses = chosen(source.losses).filter((row) => source.losses.cause[row] === cause);
     const merged = new Map();
     for (const one of all) for (const [bucket, n] of one.histogram) merged.set(bucket, (merged.get(bucket) ?? 0) + n);
-    const failed = all.reduce((sum, one) => sum + one.errors + one.timeouts + one.unanswered, 0);
-    const lost = total(data.losses, losses, "count"); const refused = total(data.security, chosen(data.security), "events");
-    const tiles = [
-      ["messages", compact(total(data.traffic, traffic, "messages"))], ["payload", bytes(total(data.traffic, traffic, "bytes"))],
-      ["deliveries", compact(total(data.traffic, traffic, "recipients"))], ["users", count(new Set(traffic.map((row) => data.traffic.user[row])).size)],
-      ["calls", compact(calls)], ["p99 call latency", micros(percentile(merged, 99, Math.max(...all.map((one) => one.longest ?? 0))))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
-    ];
-    byId("tiles").replaceChildren(...tiles.map(([words, value, alarm]) => {
-      const tile = element("div", "tile");
-      tile.append(element("b", alarm ? "alarm" : "", value), element("span", "faint", words));
-      return tile;
-    }));
+    const failed = (one) => one.errors + one.timeouts + (one.cmd === "recorder/close" ? 0 : one.unanswered);
+    return {
+      messages: total(source.traffic, traffic, "messages"), bytes: total(source.traffic, traffic, "bytes"), deliveries: total(source.traffic, traffic, "recipients"),
+      users: new Set(traffic.map((row) => source.traffic.user[row])).size, calls: all.reduce((sum, one) => sum + one.calls, 0),
+      p99: percentile(merged, 99, all.reduce((most, one) => Math.max(most, one.longest ?? 0), 0)), failed: all.reduce((sum, one) => sum + failed(one), 0),
+      lost: total(source.losses, losses, "count"), refused: total(source.security, chosen(source.security), "events"),
+    };
+  }
+
+  function drawTiles() {
+    tiles.show(byId("tiles"), numbersOf(data), data.before.map((period) => ({ name: period.name, numbers: period.there ? numbersOf(period) : null })));
+    const named = [["user", user], ["key", key], ["host", hostName]].filter(([name]) => state[name] !== "").map(([name, words]) => `${name} ${visible(words(Number(state[name])))}`);
+    byId("filtered").textContent = named.length ? `Only ${named.join(", ")}.` : "";
+  }
+
+  function drawHosts() {
+    const { rows, more, moreProblems } = data.hostList;
+    const isKnown = (each) => data.hosts[each.number] === each.host && each.last !== null;
+    const select = (each) => () => { state.host = String(each.number); byId("host").value = state.host; redraw(); };
+    byId("hosts-note").textContent = `Worst first: hosts that stopped recording, then by failed calls, lost messages, refusals and missing rows. Times are UTC.`
+      + (rows.some(isKnown) ? " Select a host to see only its data." : "");
+    tables.show("hosts", rows, [
+      ["host", "who", (each) => each.host, null, (each) => (isKnown(each) ? select(each) : null)],
+      ["silent", "silent", (each) => (each.silent ? `for ${many(each.silent, "hour")}` : null), (each) => each.silent], ["last row", "time", (each) => (each.last === null ? "before the period" : utc(each.last))],
+      number("messages", (each) => each.messages), number("calls", (each) => each.calls), number("failed calls", (each) => each.failed), number("lost", (each) => each.lost),
+      number("refusals", (each) => each.refused), number("rows missing", (each) => each.missing),
+    ]);
+    byId("hosts-more").textContent = more ? `${many(more, "more host")} with fewer problems, ${count(moreProblems)} in all, are not listed.` : "";
   }
 
   function describe() {
-    const hosts = data.covers.hosts;
-    if (!hosts.length) {
-      byId("period").textContent = "No rows were recorded in this period.";
-    } else {
-      const first = Math.min(...hosts.map((each) => each.first)); const last = Math.max(...hosts.map((each) => each.last));
-      const records = hosts.reduce((sum, each) => sum + each.records, 0);
-      byId("period").textContent = `${utc(first)} to ${utc(last)} UTC · ${hosts.map((each) => visible(each.host)).join(", ")} · ${count(records)} rows`;
-    }
-    const { gaps, moreGaps, silent, interruptions, absent, removed, late } = data.covers;
-    const sum = (name) => hosts.reduce((all, each) => all + each[name], 0);
+    const { period, hostCount, names, records, missing, payloads, hosts, gaps, moreGaps, silent, silentCount, interruptions, absent, removed, late } = data.covers;
+    const named = names.slice(0, 3).map(visible).join(", ") + (hostCount > 3 ? ` and ${many(hostCount - 3, "more host")}` : "");
+    byId("period").textContent = period ? `${utc(period[0])} to ${utc(period[1])} UTC · ${named} · ${count(records)} rows` : "No rows were recorded in this period.";
+    byId("compared").textContent = tiles.note(data);
     const lines = [];
     if (gaps.length) lines.push(`Periods of whole hours without rows: ${count(gaps.length + moreGaps)}, latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
     const stopped = silent.map((each) => `${visible(each.host)}, ${count(each.hours)} h`);
-    if (silent.length) lines.push(`Hosts that stopped recording, with the hours from their last row to the last row of all hosts: ${stopped.slice(0, 20).join("; ")}${silent.length > 20 ? ` and ${count(silent.length - 20)} more` : ""}.`);
-    if (sum("missing")) lines.push(`${count(sum("missing"))} rows are missing because the recorder was too slow or could not write.`);
+    if (silentCount) lines.push(`Hosts that stopped recording, with the hours from their last row to the last row of all hosts: ${stopped.slice(0, 20).join("; ")}${silentCount > 20 ? ` and ${count(silentCount - 20)} more` : ""}.`);
+    if (missing) lines.push(`${count(missing)} rows are missing because the recorder was too slow or could not write.`);
     if (interruptions) lines.push(`The recorder was not running or had no connection to the bus: ${count(interruptions)} times. The traffic during these times is unknown.`);
     if (absent) lines.push(`${count(absent)} segments or index entries were missing or damaged and could not be read.`);
     if (removed) lines.push(`${count(removed)} segments were removed before they were read.`);
     if (late) lines.push(`${count(late)} segments arrived after their hour could no longer be recomputed.`);
-    const payloads = sum("cut") + sum("leftOut");
     const whole = byId("whole");
     whole.textContent = lines.length ? "Parts of the record are missing. For details see Coverage below." : "Nothing is known to be missing.";
     whole.className = lines.length ? "alarm" : "faint";
     if (payloads) lines.push(`Of ${count(payloads)} payloads, the record has only a part or the length, as configured. The sizes in this report are those of the complete payloads.`);
     byId("missing").replaceChildren(...lines.map((line) => element("p", line.startsWith("Of") ? "faint" : "", line)));
-    list("covers", hosts, [
-      ["host", "", (each) => each.host], ["from", "", (each) => utc(each.first)], ["to", "", (each) => utc(each.last)], ["hours", "number", (each) => count(each.hours)],
-      ["rows", "number", (each) => count(each.records)], ["rows missing", "number", (each) => count(each.missing)],
-      ["payloads truncated", "number", (each) => count(each.cut)], ["payloads omitted", "number", (each) => count(each.leftOut)],
-    ]);
+    tables.show("covers", hosts, [
+      ["host", "who", (each) => each.host], ["from", "time", (each) => utc(each.first)], ["to", "time", (each) => utc(each.last)], number("hours", (each) => each.hours),
+      number("rows", (each) => each.records), number("rows missing", (each) => each.missing),
+      number("payloads truncated", (each) => each.cut), number("payloads omitted", (each) => each.leftOut),
+    ], hostCount - hosts.length);
     byId("made").textContent = `Created ${utc(data.made)} UTC by sbusctl report.`;
   }
 
   function fill(id, names, all) {
     const select = byId(id);
     select.append(new Option(all, ""));
-    names.forEach((name, number) => select.append(new Option(short(name, 40) || "(empty)", String(number))));
+    names.forEach((name, place) => select.append(new Option(short(name, 40) || "(empty)", String(place))));
     select.addEventListener("change", () => { state[id] = select.value; redraw(); });
   }
 
   function redraw() {
     byId("clear").disabled = !(state.user || state.key || state.host);
     const all = commands();
-    drawTiles(all);
+    drawTiles();
     drawTraffic();
     drawFlows();
     drawCalls(all);
@@ -429,7 +444,20 @@
     redraw();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+  // Charts have their colours and width inside, so they are drawn again for paper.
+  function setPaper(isPaper) {
+    if (isPaper === Boolean(document.documentElement.dataset.paper)) return;
+    if (isPaper) document.documentElement.dataset.paper = "yes"; else delete document.documentElement.dataset.paper;
+    charts.restart();
+    redraw();
+    if (isPaper) charts.finish();
+  }
+  addEventListener("beforeprint", () => setPaper(true));
+  addEventListener("afterprint", () => setPaper(false));
+  matchMedia("print").addEventListener("change", (event) => setPaper(event.matches));
   describe();
+  drawHosts();
   redraw();
   charts.start();
 })();

@@ -13,9 +13,13 @@ from typing import Any
 from sbusd.archive.optional_packages import how_to_install
 from sbusd.protocol.errors import SbusError
 from sbusd.report.digest import Digest
+from sbusd.report.hosts import failed_calls
 
 _POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 """Content-Security-Policy. Scripts are allowed by checksum, so text from the bus cannot run even if it were parsed as markup."""
+
+_PROGRAMS = ("text.js", "charts.js", "tables.js", "flows.js", "tiles.js", "page.js")
+"""The scripts of the page, in the order in which they run."""
 
 
 class ReportError(SbusError):
@@ -28,8 +32,8 @@ def page_of(data: dict[str, Any]) -> str:
     Raises:
         ReportError: the chart library is not installed.
     """
-    library, charts, program = _library(), _part("charts.js"), _part("page.js")
-    digests = (hashlib.sha256(script.encode()).digest() for script in (library, charts, program))
+    library, programs = _library(), [_part(name) for name in _PROGRAMS]
+    digests = (hashlib.sha256(script.encode()).digest() for script in (library, *programs))
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     parts = {
         "policy": _POLICY.format(hashes=hashes),
@@ -38,8 +42,7 @@ def page_of(data: dict[str, Any]) -> str:
         # Compressed, because it is most of the page; the checksum is that of the uncompressed library. Without a timestamp, so that the
         # same data give the same page.
         "library": base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
-        "charts": charts,
-        "program": program,
+        "programs": "\n".join(f"<script>{program}</script>" for program in programs),
     }
     pieces = _part("page.html").split("@")
     # Every second piece is the name of a part. The parts themselves are not searched.
@@ -115,9 +118,7 @@ def _wrong(digest: Digest) -> str:
     """Return failed calls, losses, refusals and missing rows."""
     data = digest.data
     calls, losses = data["calls"], data["losses"]
-    # The recorder answers this call after the end of the record.
-    unanswered = sum(count for count, command in zip(calls["unanswered"], calls["cmd"], strict=True) if command != "recorder/close")
-    failed = sum(calls["errors"]) + sum(calls["timeouts"]) + unanswered
+    failed = failed_calls(calls["cmd"], calls["errors"], calls["timeouts"], calls["unanswered"])
     lost = sum(count for count, cause in zip(losses["count"], losses["cause"], strict=True) if cause == "lost")
     whole = "nothing is known to be missing" if digest.covers.is_whole else f"parts of the record are missing{_silent(digest)}"
     called, refused = _many(sum(calls["calls"]), "call"), _many(sum(data["security"]["events"]), "refusal")

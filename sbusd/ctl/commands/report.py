@@ -21,6 +21,7 @@ from sbusd.protocol.errors import SbusError
 if TYPE_CHECKING:
     from sbusd.archive.tables.hours import Hour
     from sbusd.archive.tables.storage import TableSnapshot
+    from sbusd.report.comparison import Earlier
     from sbusd.report.digest import Digest
 
 FILE = Path("sbus-report.html")
@@ -84,7 +85,7 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
     from sbusd.report.rendering import page_of  # noqa: PLC0415
 
     snapshot = _read(tables, hours)
-    digest = digest_of(snapshot, _names(snapshot), time.time_ns() // 10**6)
+    digest = digest_of(snapshot, _names(snapshot), time.time_ns() // 10**6, _earlier(tables, snapshot))
     return digest, page_of(digest.data)
 
 
@@ -108,6 +109,17 @@ def _read(tables: Path, hours: int | None) -> TableSnapshot:
     if not snapshot.manifests:
         raise _ReportError(f"{tables}: the tables have no hours: no segment of the record was complete. Run: {_how_to_refresh(tables)}")
     return snapshot
+
+
+def _earlier(tables: Path, snapshot: TableSnapshot) -> list[Earlier]:
+    """Return the periods to compare *snapshot* with, a day and a week before, with what the tables have of them."""
+    from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415 - behind the check
+    from sbusd.report.comparison import COMPARED, Earlier, earlier_periods  # noqa: PLC0415
+
+    return [
+        Earlier(period, read_tables(tables, since=period.since, until=period.until, names=COMPARED))
+        for period in earlier_periods(snapshot.manifests)
+    ]
 
 
 def _how_to_refresh(tables: Path) -> str:

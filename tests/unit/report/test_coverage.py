@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.report.aggregation import MOST_CHARACTERS
 from sbusd.report.coverage import coverage_of
 from tests.support.records import NOON
 from tests.unit.archive.tables.test_hours import ENTRY
@@ -31,7 +32,10 @@ def test_hosts_are_added_up_and_gaps_found() -> None:
     assert found.gaps() == [("a", NOON + 2 * HOUR_NS, NOON + 4 * HOUR_NS), ("b", NOON + HOUR_NS, NOON + 4 * HOUR_NS)]
     assert (found.missing, found.absent, found.left_out, found.removed) == (5, ("x",), ("y",), ("z",))
     assert not found.is_whole
-    assert found.to_json()["hosts"][1] == {
+    data = found.to_json()
+    assert (data["period"], data["hostCount"], data["names"]) == ([NOON // 10**6, (NOON + 4 * HOUR_NS) // 10**6], 2, ["a", "b"])
+    assert (data["records"], data["missing"], data["payloads"]) == (50, 5, 25)
+    assert data["hosts"][1] == {
         "host": "b",
         "records": 20,
         "first": NOON // 10**6,
@@ -78,3 +82,17 @@ def test_a_host_that_stopped_before_the_period_is_known_by_the_last_manifest() -
 def test_nothing_covers_nothing_and_misses_nothing() -> None:
     found = coverage_of([])
     assert (found.period, found.records, found.is_whole) == (None, 0, True)
+
+
+def test_a_fleet_is_bounded_and_its_sums_are_whole() -> None:
+    names = [f"h{number:03}" for number in range(250)]
+    found = coverage_of([manifest(0, *names), manifest(2, names[0])]).to_json()
+    assert (found["hostCount"], len(found["hosts"]), len(found["names"]), found["hosts"][0]["host"]) == (250, 100, 20, "h000")
+    assert (found["records"], found["missing"]) == (2510, 251)
+    assert (found["silentCount"], len(found["silent"])) == (249, 20)
+
+
+def test_long_host_names_are_truncated() -> None:
+    found = coverage_of([manifest(0, "x" * 900), manifest(4, "y")]).to_json()
+    assert max(len(name) for name in (*found["names"], *(host["host"] for host in found["hosts"]))) == MOST_CHARACTERS + 1
+    assert len(found["silent"][0]["host"]) == MOST_CHARACTERS + 1

@@ -8,16 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.schema import percentile
-from sbusd.archive.tables.storage import read_tables
+from sbusd.archive.tables.storage import TableSnapshot, read_tables
 from sbusd.report import digest as module
-from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of
+from sbusd.report.aggregation import MOST_CHARACTERS, OTHERS
+from sbusd.report.comparison import Earlier, earlier_periods
+from sbusd.report.digest import MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of
+from sbusd.report.hosts import MOST_HOSTS
+from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 from tests.support.traffic import GrowingRecord
+from tests.unit.archive.tables.test_hours import ENTRY
 
 
 def digest(folder: Path, record: Mapping[str, Sequence[Row]]) -> Digest:
@@ -42,7 +50,7 @@ def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
     assert sum(count for histogram in calls["latencies"] for _, count in histogram) == with_reply
     assert sum(calls["calls"]) == with_reply + sum(calls["unanswered"])
     assert sum(data["relay"]["attempts"]) == sum(row.kind == "relay" for row in rows)
-    assert data["hosts"] == ["alpha", "beta"]
+    assert data["hosts"] == ("alpha", "beta")
     json.dumps(data)
 
 
@@ -80,7 +88,10 @@ def test_every_list_is_bounded(tmp_path: Path) -> None:
     rows += [message(number)._replace(kind="denial", key=f"k{number}" * 200, uid=9) for number in range(1_500, 2_500)]
     data = digest(tmp_path, {"alpha": rows}).data
     assert (len(data["keys"]), len(data["users"])) == (MOST_KEYS + 1, MOST_USERS + 1)
-    assert all(len(column) <= MOST_ROWS for name in ("units", "security", "calls") for column in data[name].values())
+    assert all(len(column) <= MOST_ROWS for name in ("units", "calls") for column in data[name].values())
+    assert data["omitted"]["units"] > 1_000
+    # What is beyond the bound is in one row for all others.
+    assert (len(data["security"]["what"]), data["security"]["what"][-1], sum(data["security"]["events"])) == (MOST_ROWS + 1, OTHERS, 1_000)
     assert max(len(text) for text in data["security"]["what"] if text) == MOST_CHARACTERS + 1
     assert len(json.dumps(data)) < 200_000
 
@@ -135,3 +146,51 @@ def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
     prepare_folder(tmp_path)
     data = digest_of(read_tables(tmp_path), lambda _: None, 5).data
     assert (data["traffic"]["messages"], data["covers"]["hosts"], data["keys"]) == ([], [], ("all others",))
+
+
+def test_a_fleet_is_bounded_and_its_sums_are_whole() -> None:
+    snapshot = fleet_snapshot(fleet_hosts(120), ENTRY, hours=6, keys=40)
+    data = digest_of(snapshot, lambda _: None, 5).data
+    assert (len(data["hosts"]), data["hosts"][-1]) == (MOST_HOSTS + 1, OTHERS)
+    for name, column, table in (("traffic", "messages", "traffic"), ("calls", "calls", "calls"), ("flows", "deliveries", "flows")):
+        assert sum(data[name][column]) == pc.sum(snapshot.tables[table].column(column)).as_py(), name
+    assert len(data["traffic"]["bin"]) <= module.MOST_POINTS
+    assert max(data["traffic"]["host"]) == MOST_HOSTS
+
+
+def test_many_flows_are_summed_by_host(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "MOST_FLOWS", 3)
+    snapshot = fleet_snapshot(fleet_hosts(2), ENTRY, hours=6)
+    data = digest_of(snapshot, lambda _: None, 5).data
+    assert sum(data["flows"]["deliveries"]) == pc.sum(snapshot.tables["flows"].column("deliveries")).as_py()
+    assert len(data["flows"]["from"]) == 5
+
+
+def test_calls_of_many_users_keep_their_latencies() -> None:
+    """Calls of all other users are one row, with the sum of their histograms and the largest of their maxima."""
+    snapshot = fleet_snapshot(fleet_hosts(1), ENTRY, hours=1)
+    (row,) = snapshot.tables["calls"].to_pylist()
+    rows = [
+        row | {"caller_uid": uid, "cmd": "echo", "latency_max_us": 100 + uid, "latencies": [{"bucket": uid, "calls": 1}]}
+        for uid in range(60)
+    ]
+    calls = pa.Table.from_pylist(rows, schema=snapshot.tables["calls"].schema)
+    found = digest_of(TableSnapshot(snapshot.manifests, snapshot.tables | {"calls": calls}), lambda _: None, 5).data
+    assert len(found["calls"]["latencies"]) == len(found["calls"]["cmd"])
+    assert (found["calls"]["latency_max_us"], found["calls"]["latencies"]) == ([159], [[(bucket, 1) for bucket in range(60)]])
+
+
+def test_earlier_periods_have_the_same_names() -> None:
+    now = fleet_snapshot(fleet_hosts(3), ENTRY)
+    day, week = earlier_periods(now.manifests)
+    then = fleet_snapshot(fleet_hosts(3), ENTRY, seed=2, start=NOON - 24 * HOUR_NS, hours=20)
+    data = digest_of(now, lambda _: None, 5, [Earlier(day, then), Earlier(week, TableSnapshot({}, {}))]).data
+    first, second = data["before"]
+    assert (first["name"], first["there"], first["to"] - first["from"]) == ("day", 20, 24 * 3_600_000)
+    assert first["from"] == NOON // 10**6 - 24 * 3_600_000
+    for name, column in (("traffic", "messages"), ("calls", "calls"), ("losses", "count"), ("security", "events")):
+        assert sum(first[name][column]) == pc.sum(then.tables[name].column(column)).as_py(), name
+        assert max(first[name]["host"]) < len(data["hosts"])
+    assert set(second) == {"name", "from", "to", "there"}
+    assert data["hours"] == {"length": 24, "to": NOON // 10**6 + 24 * 3_600_000}
+    json.dumps(data)

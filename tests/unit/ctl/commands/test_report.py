@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import socket
 import stat
 import subprocess
@@ -134,3 +135,19 @@ def test_standard_output_cannot_be_opened(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "-o", "-", "--open")
     assert done.returncode == 2
     assert "report: --open requires a file; omit -o -" in done.stderr
+
+
+def test_the_page_is_compared_with_the_day_before(tmp_path: Path) -> None:
+    """The last hour has three messages; the same hour a day before had two, and the week before has no tables."""
+    rows = [message(number, ts=NOON + number) for number in (1, 2)] + [
+        message(number, ts=NOON + 24 * HOUR_NS + number) for number in (3, 4, 5)
+    ]
+    root = publish_record(tmp_path, {"alpha": rows})
+    done = report(tmp_path, "--tables", str(root), "--hours", "1", "-o", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = re.findall(r'<script id="data" type="application/json">(.*?)</script>', done.stdout, re.DOTALL)[0]
+    data = json.loads(text)
+    assert sum(data["traffic"]["messages"]) == 3
+    day, week = data["before"]
+    assert (day["name"], day["there"], sum(day["traffic"]["messages"])) == ("day", 1, 2)
+    assert (week["name"], week["there"], "traffic" in week) == ("week", 0, False)

@@ -1,0 +1,265 @@
+"""The report of a fleet in a browser: hosts first, comparisons, folded flows, CSV files, paper, and a phone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.storage import TableSnapshot
+from sbusd.report.comparison import Earlier, earlier_periods
+from sbusd.report.digest import digest_of
+from sbusd.report.rendering import page_of
+from tests.integration.test_report import SETTLED, visit
+from tests.support.browser import Page
+from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
+from tests.support.records import NOON
+from tests.support.skips import require_program
+from tests.unit.archive.tables.test_hours import ENTRY
+
+HOSTILE = (
+    "=cmd|' /C calc'!A0",
+    "+1<script>window.broken=1</script>",
+    "-a\u202eb\x1b[2J",
+    "@SUM(1)",
+    '"><img src=x onerror=window.broken=1>',
+)
+TABLES = ("hosts", "calls", "losses-table", "security", "traffic-table", "flows-table", "units", "covers")
+
+
+def written(folder: Path, hosts: list[str], before: int | None = 1, **options: Any) -> Path:
+    """Write the page of *hosts* into *folder*; *before* multiplies the trouble of the day before, None if it has no tables."""
+    require_program("chromium", "chromium")
+    now = fleet_snapshot(hosts, ENTRY, **options)
+    day, week = earlier_periods(now.manifests)
+    empty = TableSnapshot({}, {})
+    then = empty if before is None else fleet_snapshot(hosts, ENTRY, start=NOON - 24 * HOUR_NS, **(options | {"trouble": before}))
+    file = folder / "report.html"
+    file.write_text(page_of(digest_of(now, lambda _: None, 1, [Earlier(day, then), Earlier(week, empty)]).data))
+    return file
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of 150 hosts, of which some have hostile names, and keys too."""
+    hosts = [*HOSTILE, *fleet_hosts(145)]
+    return written(tmp_path_factory.mktemp("fleet"), hosts, hours=4, trouble=4, keys=40)
+
+
+async def table_of(page: Page, name: str) -> list[list[str]]:
+    """Return the texts of the rows of a table."""
+    found: list[list[str]] = await page.evaluate(
+        f"[...document.querySelectorAll('#{name} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return found
+
+
+async def saved(page: Page, name: str) -> list[list[str]]:
+    """Click on the button that saves a table, and return the cells of the file, without its first line."""
+    await page.evaluate(
+        """window.blobs = []; URL.createObjectURL = (blob) => { window.blobs.push(blob); return "#"; };
+        HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };"""
+    )
+    await page.evaluate(f"document.getElementById('{name}').previousElementSibling.querySelector('button').click()")
+    assert await page.evaluate("window.savedAs") == f"sbus-{name}.csv"
+    data = base64.b64decode(await page.evaluate("blobs[0].arrayBuffer().then((all) => btoa(String.fromCharCode(...new Uint8Array(all))))"))
+    rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    return rows[1:]
+
+
+async def wait_for_file(file: Path) -> None:
+    """Wait until the browser has saved *file*; until then it has another name."""
+    async with asyncio.timeout(120):
+        while not file.exists():
+            await asyncio.sleep(0.05)
+
+
+def test_hosts_are_first_and_select_the_filter(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        assert await page.evaluate("document.querySelector('main section').id") == "hosts-section"
+        rows = await table_of(page, "hosts")
+        assert len(rows) == 100
+        assert rows[0][:2] == ["node-144", "for 2 hours"]
+        assert (await page.evaluate("document.getElementById('hosts-more').textContent")).startswith("50 more hosts with fewer problems, ")
+        assert await page.evaluate("document.getElementById('period').textContent.includes('and 147 more hosts')")
+        assert await page.evaluate("document.querySelectorAll('#hosts button.link').length") == 24
+        await page.evaluate("document.querySelector('#hosts button.link').click()")
+        await page.wait_for(SETTLED)
+        assert await page.evaluate("document.getElementById('filtered').textContent") == "Only host node-144."
+        assert await page.evaluate("document.getElementById('host').selectedOptions[0].text") == "node-144"
+        assert await page.evaluate("document.querySelector('.tile b').textContent.length") > 0
+        assert {row[2] for row in await table_of(page, "units")} == {"node-144"}
+
+    visit(fleet, tmp_path, look)
+
+
+def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Path) -> None:
+    found: dict[tuple[int, int | None], dict[str, list[str]]] = {}
+
+    for trouble, before in ((1, 1), (9, 1), (1, 9), (9, None)):
+        folder = tmp_path / f"{trouble}-{before}"
+        folder.mkdir()
+
+        async def look(page: Page, place: tuple[int, int | None] = (trouble, before)) -> None:
+            script = """Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) =>
+                [tile.children[1].textContent, [tile.children[0].className,
+                    ...[...tile.querySelectorAll('.change')].map((line) => line.textContent)]]))"""
+            found[place] = await page.evaluate(script)
+            assert await page.evaluate("[...document.querySelectorAll('.tile')].every((tile) => document.querySelector(tile.hash))")
+            note = await page.evaluate("document.getElementById('compared').textContent")
+            assert "same 6 hours of the day before: 2026-11-19 12:00 to 2026-11-19 18:00 UTC" in note
+            assert "of the week before: 2026-11-13 12:00 to 2026-11-13 18:00 UTC: no data then" in note
+
+        visit(written(folder, fleet_hosts(12), before, hours=6, trouble=trouble), folder, look)
+    assert found[1, 1]["messages"] == ["", "day before no change", "week before no data then"]
+    assert all(lines[0] == "" for lines in found[1, 1].values() if "above" not in lines[-1])
+    assert found[9, 1]["refusals"][0] == "alarm"
+    assert "more than the day before" in found[9, 1]["refusals"][-1]
+    assert re.fullmatch(r"day before \+[\d.]+( k)? \(\+[\d,.]+\u00a0%\)", found[9, 1]["refusals"][2])
+    assert re.match(r"day before −", found[1, 9]["refusals"][2])
+    assert found[1, 9]["refusals"][0] == ""
+    assert found[9, None]["refusals"][2] == "day before no data then"
+    assert found[9, None]["failed calls"][0] == "alarm"
+    assert found[9, None]["failed calls"][-1] == "above 1\u00a0% of calls"
+
+
+def test_flows_are_folded_to_thirty_links(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        links = "document.getElementById('flows').data[0].link.value"
+        assert 2 <= await page.evaluate(f"{links}.length") <= 30
+        words = await page.evaluate("document.getElementById('flows-note').textContent")
+        folded, known = (int(number) for number in re.findall(r"(\d+) of (\d+) links are folded into others", words)[0])
+        assert known > 30
+        assert 0 < folded < known
+        # Nothing is lost: each delivery is in a link on either side of its key.
+        deliveries = "JSON.parse(document.getElementById('data').textContent).flows.deliveries.reduce((a, b) => a + b)"
+        assert await page.evaluate(f"{links}.reduce((a, b) => a + b)") == 2 * await page.evaluate(deliveries)
+        assert "other keys" in await page.evaluate("document.getElementById('flows').data[0].node.label")
+
+    visit(fleet, tmp_path, look)
+
+
+def test_a_single_bar_is_between_whole_minutes(tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        assert await page.evaluate("document.getElementById('traffic').data[0].x.length") == 1
+        labels = await page.evaluate("document.getElementById('traffic').layout.xaxis.ticktext")
+        assert len(labels) > 1
+        assert all(re.fullmatch(r"\d\d:\d\d(<br>\d{4}-\d\d-\d\d)?", label) for label in labels)
+
+    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look)
+
+
+def test_percentiles_are_at_most_the_maximum(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        for row in await saved(page, "calls"):
+            p50, p90, p99, longest = (int(cell) for cell in row[-4:])
+            assert p50 <= p90 <= p99 <= longest
+
+    visit(fleet, tmp_path, look)
+
+
+def test_every_table_can_be_saved_and_no_cell_is_a_formula(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        for name in TABLES:
+            rows = await saved(page, name)
+            assert len(rows) >= len(await table_of(page, name)) > 0
+            assert not [cell for row in rows for cell in row if re.match(r"[\s\x00-\x1f]*[=+\-@]", cell)], name
+        names = {row[0] for row in await saved(page, "covers")}
+        assert {"'=cmd|' /C calc'!A0", "'+1<script>window.broken=1</script>", "'-a\\u{202e}b\\u{1b}[2J", "'@SUM(1)", HOSTILE[-1]} <= names
+        assert await page.evaluate("window.broken") is None
+        hard = "tables.csv([['=1;\\n\"x\"', '\\t=2', -3, null]], [0, 1, 2, 3].map((at) => [`h${at}`, '', (row) => row[at]]))"
+        assert await page.evaluate(hard) == '\ufeff"h0","h1","h2","h3"\r\n"\'=1;\\u{a}""x""","\'\\u{9}=2",-3,\r\n'
+
+    visit(fleet, tmp_path, look)
+
+
+def test_the_browser_saves_the_file_under_the_policy(fleet: Path, tmp_path: Path) -> None:
+    """The policy of the page allows no source of data, and a download needs none."""
+
+    async def look(page: Page) -> None:
+        await page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+        await page.evaluate("document.getElementById('hosts').previousElementSibling.querySelector('button').click()")
+        await wait_for_file(tmp_path / "sbus-hosts.csv")
+        page.requests = [url for url in page.requests if not url.startswith("blob:")]
+
+    visit(fleet, tmp_path, look)
+    assert (tmp_path / "sbus-hosts.csv").read_text("utf-8-sig").startswith('"host","silent","last row"')
+
+
+def test_hostile_hosts_are_text(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        assert await page.evaluate("window.broken") is None
+        assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+        assert await page.evaluate("[...document.querySelectorAll('a')].every((link) => /^#[a-z-]+$/.test(link.getAttribute('href')))")
+        for unseen in ("\u202e", "\x1b"):
+            assert unseen not in await page.evaluate("document.body.innerText")
+        shown = {row[0] for row in await table_of(page, "covers")}
+        assert {HOSTILE[0], HOSTILE[1], "-a\\u{202e}b\\u{1b}[2J", HOSTILE[4]} <= shown
+
+    visit(fleet, tmp_path, look)
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_paper_is_light_and_nothing_is_cut_off(fleet: Path, tmp_path: Path, is_dark: bool) -> None:
+    state = """({ground: getComputedStyle(document.body).backgroundColor, paper: document.getElementById('traffic').layout.paper_bgcolor,
+        ink: getComputedStyle(document.body).color,
+        widest: Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((svg) => svg.width.baseVal.value)),
+        drawn: document.querySelectorAll('.js-plotly-plot').length,
+        cut: [...document.querySelectorAll('.scroll')].filter((box) => getComputedStyle(box).overflowY !== 'visible').length})"""
+
+    async def look(page: Page) -> None:
+        before = await page.evaluate(state)
+        assert before["paper"] == ("#1b2027" if is_dark else "#ffffff")
+        await page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {state}; }})")
+        pdf = await page.ask("Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)
+        printed = await page.evaluate("window.printed")
+        assert (printed["ground"], printed["paper"], printed["ink"]) == ("rgb(255, 255, 255)", "#ffffff", "rgb(27, 31, 36)")
+        assert printed["widest"] <= 718
+        assert (printed["cut"], printed["drawn"]) == (0, before["drawn"])
+        data = base64.b64decode(pdf["data"])
+        assert data.startswith(b"%PDF")
+        assert len(re.findall(rb"/Type\s*/Page\b", data)) > 3
+        await page.wait_for(f"!document.documentElement.dataset.paper && {SETTLED}")
+        assert await page.evaluate(state) == before
+
+    visit(fleet, tmp_path, look, width=1400, is_dark=is_dark)
+
+
+def test_rows_are_blocks_on_a_phone(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        boxes = "[...document.querySelectorAll('.scroll')]"
+        assert await page.evaluate(f"{boxes}.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.id)") == []
+        # Who and what of a refusal are in sight, with their labels, and the table says what the blocks are.
+        cells = "[...document.querySelector('#security tbody tr').cells].filter((cell) => getComputedStyle(cell).display !== 'none')"
+        shown = await page.evaluate(
+            f"{cells}.map((cell) => [cell.dataset.label, cell.textContent, cell.getBoundingClientRect().right <= innerWidth])"
+        )
+        assert [label for label, _, _ in shown[:3]] == ["user", "key or pattern", "count"]
+        assert all(is_inside for _, _, is_inside in shown)
+        assert await page.evaluate("getComputedStyle(document.querySelector('#security-section .tools .phone')).display") != "none"
+        visible = "[...document.querySelectorAll('#hosts tbody tr')].filter((row) => row.getClientRects().length).length"
+        assert await page.evaluate(visible) == 12
+        await page.evaluate("document.querySelector('#hosts button.phone').click()")
+        assert await page.evaluate(visible) == 100
+
+    visit(fleet, tmp_path, look, width=390, height=800)
+
+
+def test_a_wide_window_has_tables(fleet: Path, tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert await page.evaluate("getComputedStyle(document.querySelector('#hosts thead')).display") == "table-header-group"
+        assert await page.evaluate(
+            "[...document.querySelectorAll('main .phone')].every((part) => getComputedStyle(part).display === 'none')"
+        )
+
+    visit(fleet, tmp_path, look, width=1400)
