@@ -98,7 +98,7 @@ def settle_jobs(machine: Container) -> dict[str, dict[str, Any]]:
     """Return the last message about each job of which alice has heard, when all these jobs have ended."""
     end = time.monotonic() + SECONDS
     while True:
-        # Jobs of the machine itself can run beside those of the test.
+        # Jobs of the machine itself can run at the same time as those of the test.
         jobs = {key: payload for key, payload in heard(machine) if key.startswith("systemd/job/")}
         if (running := {key for key, payload in jobs.items() if payload["event"] != "remove"}) == set():
             return jobs
