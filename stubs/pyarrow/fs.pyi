@@ -68,6 +68,7 @@ class S3FileSystem(FileSystem):
         connect_timeout: float | None = ...,
         scheme: str | None = ...,
         endpoint_override: str | None = ...,
+        background_writes: bool = ...,
         allow_delayed_open: bool = ...,
         allow_bucket_creation: bool = ...,
         retry_strategy: AwsStandardS3RetryStrategy = ...,

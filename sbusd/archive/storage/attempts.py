@@ -52,14 +52,21 @@ class Attempts:
     """Runs operations, and counts what was repeated."""
 
     def __init__(
-        self, report: Callable[[str], None] | None = None, *, sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+        self,
+        report: Callable[[str], None] | None = None,
+        *,
+        progress: Callable[[], None] = lambda: None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Pass a line about each 1st, 10th, 100th retry to *report*; without it, print it to standard error."""
+        """Pass a line about each 1st, 10th, 100th retry to *report*; without it, print it to standard error.
+
+        *progress* is called before each attempt.
+        """
         self.retries = 0
         """Number of attempts that failed and were repeated."""
         self._report = report or _print
         self._sleep = sleep
-        self._attempts = attempts
+        self._progress = progress
 
     def run(self, what: str, path: RemotePath, operation: Callable[[], _Result]) -> _Result:
         """Return the result of *operation*, an attempt to do *what* with *path*.
@@ -70,6 +77,7 @@ class Attempts:
         """
         attempt = 1
         while True:
+            self._progress()
             try:
                 return operation()
             except FileNotFoundError:
@@ -78,7 +86,7 @@ class Attempts:
                 reason = reason_of(error)
                 if _is_permanent(reason):
                     raise StorageError(path, f"cannot {what}: {reason}") from None
-                if attempt >= self._attempts:
+                if attempt >= ATTEMPTS:
                     raise StorageError(path, f"cannot {what}: {reason} (attempts: {attempt})") from None
             self.retries += 1
             if is_reported(self.retries):

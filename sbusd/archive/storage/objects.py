@@ -64,6 +64,8 @@ def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
         endpoint_override=parts.netloc or None,
         scheme=parts.scheme or "https",
         connect_timeout=CONNECT_SECONDS,
+        # Otherwise the client keeps all parts in memory that are not sent yet.
+        background_writes=False,
         # Small objects are then written by one request.
         allow_delayed_open=True,
         # Attempts repeats requests, and counts them.
