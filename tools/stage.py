@@ -28,7 +28,7 @@ _BEING_WRITTEN = "*.pyc.*"
 _NOT_FOR_OTHERS = shutil.ignore_patterns(
     _BEING_WRITTEN, "pip*", "mypy*", "ruff*", "atheris*", "*_fuzzer*", "hypothesis*", "Cython*", "cython*", "setuptools*",
     "__editable__*", "*.pth", "*__mypyc*", "pytest*", "_pytest*", "xdist*", "execnet*", "pyspark*", "py4j*", "plotly*",
-    "duckdb*", "_duckdb*", "polars*", "_polars*",
+    "duckdb*", "_duckdb*", "polars*", "_polars*", "moto*", "boto*", "cfnlint*", "cfn_lint*", "sympy*", "networkx*",
 )  # fmt: skip
 """What developers need, and what makes tables and reports, which no other user has to: Spark alone is half a gigabyte."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from sbusd.archive.storage.location import ArchivePath
 from sbusd.protocol.errors import SbusError
 
 FOLDER_MODE = 0o750
@@ -20,9 +21,9 @@ UMASK = 0o777 & ~FOLDER_MODE
 
 
 class _FileError(SbusError):
-    """``path`` is the file or directory, ``reason`` says what is wrong with it."""
+    """``path`` is the file, directory or object, ``reason`` says what is wrong with it."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: ArchivePath, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason

@@ -48,6 +48,15 @@ class Folder(Spelling):
 
 
 @dataclass(frozen=True, slots=True)
+class OptionalFile(Spelling):
+    """The absolute path of a file; empty for none."""
+
+    def parse(self, value: object) -> str:
+        """Return the path. Raises ValueError if it is not absolute."""
+        return "" if value == "" else Folder().parse(value)
+
+
+@dataclass(frozen=True, slots=True)
 class HostName(Spelling):
     """The name of a host in the archive; empty means the name of this host."""
 
@@ -100,6 +109,8 @@ class RecorderSettings:
     """Maximum size of the segments and write-ahead files of this host together, in bytes; above it the oldest segments are removed."""
     retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "a segment covers one hour")] = 30 * 86_400.0
     """Seconds for which a segment is kept after the end of its hour."""
+    shipped: Annotated[str, OptionalFile()] = ""
+    """The list of sbus-ship: ``retention`` keeps segments that it does not have. Empty: nothing is shipped."""
     keep: Annotated[int | Literal["whole", "none"], Keep()] = "whole"
     """How much is kept of payloads without a rule. Payloads of reserved keys, ``!/``, are never kept."""
     payloads: tuple[PayloadRule, ...] = field(default_factory=tuple)

@@ -15,6 +15,8 @@ import typer
 from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
+from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote, parse_location
+from sbusd.archive.storage.store import store_of
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.known_entries import KNOWN_ENTRIES
@@ -39,7 +41,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 @app.command(epilog="See sbus-pipeline(8).", cls=PlainCommand)
 def pipeline(
-    archive: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Archive of sbus-recorder.")] = ARCHIVE,
+    archive: Annotated[str, typer.Option(metavar="DIR", help="Archive of sbus-recorder: a directory, or s3://BUCKET/PREFIX.")] = str(
+        ARCHIVE
+    ),
     tables: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the tables.")] = TABLES,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark cluster to run on (default: this machine).")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute all hours whose segments still exist.")] = False,
@@ -53,7 +57,7 @@ def pipeline(
         )
     progress = Progress(quiet, _status_reporter())
     try:
-        _run(archive, tables, master, rebuild=rebuild, progress=progress)
+        _run(_location(archive), tables, master, rebuild=rebuild, progress=progress)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except SbusError as error:
@@ -61,7 +65,7 @@ def pipeline(
             raise
         _fail(progress, str(error))
     except OSError as error:
-        advice = ". Run: systemctl start sbus-pipeline.service" if isinstance(error, PermissionError) and archive == ARCHIVE else ""
+        advice = ". Run: systemctl start sbus-pipeline.service" if isinstance(error, PermissionError) and archive == str(ARCHIVE) else ""
         _fail(progress, f"{error.filename or tables}: {error.strerror or error}{advice}")
     except Exception as error:
         if sys.flags.dev_mode:
@@ -97,11 +101,22 @@ def _own_names() -> tuple[str, ...]:
     return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_ENTRIES)
 
 
-def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
+def _location(text: str) -> ArchivePath:
+    """Return the location of the archive. Raises PipelineError if it is invalid."""
+    try:
+        return parse_location(text)
+    except LocationError as error:
+        raise PipelineError(f"--archive: {error}") from None
+
+
+def _run(archive: ArchivePath, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
     """Run the pipeline once."""
-    if not archive.is_dir():
+    if is_remote(archive):
+        _own_names()  # the clients of object stores are part of PyArrow
+    store = store_of(archive)
+    if not is_remote(archive) and not store.is_folder():
         raise PipelineError(f"{archive}: not an archive: no such directory. {_how_to_record(archive)}")
-    if not (archive / INDEX).is_dir():
+    if not store.is_folder(INDEX):
         raise PipelineError(f"{archive}: not an archive: no index. {_how_to_record(archive)}")
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
@@ -123,8 +138,10 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
             progress.print_result(line)
 
 
-def _how_to_record(archive: Path) -> str:
+def _how_to_record(archive: ArchivePath) -> str:
     """Return the sentence that says how *archive* is made."""
+    if is_remote(archive):
+        return "Copy one there with sbus-ship(8)"
     if archive == ARCHIVE:
         return "Start the recorder: systemctl enable --now sbus-recorder.service"
     return f"Record one with: sbusctl record --archive {archive}"

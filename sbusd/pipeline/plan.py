@@ -147,7 +147,7 @@ class ArchiveIndex:
     def _is_readable(self, entry: IndexEntry, verified: dict[str, str]) -> bool:
         """Return whether the segment of *entry* exists and is complete."""
         if verified.get(entry.path) == entry.sha256:
-            return self._archive.path(entry).exists()
+            return self._archive.exists(entry)
         if (error := self._damage[entry.path]) is None:
             return True
         if entry.path not in verified and entry.path not in self._reported:

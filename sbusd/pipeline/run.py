@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from sbusd.archive.files import TablesError, publish_file
 from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.storage.location import is_remote
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
 from sbusd.archive.tables.schema import VERSION
 from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
@@ -109,7 +110,8 @@ class PipelineRun:
     def _verify(self, entries: Sequence[IndexEntry]) -> Damaged:
         """Compare the segments of *entries* with their checksums. Raises PipelineError."""
         # No process needs to read a segment that does not exist, so Spark is not started in each run for one that never arrives.
-        there = [entry for entry in entries if self.is_on_cluster and self.archive.path(entry).exists()]
+        reads_here = not self.is_on_cluster or is_remote(self.archive.root)
+        there = [] if reads_here else [entry for entry in entries if self.archive.exists(entry)]
         left = {entry.path for entry in there}
         damaged = verify_in_threads(self.archive, [entry for entry in entries if entry.path not in left])
         return {**damaged, **verify_with_spark(self._started(is_small=False), self.archive, there)} if there else damaged

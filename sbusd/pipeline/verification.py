@@ -50,7 +50,7 @@ def verify_in_threads(archive: RecordReader, entries: Sequence[IndexEntry]) -> D
 
 
 def verify_with_spark(spark: SparkSession, archive: RecordReader, entries: Sequence[IndexEntry]) -> Damaged:
-    """Read the segments of *entries* in tasks of *spark*. Only the damaged ones are returned to this process.
+    """Read the segments of *entries*, files that all machines see, in tasks of *spark*. Only the damaged ones are returned to this process.
 
     Raises:
         PipelineError: a task does not find a segment that this process finds: the machines do not share the archive.
@@ -60,19 +60,19 @@ def verify_with_spark(spark: SparkSession, archive: RecordReader, entries: Seque
     # The executors do not need this package.
     by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
     by_value(sbusd.archive.record.checksums)
-    work = [[(entry.path, os.path.abspath(archive.path(entry)), entry.sha256) for entry in group] for group in grouped(entries)]
+    work = [[(entry.path, os.path.abspath(str(archive.path(entry))), entry.sha256) for entry in group] for group in grouped(entries)]
 
     def damaged(group: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
         return [(name, why) for name, path, sha256 in group if (why := damage_of(path, sha256)) is not None]
 
     found = spark.sparkContext.parallelize(work, max(1, len(work))).flatMap(damaged).collect()
-    paths = {entry.path: archive.path(entry) for entry in entries}
+    named = {entry.path: entry for entry in entries}
     for name, why in found:
-        if why == MISSING and paths[name].exists():
+        if why == MISSING and archive.exists(named[name]):
             raise PipelineError(
-                f"{paths[name]}: not found by an executor. All machines of the cluster must see the archive under this path"
+                f"{archive.path(named[name])}: not found by an executor. All machines of the cluster must see the archive under this path"
             )
-    return {name: RecordError(paths[name], why) for name, why in found}
+    return {name: RecordError(archive.path(named[name]), why) for name, why in found}
 
 
 def grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:

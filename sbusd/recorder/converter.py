@@ -19,7 +19,7 @@ from sbusd.archive.record.index import OTHERS, IndexEntry, entries_between
 from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import bytes_by_user, listed_users, user_label
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
@@ -65,6 +65,8 @@ class Converter:
         self._reserve_bytes = reserve_bytes
         self._wall_ns = wall_ns
         self._retry_seconds = retry_seconds
+        self._is_held_reported = False
+        self._unshipped = 0
         self._files: deque[tuple[Path, int]] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
@@ -84,6 +86,11 @@ class Converter:
     def largest(self) -> tuple[int, int] | None:
         """The user with the most bytes in dedicated segments, and these bytes."""
         return self._retention.largest
+
+    @property
+    def held(self) -> int:
+        """Number of expired segments that are kept because they are not shipped."""
+        return self._retention.held
 
     def submit(self, path: Path) -> None:
         """Add a finished write-ahead file to the queue."""
@@ -149,6 +156,13 @@ class Converter:
         """Remove expired segments, and log that. Raises OSError."""
         for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
             self._journal.record(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
+        retention = self._retention
+        if retention.unshipped.segments > self._unshipped:
+            self._unshipped = retention.unshipped.segments
+            self._journal.record(REMOVED_UNSHIPPED, segments=self._unshipped, bytes=retention.unshipped.bytes)
+        if retention.held and not self._is_held_reported:
+            self._journal.record(NOT_SHIPPED, segments=retention.held, reason=retention.held_because)
+        self._is_held_reported = bool(retention.held)
 
     def _failed(self, error: OSError) -> None:
         """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""

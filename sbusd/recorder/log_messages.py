@@ -55,6 +55,18 @@ REMOVED = LogMessage(
     "removed",
     "removed {segments} segments of {whose}, {bytes} bytes, because of {because}",
 )
+NOT_SHIPPED = LogMessage(
+    "6b9f2c81e07d4a35b14cd83e5f70a926",
+    Priority.NOTICE,
+    "not-shipped",
+    "kept {segments} expired segments that are not shipped: {reason}",
+)
+REMOVED_UNSHIPPED = LogMessage(
+    "a05c7d1936be4f82917e40cbd26f8e13",
+    Priority.ERR,
+    "removed-unshipped",
+    "removed segments before they were shipped, because of the quota: {segments} so far, {bytes} bytes",
+)
 UNREADABLE = LogMessage(
     "121a6f41f2524e3590895cc9818ecfaf",
     Priority.WARNING,

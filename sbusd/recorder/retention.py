@@ -5,19 +5,25 @@ When the quota is exceeded, the segments of the user with the most bytes are rem
 A segment is marked as removed in the index, then deleted. A later computation of the hour sees from the mark that the hour is incomplete.
 If the disk has no room for the mark, the segment is deleted first. After a crash in between, the next removal marks it.
 Only segments of this host are removed, because other hosts can share the archive.
+
+If sbus-ship(8) copies the segments, the retention time removes only those that were shipped. The quota removes others too: a remote
+outage must not stop the recorder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
+from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -47,8 +53,17 @@ class _UserSegments:
 class Retention:
     """The segments of one host in an archive. Not thread-safe, except for :attr:`bytes` and :attr:`largest`."""
 
-    def __init__(self, archive: Path, host: str, quota_bytes: int, keep_seconds: float) -> None:
-        """*quota_bytes* limits segments and write-ahead log together; *keep_seconds* counts from the end of a segment's hour."""
+    def __init__(self, archive: Path, host: str, quota_bytes: int, keep_seconds: float, *, shipped: ShippedList | None = None) -> None:
+        """*quota_bytes* limits segments and write-ahead log together; *keep_seconds* counts from the end of a segment's hour.
+
+        With *shipped*, expired segments that it does not have are kept.
+        """
+        self.held = 0
+        """Number of expired segments that are kept because they are not shipped."""
+        self.held_because = ""
+        """Why they are not shipped, as far as the list of shipped segments shows it."""
+        self.unshipped = Removed()
+        """Segments that were removed because of the quota before they were shipped."""
         self.bytes = 0
         """Bytes of all segments."""
         self.largest: tuple[int, int] | None = None
@@ -57,10 +72,13 @@ class Retention:
         self._host = host
         self._quota = quota_bytes
         self._keep_ns = int(keep_seconds * 1e9)
+        self._shipped = shipped
+        self._held: set[str] = set()
+        """Paths of expired segments that are not shipped. They are not in ``_oldest``."""
         self._entries: dict[str, IndexEntry] = {}
         """All segments by path."""
         self._oldest: Ranking[str] = Ranking()
-        """Paths of all segments, the oldest first."""
+        """Paths of all other segments, the oldest first."""
         self._parts: dict[int | None, _UserSegments] = {}
         self._heaviest: Ranking[int] = Ranking()
         """Users with dedicated segments, in descending order of their charged bytes."""
@@ -104,6 +122,7 @@ class Retention:
         Raises:
             OSError: a file cannot be removed.
         """
+        self._read_shipped()
         removed: dict[tuple[Removal, int | None], Removed] = {}
         while (found := self._next(now_ns, spool_bytes)) is not None:
             entry, because = found
@@ -112,15 +131,24 @@ class Retention:
             count = removed.setdefault((because, entry.uid), Removed())
             count.segments += 1
             count.bytes += entry.bytes
+            if because == "quota" and not self._is_shipped(entry):
+                self.unshipped.segments += 1
+                self.unshipped.bytes += entry.bytes
+        self.held = len(self._held)
         return removed
 
     def _next(self, now_ns: int, spool_bytes: int) -> tuple[IndexEntry, Removal] | None:
         """Return the segment to remove now, and the reason; None if all can stay."""
-        oldest = self._oldest.first()
-        if oldest is None:
+        while (oldest := self._oldest.first()) is not None:
+            entry = self._entries[oldest]
+            if hour_of(entry.min_ts) + HOUR_NS + self._keep_ns > now_ns:
+                break
+            if self._is_shipped(entry):
+                return entry, "retention"
+            self._oldest.drop(oldest)
+            self._held.add(oldest)
+        if not self._entries:
             return None
-        if hour_of(self._entries[oldest].min_ts) + HOUR_NS + self._keep_ns <= now_ns:
-            return self._entries[oldest], "retention"
         if self.bytes + spool_bytes <= self._quota:
             return None
         uid = self._heaviest.first()
@@ -128,6 +156,25 @@ class Retention:
         common = self._parts.get(None)
         path = self._parts[next_to_remove(own, common.charged if common else 0, len(self._common))].order.first()
         return None if path is None else (self._entries[path], "quota")
+
+    def _read_shipped(self) -> None:
+        """Read what was shipped since the last call, and release these segments."""
+        if self._shipped is None:
+            return
+        self.held_because = "sbus-ship has not shipped them yet"
+        try:
+            self._shipped.refresh()
+        except FileNotFoundError:
+            self.held_because = f"{self._shipped.path}: no such file; sbus-ship creates it"
+        except (OSError, RecordError) as error:
+            self.held_because = str(error)
+        for path in [path for path in self._held if self._is_shipped(self._entries[path])]:
+            self._held.remove(path)
+            self._oldest.put(path, self._entries[path].min_ts)
+
+    def _is_shipped(self, entry: IndexEntry) -> bool:
+        """Return whether the segment of *entry* was shipped, or nothing is shipped at all."""
+        return self._shipped is None or posixpath.basename(entry.name.index_path) in self._shipped
 
     def _keep(self, entry: IndexEntry) -> None:
         """Add one segment."""
@@ -141,8 +188,11 @@ class Retention:
         """Forget one segment."""
         part = self._parts[entry.uid]
         del self._entries[entry.path]
-        for order in (self._oldest, part.order):
-            order.drop(entry.path)
+        part.order.drop(entry.path)
+        if entry.path in self._held:
+            self._held.remove(entry.path)
+        else:
+            self._oldest.drop(entry.path)
         self._count(part, entry, -1)
 
     def _count(self, part: _UserSegments, entry: IndexEntry, sign: int) -> None:

@@ -14,6 +14,7 @@ from sbusd.archive.files import make_folder, make_private
 from sbusd.archive.record.index import last_position
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.calls import CallRecognizer
@@ -119,6 +120,8 @@ class Recorder:
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
             words += f"; most dedicated segments: {user_label(largest[0])}, {largest[1] >> 20} MiB"
+        if converter.held:
+            words += f"; expired but not shipped: {converter.held} segments"
         return words
 
     def prepare(self) -> None:
@@ -136,7 +139,8 @@ class Recorder:
         make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock"))
         self._take_lock()
         settings = self._settings
-        retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention)
+        shipped = ShippedList(Path(settings.shipped)) if settings.shipped else None
+        retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention, shipped=shipped)
         retention.load()
         converter = Converter(self._archive, retention, self._journal, reserve_bytes=settings.rotate_bytes, wall_ns=self._clocks.wall_ns)
         next_seq = max(last_position(self._archive, self._host), self._recover(converter)) + 1

@@ -1,6 +1,6 @@
 # Apache Arrow, as far as the record uses it.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 __version__: str
 
@@ -9,6 +9,9 @@ class ArrowInvalid(ValueError, ArrowException): ...
 class ArrowTypeError(TypeError, ArrowException): ...
 class ArrowKeyError(KeyError, ArrowException): ...
 class DataType: ...
+
+class PythonFile:
+    def __init__(self, handle: BinaryIO, mode: str | None = ...) -> None: ...
 
 class Field:
     @property

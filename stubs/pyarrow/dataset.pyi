@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pyarrow import RecordBatch, Schema
+from pyarrow import PythonFile, RecordBatch, Schema
 from pyarrow.compute import Expression
 
 class Dataset:
@@ -18,6 +18,21 @@ class Dataset:
         fragment_readahead: int = ...,
         use_threads: bool = ...,
     ) -> Iterator[RecordBatch]: ...
+
+class Fragment:
+    def to_batches(
+        self,
+        schema: Schema | None = ...,
+        columns: Sequence[str] | None = ...,
+        filter: Expression | None = ...,
+        batch_size: int = ...,
+        *,
+        batch_readahead: int = ...,
+        use_threads: bool = ...,
+    ) -> Iterator[RecordBatch]: ...
+
+class ParquetFileFormat:
+    def make_fragment(self, file: PythonFile) -> Fragment: ...
 
 def dataset(
     source: str | Path, *, format: str = ..., schema: Schema | None = ..., partitioning: str | None = ..., exclude_invalid_files: bool = ...

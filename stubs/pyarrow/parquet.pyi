@@ -3,7 +3,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from pyarrow import RecordBatch, Schema, Table
+from pyarrow import PythonFile, RecordBatch, Schema, Table
 
 class FileMetaData:
     @property
@@ -12,7 +12,7 @@ class FileMetaData:
     def num_row_groups(self) -> int: ...
 
 class ParquetFile:
-    def __init__(self, source: str | Path, *, memory_map: bool = ...) -> None: ...
+    def __init__(self, source: str | Path | PythonFile, *, memory_map: bool = ...) -> None: ...
     @property
     def metadata(self) -> FileMetaData: ...
     @property

@@ -13,6 +13,7 @@ from sbusd.link.log_messages import MESSAGES as LINK
 from sbusd.metrics.log_messages import MESSAGES as METRICS
 from sbusd.recorder.log_messages import MESSAGES as RECORDER
 from sbusd.relay.log_messages import MESSAGES as RELAY
+from sbusd.shipping.log_messages import MESSAGES as SHIPPING
 from sbusd.store.log_messages import MESSAGES as STORE
 from sbusd.systemd.log_records import LogMessage
 from sbusd.trigger.log_messages import MESSAGES as TRIGGER
@@ -26,6 +27,7 @@ PROGRAMS = {
     "sbus-link": LINK,
     "sbus-recorder": RECORDER,
     "sbus-relay": RELAY,
+    "sbus-ship": SHIPPING,
     "sbus-store": STORE,
     "sbus-metrics": METRICS,
     "sbus-trigger": TRIGGER,

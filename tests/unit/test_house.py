@@ -46,6 +46,7 @@ TOPICS = {
     "metrics/test_prometheus_files.py",
     "recorder/test_manual.py",
     "relay/test_manual.py",
+    "shipping/test_manual.py",
     "store/test_manual.py",
     "trigger/test_manual.py",
     "web/test_manual.py",

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sbusd.config.relay import REDIS
+from sbusd.config.ship import ShipSettings
 from sbusd.feeds.dbus import connection
 from sbusd.feeds.logind import manager as logind_manager
 from sbusd.feeds.systemd import manager as systemd_manager
@@ -87,7 +88,9 @@ def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
 def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
-    programs = r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbus-blob|sbus-store"
+    programs = (
+        r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbus-blob|sbus-store|sbus-ship|sbus-record"
+    )
     names = rf"{programs}|sbus-trigger|sbus-metrics|sbus-web|(blob|feed-dbus|sbusd|link|store|trigger)\.toml"
     assert all(re.fullmatch(rf"man:({names})\([578]\)", page) for page in pages)
 
@@ -146,7 +149,7 @@ def test_services_run_as_users_that_sysusers_makes() -> None:
     made = {user for path in (ROOT / "units/sysusers.d").iterdir() for user in re.findall(r"^u (\S+) ", path.read_text(), re.MULTILINE)}
     used = {read(unit)["Service"]["User"] for unit in UNITS if unit.parent.name == "system" and unit.suffix == ".service"}
     # The trigger is root: a user that may manage units has the same power.
-    assert used - {"root"} == made >= {"sbus", "sbus-feed", "sbus-recorder", "sbus-pipeline"}
+    assert used - {"root"} == made >= {"sbus", "sbus-feed", "sbus-recorder", "sbus-pipeline", "sbus-ship"}
 
 
 def test_the_dbus_policy_names_the_user_of_the_feeds_and_their_services() -> None:
@@ -182,6 +185,18 @@ def test_the_pipeline_can_read_only_files_of_the_recorder() -> None:
     assert int(service["MemoryMax"].removesuffix("G")) * 1024 - taken >= 1024
     timer = read(ROOT / "units/system/sbus-pipeline.timer")["Timer"]
     assert timer["OnCalendar"] == "*:0/15"  # as the manual says: every quarter of an hour
+
+
+def test_the_shipper_reads_the_record_and_the_recorder_its_list() -> None:
+    service = read(ROOT / "units/system/sbus-ship.service")["Service"]
+    recorder = read(ROOT / "units/system/sbus-recorder.service")["Service"]
+    assert (service["SupplementaryGroups"], service["StateDirectoryMode"]) == (recorder["Group"], "0750")
+    assert ShipSettings().state == f"/var/lib/{service['StateDirectory']}"
+    assert f"m {recorder['User']} {service['Group']}" in (ROOT / "units/sysusers.d/sbus-ship.conf").read_text()
+    # Secrets are not on the command line.
+    assert service["ExecStart"] == "/usr/bin/sbus-ship"
+    apart = {"IPAddressDeny=any", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX", "ProtectProc=default"}
+    assert hardening(ROOT / "units/system/sbus-recorder.service") - hardening(ROOT / "units/system/sbus-ship.service") <= apart
 
 
 def test_the_relays_redis_is_private_and_durable() -> None:

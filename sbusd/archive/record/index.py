@@ -7,19 +7,28 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
 from sbusd.archive.files import RecordError, make_folder, publish_file
-from sbusd.archive.record.layout import INDEX, SegmentName
+from sbusd.archive.record.layout import INDEX, SegmentName, is_host
+from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
+from sbusd.archive.storage.store import store_of
 
 INDEX_VERSION = 1
 """Readers reject later versions, because they do not know what they would miss."""
 
 MAX_ENTRY_BYTES = 64 << 10
 """Maximum length of an index entry. Most have less than a thousand bytes."""
+
+_THREADS = 16
+"""Number of remote entries that are read at the same time: each takes a request, which mostly waits."""
+
+_WINDOW = 1024
+"""Number of remote entries that are read ahead; bounds the memory."""
 
 OTHERS = -1
 """The ``uid`` of segments with rows of users that are not listed. No user has it: system calls use it for "no change"."""
@@ -144,15 +153,15 @@ def write_entry(archive: Path, entry: IndexEntry) -> None:
     publish_file(target, (entry.to_json() + "\n").encode())
 
 
-def read_entry(path: Path) -> IndexEntry:
-    """Return the entry in the file *path*.
+def read_entry(path: ArchivePath) -> IndexEntry:
+    """Return the entry in the file or object *path*.
 
     Raises:
         RecordError: it cannot be read, or is invalid.
+        StorageError: the object store cannot be used.
     """
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_ENTRY_BYTES + 1)
+        content = store_of(path.parent).read(path.name, MAX_ENTRY_BYTES + 1)
         if len(content) > MAX_ENTRY_BYTES:
             raise RecordError(path, f"invalid index entry: longer than {MAX_ENTRY_BYTES} bytes")
         return IndexEntry.from_json(content.decode("utf-8"))
@@ -162,26 +171,51 @@ def read_entry(path: Path) -> IndexEntry:
         raise RecordError(path, str(error)) from None
 
 
-def read_index(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> Iterator[IndexEntry]:
+def read_index(archive: ArchivePath, unreadable: Callable[[RecordError], None] | None = None) -> Iterator[IndexEntry]:
     """Yield all entries of *archive*, ordered by date, hour, host and ``seq``, including removed segments.
 
     With *unreadable*, entries that cannot be read are skipped, and *unreadable* is called with the error.
 
     Raises:
         RecordError: an entry cannot be read, or *archive* is not a directory.
+        StorageError: the object store cannot be used.
     """
-    for name in entry_names(archive):
-        try:
-            entry = read_entry(archive / INDEX / name)
-        except RecordError as error:
-            if unreadable is None:
-                raise
-            unreadable(error)
+    return read_entries(archive, entry_names(archive), unreadable)
+
+
+def read_entries(
+    archive: ArchivePath, names: Sequence[str], unreadable: Callable[[RecordError], None] | None = None
+) -> Iterator[IndexEntry]:
+    """Yield the entries with the file *names*, in this order. Raises what :func:`read_index` raises."""
+    for found in _read_all(archive, names):
+        if isinstance(found, IndexEntry):
+            yield found
+        elif unreadable is None:
+            raise found
         else:
-            yield entry
+            unreadable(found)
 
 
-def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> list[SegmentName]:
+def _read_all(archive: ArchivePath, names: Sequence[str]) -> Iterator[IndexEntry | RecordError]:
+    """Yield for each of *names* its entry, or why it cannot be read."""
+
+    def read(name: str) -> IndexEntry | RecordError:
+        try:
+            return read_entry(archive / INDEX / name)
+        except RecordError as error:
+            return error
+        except LocationError:
+            return _invalid_name(archive, name)
+
+    if isinstance(archive, Path):
+        yield from map(read, names)
+        return
+    with ThreadPoolExecutor(_THREADS, "index") as threads:
+        for start in range(0, len(names), _WINDOW):
+            yield from threads.map(read, names[start : start + _WINDOW])
+
+
+def index_names(archive: ArchivePath, unreadable: Callable[[RecordError], None] | None = None) -> list[SegmentName]:
     """Return the names of the segments in the index of *archive*, in the same order, without reading the entries.
 
     With *unreadable*, files with an invalid name are skipped, and *unreadable* is called with the error.
@@ -192,8 +226,8 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
     found = []
     for name in entry_names(archive):
         match = _ENTRY_NAME.fullmatch(name)
-        if match is None:
-            error = RecordError(archive / INDEX / name, "invalid index entry: the file name does not name a segment")
+        if match is None or (is_remote(archive) and not is_host(match[1])):
+            error = _invalid_name(archive, name)
             if unreadable is None:
                 raise error
             unreadable(error)
@@ -203,17 +237,23 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
     return found
 
 
-def entry_names(archive: Path) -> list[str]:
-    """Return the file names of the entries of *archive*, sorted. Raises RecordError."""
-    folder = archive / INDEX
+def _invalid_name(archive: ArchivePath, name: str) -> RecordError:
+    """Return the error for the entry *name*, which can have any characters: it is only shown."""
+    path = archive / INDEX / name if isinstance(archive, Path) else replace(archive, key=f"{archive.key}/{INDEX}/{name}".lstrip("/"))
+    return RecordError(path, "invalid index entry: the file name does not name a segment")
+
+
+def entry_names(archive: ArchivePath) -> list[str]:
+    """Return the file names of the entries of *archive*, sorted. Raises RecordError, StorageError."""
+    store = store_of(archive)
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
+        return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith("."))
     except FileNotFoundError:
-        if not archive.is_dir():
+        if not store.is_folder():
             raise RecordError(archive, "not an archive: no such directory") from None
         return []
     except OSError as error:
-        raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
+        raise RecordError(archive / INDEX, f"cannot read directory: {error.strerror}") from None
 
 
 def hour_of_entry(name: str) -> tuple[str, int] | None:

@@ -22,6 +22,8 @@ from sbusd.archive.record.checksums import MISMATCH, MISSING
 from sbusd.archive.record.index import IndexEntry, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind, completed, is_readable
+from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.store import Store, store_of
 
 ROW_GROUP_ROWS = 1 << 20
 """Rows of a row group. A million is read 5 to 15 % faster than a quarter of it, and segments rarely have more."""
@@ -127,9 +129,12 @@ def _count(flags: pa.ChunkedArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """The record in the directory ``root``, of any number of hosts. Nothing is cached."""
+    """The record in the directory or object store ``root``, of any number of hosts. Nothing is cached.
 
-    root: Path
+    With an object store, each method also raises StorageError if the store cannot be used.
+    """
+
+    root: ArchivePath
 
     def entries(self, *, removed: bool = False, unreadable: Callable[[RecordError], None] | None = None) -> list[IndexEntry]:
         """Return the index, ordered by date, hour, host and ``seq``; with *removed* also removed segments.
@@ -141,9 +146,13 @@ class RecordReader:
         """
         return [entry for entry in read_index(self.root, unreadable) if removed or not entry.is_removed]
 
-    def path(self, entry: IndexEntry) -> Path:
+    def path(self, entry: IndexEntry) -> ArchivePath:
         """Return the path of the segment of *entry*."""
         return self.root / entry.path
+
+    def exists(self, entry: IndexEntry) -> bool:
+        """Return whether the segment of *entry* exists."""
+        return self._store.exists(entry.path)
 
     def read(self, entry: IndexEntry, columns: Sequence[str] | None = None) -> pa.Table:
         """Return *columns* of the rows of one segment; None: all of :data:`SCHEMA`, and ``date``, ``hour`` and ``host``.
@@ -174,10 +183,15 @@ class RecordReader:
         Raises what :meth:`read` raises.
         """
         self._open(entry).close()
+        source = self._store.source(entry.path)
         try:
-            source = ds.dataset(self.path(entry), format="parquet", schema=SCHEMA)
             # Little is read ahead, because Spark reads one segment per processor at the same time.
-            yield from source.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
+            if isinstance(source, Path):
+                file = ds.dataset(source, format="parquet", schema=SCHEMA)
+                yield from file.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
+            else:
+                part = ds.ParquetFileFormat().make_fragment(source)
+                yield from part.to_batches(SCHEMA, list(columns), wanted, rows, batch_readahead=2, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
 
@@ -190,18 +204,22 @@ class RecordReader:
         """
         path = self.path(entry)
         try:
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            _, digest = self._store.digest(entry.path)
         except OSError as error:
             raise self._unreadable(entry, error) from None
         if digest != entry.sha256:
             raise RecordError(path, MISMATCH)
 
+    @property
+    def _store(self) -> Store:
+        """The files of the archive."""
+        return store_of(self.root)
+
     def _open(self, entry: IndexEntry) -> pq.ParquetFile:
         """Return the open file of a segment, after a check of its columns."""
         path = self.path(entry)
         try:
-            file = pq.ParquetFile(path, memory_map=False)
+            file = pq.ParquetFile(self._store.source(entry.path), memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
         if not is_readable(file.schema_arrow):

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
 from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
 from sbusd.pipeline.source.columns import DDL
+from sbusd.pipeline.source.datasource import SbusSource, register
 
 HOURLY = ("date", "hour", "host")
 """Columns that identify the hour and the host in every computation."""
 
 
-def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntry]) -> DataFrame:
-    """Return the rows of the segments of *entries*, at least one. Spark reads only the columns that are used."""
+def read_records(spark: SparkSession, archive: ArchivePath, entries: Iterable[IndexEntry]) -> DataFrame:
+    """Return the rows of the segments of *entries*, at least one. Spark reads only the columns that are used.
+
+    Spark itself has no client for object stores. Their rows come through the Data Source, with all columns.
+    """
+    if is_remote(archive):
+        register(spark)
+        chosen = ",".join(entry.path for entry in entries)
+        return gathered(spark.read.format(SbusSource.name()).schema(DDL).option("segments", chosen).load(str(archive)))
     paths = [str(archive / entry.path) for entry in entries]
     return gathered(spark.read.schema(DDL).option("basePath", str(archive)).parquet(*paths))
 

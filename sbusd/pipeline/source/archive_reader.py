@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, index_names, read_entry
+from sbusd.archive.record.index import IndexEntry, index_names, read_entries, read_entry
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.layout import INDEX, SegmentName
 from sbusd.archive.record.schema import SCHEMA
 from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.storage.location import ArchivePath, is_remote
+from sbusd.archive.storage.store import store_of
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_offset import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
@@ -60,12 +62,19 @@ class ArchiveReader(DataSourceReader):
         self._schema = arrow_schema(schema)
         self._selection = RowFilter(options.key, options.conditions)
         self._fails_on_unreadable = options.unreadable == "fail"
+        self._segments = options.segments
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions. Raises RecordError: an index entry is damaged, and the option unreadable is not skip."""
-        unreadable = None if self._fails_on_unreadable else warn_skipped
-        entries = [entry for entry in RecordReader(self._root).entries(unreadable=unreadable) if self._selection.may_have(entry)]
+        entries = [entry for entry in self._entries() if self._selection.may_have(entry)]
         return [SegmentsPartition(tuple(group)) for group in _grouped(entries)] or [SegmentsPartition(())]
+
+    def _entries(self) -> list[IndexEntry]:
+        """Return the entries of the option ``segments``, or of all segments that exist. Raises RecordError."""
+        unreadable = None if self._fails_on_unreadable else warn_skipped
+        if self._segments is not None:
+            return [*read_entries(self._root, [posixpath.basename(name.index_path) for name in self._segments], unreadable)]
+        return RecordReader(self._root).entries(unreadable=unreadable)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RecordError: a segment is damaged, or was removed after planning."""
@@ -75,13 +84,17 @@ class ArchiveReader(DataSourceReader):
             yield from read_batches(self._root, entry, self._schema, self._selection)
 
 
-def archive_of(options: Options) -> Path:
+def archive_of(options: Options) -> ArchivePath:
     """Return the archive of *options*. Raises SourceError: none is given, or it is not an archive."""
     if options.archive is None:
         raise SourceError('no archive given: use spark.read.format("sbus").load("/var/lib/sbus-recorder/archive")')
-    if not options.archive.is_dir():
+    store = store_of(options.archive)
+    if is_remote(options.archive):
+        if not store.is_folder(INDEX):
+            raise SourceError(f"{options.archive}: not an archive: no objects under {INDEX}/. sbus-ship creates them")
+    elif not store.is_folder():
         raise SourceError(f"{options.archive}: not an archive: no such directory")
-    if not (options.archive / INDEX).is_dir():
+    elif not store.is_folder(INDEX):
         raise SourceError(f"{options.archive}: not an archive: no directory {INDEX}. sbus-recorder creates it")
     return options.archive
 
@@ -120,7 +133,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = RowFilter(options.key, options.conditions)
         self._max_rows = options.max_rows
         self._fails_on_unreadable = options.unreadable == "fail"
-        self._said: set[Path] = set()
+        self._said: set[ArchivePath] = set()
         self._target: frozenset[SegmentName] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
@@ -143,7 +156,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = [name for name in names if name in self._target]
         unread = [entry for name in begun.unread(names) if (entry := self._entry(name)) is not None]
         # A copy of an archive can contain an entry before its segment; the stream waits for the segment.
-        ready = [entry for entry in unread if entry.is_removed or (self._root / entry.path).exists()]
+        ready = [entry for entry in unread if entry.is_removed or RecordReader(self._root).exists(entry)]
         return next_offset(begun, ready, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
 
     def _names(self) -> list[SegmentName]:
@@ -209,7 +222,7 @@ class RowFilter:
         return all(condition.may_hold(entry) for condition in self.conditions)
 
 
-def read_batches(root: Path, entry: IndexEntry, schema: pa.Schema, selection: RowFilter) -> Iterator[pa.RecordBatch]:
+def read_batches(root: ArchivePath, entry: IndexEntry, schema: pa.Schema, selection: RowFilter) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the segment of *entry* that match *selection*, in the order of the file, with the columns of *schema*.
 
     Raises:
@@ -223,7 +236,9 @@ def read_batches(root: Path, entry: IndexEntry, schema: pa.Schema, selection: Ro
             yield from _taken(batch, entry, schema, selection.key)
 
 
-def read_slice(root: Path, entry: IndexEntry, schema: pa.Schema, selection: RowFilter, span: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+def read_slice(
+    root: ArchivePath, entry: IndexEntry, schema: pa.Schema, selection: RowFilter, span: tuple[int, int]
+) -> Iterator[pa.RecordBatch]:
     """As :func:`read_batches`, for the rows from the first number of *span* to the last (exclusive)."""
     if not selection.may_have(entry):
         return

@@ -58,6 +58,8 @@ class SbusSource(DataSource):
             return LiveStreamReader(options, schema)
         if options.address is not None:
             raise SourceError("options path and address are mutually exclusive: a stream reads an archive or a live bus")
+        if options.segments is not None:
+            raise SourceError("the option segments is for spark.read only: a stream reads the segments that arrive")
         return ArchiveStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

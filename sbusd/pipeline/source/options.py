@@ -18,8 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.compute as pc
 
 from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.record.layout import is_host
+from sbusd.archive.record.layout import SegmentName, is_host
 from sbusd.archive.record.schema import Kind
+from sbusd.archive.storage.location import ArchivePath, LocationError, parse_location
 from sbusd.pipeline.errors import SourceError
 
 CHUNK_ROWS = 1000
@@ -49,6 +50,7 @@ _NAMES = {
         "chunkRows",
         "inDoubt",
         "unreadable",
+        "segments",
         "checkpointLocation",
     )
 }
@@ -62,7 +64,7 @@ Operator = Literal["in", ">=", "<"]
 class Options:
     """The options; None where an option is not given."""
 
-    archive: Path | None = None
+    archive: ArchivePath | None = None
     address: str | None = None
     key: bytes = b""
     """Pattern of the keys to read, as in a subscription; the empty pattern also matches reserved keys."""
@@ -75,6 +77,8 @@ class Options:
     in_doubt: InDoubt = "repeat"
     checkpoint: Path | None = None
     unreadable: Unreadable = "fail"
+    segments: tuple[SegmentName, ...] | None = None
+    """The segments to read; None for all."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -97,7 +101,7 @@ class Options:
             raise SourceError("invalid option key: a pattern cannot contain NUL")
         max_rows = _count(options, "maxrowspertrigger")
         return cls(
-            archive=_local(options, "path"),
+            archive=_archive(options),
             address=options.get("address"),
             key=key,
             conditions=tuple(_conditions(options)),
@@ -108,6 +112,7 @@ class Options:
             in_doubt=cast("InDoubt", in_doubt),
             checkpoint=_local(options, "checkpointlocation"),
             unreadable=cast("Unreadable", unreadable),
+            segments=_segments(options),
         )
 
     def query(self) -> str:
@@ -160,6 +165,24 @@ def _outbox(options: Mapping[str, str]) -> Path | None:
         return _local(options, "outbox")
     checkpoint = _local(options, "checkpointlocation")
     return None if checkpoint is None else checkpoint / "sbus-outbox"
+
+
+def _archive(options: Mapping[str, str]) -> ArchivePath | None:
+    """Return the archive, None if it is not given."""
+    text = options.get("path")
+    try:
+        return None if text is None else parse_location(text)
+    except LocationError as error:
+        raise SourceError(f"invalid option path: {error}") from None
+
+
+def _segments(options: Mapping[str, str]) -> tuple[SegmentName, ...] | None:
+    """Return the segments, None if the option is not given."""
+    text = options.get("segments")
+    try:
+        return None if text is None else tuple(SegmentName.parse(path.strip()) for path in text.split(","))
+    except ValueError as error:
+        raise SourceError(f"invalid option segments: {error}. Use comma-separated paths from the index, see sbus-record(5)") from None
 
 
 def _local(options: Mapping[str, str], name: str) -> Path | None:

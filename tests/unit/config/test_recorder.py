@@ -37,6 +37,7 @@ def test_every_setting_can_be_given(tmp_path: Path) -> None:
         rotate_bytes = "16MiB"
         disk_quota = "1GiB"
         retention = "7d"
+        shipped = "/var/lib/sbus-ship/shipped"
         keep = "1KiB"
         [[payloads]]
         keys = "big/"
@@ -47,6 +48,7 @@ def test_every_setting_can_be_given(tmp_path: Path) -> None:
         """,
     )
     assert (settings.archive, settings.sync_interval, settings.retention, settings.keep) == ("/srv/record", 0.05, 7 * 86_400, 1024)
+    assert settings.shipped == "/var/lib/sbus-ship/shipped"
     assert [(rule.keys, rule.keep) for rule in settings.payloads] == [("big/", "none"), ("!/conn/", "whole")]
 
 
@@ -55,6 +57,7 @@ def test_every_setting_can_be_given(tmp_path: Path) -> None:
     [
         ('archive = "here"', "archive", "must be an absolute path"),
         ("archive = 1", "archive", "must be an absolute path"),
+        ('shipped = "here"', "shipped", "must be an absolute path"),
         ('host = "a/b"', "host", "invalid host name"),
         ('host = "-a"', "host", "invalid host name"),
         ('keep = "some"', "keep", '; or use "whole" or "none"'),

@@ -17,8 +17,9 @@ from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
+from sbusd.archive.record.shipped import ListHeader, ShippedList
 from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from tests.support.recorder_fakes import RecordedLog, recorded
@@ -238,3 +239,27 @@ def test_a_mistake_of_the_recorder_itself_is_kept_for_its_loop(
     converter.close(30)
     assert isinstance(converter.failure, KeyError)
     assert len(wal_files(tmp_path / "spool")) == 1
+
+
+def test_expired_segments_that_are_not_shipped_are_logged_once_and_those_that_the_quota_removes_too(
+    tmp_path: Path, log: RecordedLog
+) -> None:
+    for name in ("spool", "archive"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / "shipped").write_bytes(ListHeader("s3://bucket/x", "alpha", "1").to_line())
+    retention = Retention(tmp_path / "archive", "alpha", GIB, 1.0, shipped=ShippedList(tmp_path / "shipped"))
+    converter = Converter(tmp_path / "archive", retention, log, wall_ns=lambda: NOON + 24 * HOUR_NS)
+    converter.submit(spooled(tmp_path, 1, 5))
+    converter.submit(spooled(tmp_path, 6, 9))
+    converter.start()
+    assert converter.close(60)
+    assert converter.held == 2
+    assert [facts["reason"] for facts in log.facts(NOT_SHIPPED)] == ["sbus-ship has not shipped them yet"]
+    small = Retention(tmp_path / "archive", "alpha", 1, 1.0, shipped=ShippedList(tmp_path / "shipped"))
+    small.load()
+    converter = Converter(tmp_path / "archive", small, log, wall_ns=lambda: NOON + 24 * HOUR_NS)
+    converter.submit(spooled(tmp_path, 10, 11))
+    converter.start()
+    assert converter.close(60)
+    assert sum(int(facts["segments"]) for facts in log.facts(REMOVED)) == 3
+    assert int(log.facts(REMOVED_UNSHIPPED)[-1]["segments"]) == 3

@@ -17,6 +17,7 @@ from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.schema import batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
+from sbusd.archive.record.shipped import ListHeader, ShippedList
 from sbusd.recorder.retention import Retention
 from tests.support.records import NOON, message
 
@@ -181,3 +182,62 @@ def test_the_work_of_cleaning_is_proportional_to_the_removed_files(monkeypatch: 
     """Else a user with many numbers makes each removal slower for all. What is counted is work, not time."""
     few, many = (work_of(users, monkeypatch) for users in (50, 400))
     assert many < 2 * 8 * few
+
+
+def _list_of(folder: Path, *names: str) -> ShippedList:
+    """Write a list of shipped segments; return its reader."""
+    lines = [ListHeader("s3://bucket/x", "alpha", "1" * 32).to_line(), *(f"{name}\n".encode() for name in names)]
+    (folder / "shipped").write_bytes(b"".join(lines))
+    return ShippedList(folder / "shipped")
+
+
+def test_expired_segments_stay_until_they_are_shipped(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    for hours in range(3):
+        put(archive, hours + 1, NOON + hours * HOUR_NS)
+    names = [Path(entry.name.index_path).name for entry in RecordReader(archive).entries()]
+    shipped = _list_of(tmp_path, names[1])
+    retention = Retention(archive, "alpha", GIB, DAY_SECONDS, shipped=shipped)
+    retention.load()
+    later = NOON + 9 * int(DAY_SECONDS * 1e9)
+    assert retention.prune(later, 0)["retention", None].segments == 1
+    assert left(archive) == [1, 3]
+    assert (retention.held, retention.held_because) == (2, "sbus-ship has not shipped them yet")
+    assert retention.prune(later, 0) == {}
+    with shipped.path.open("a") as stream:
+        stream.write(f"{names[0]}\n{names[2]}")  # the last line is not complete
+    assert retention.prune(later, 0)["retention", None].segments == 1
+    assert (left(archive), retention.held) == ([3], 1)
+    retention.load()
+    with shipped.path.open("a") as stream:
+        stream.write("\n")
+    retention.prune(later, 0)
+    assert (left(archive), retention.held, retention.bytes) == ([], 0, 0)
+
+
+def test_the_quota_removes_segments_that_are_not_shipped_and_counts_them(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    sizes = [put(archive, seq, NOON + seq * HOUR_NS) for seq in (1, 2, 3)]
+    names = [Path(entry.name.index_path).name for entry in RecordReader(archive).entries()]
+    retention = Retention(archive, "alpha", sizes[2], DAY_SECONDS, shipped=_list_of(tmp_path, names[0]))
+    retention.load()
+    later = NOON + 9 * int(DAY_SECONDS * 1e9)
+    removed = retention.prune(later, 0)
+    assert (removed["retention", None].segments, removed["quota", None].segments) == (1, 1)
+    assert (left(archive), retention.held) == ([3], 1)
+    assert (retention.unshipped.segments, retention.unshipped.bytes) == (1, sizes[1])
+    reasons = {entry.first_seq: entry.removed_because for entry in RecordReader(archive).entries(removed=True)}
+    assert reasons == {1: "retention", 2: "quota", 3: None}
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "no such file; sbus-ship creates it"), (b"x\n", "damaged list of shipped segments")])
+def test_without_a_list_nothing_expires(tmp_path: Path, content: bytes | None, says: str) -> None:
+    archive = tmp_path / "archive"
+    put(archive, 1, NOON)
+    if content is not None:
+        (tmp_path / "shipped").write_bytes(content)
+    retention = Retention(archive, "alpha", GIB, DAY_SECONDS, shipped=ShippedList(tmp_path / "shipped"))
+    retention.load()
+    assert retention.prune(NOON + 9 * int(DAY_SECONDS * 1e9), 0) == {}
+    assert retention.held == 1
+    assert says in retention.held_because

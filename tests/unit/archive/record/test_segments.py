@@ -28,6 +28,11 @@ def table_of(some: list[Row]) -> pa.Table:
     return pa.Table.from_batches([batch_of(some)])
 
 
+def file_of(archive: RecordReader, entry: IndexEntry) -> Path:
+    """Return the path of the segment of *entry* in a local *archive*."""
+    return Path(str(archive.path(entry)))
+
+
 def _sort_key(row: Row) -> tuple[object, ...]:
     # Text sorts by its UTF-8, and what is null comes last.
     return (row.kind, row.key is None, (row.key or "").encode(), row.ts, row.seq)
@@ -38,7 +43,7 @@ def _sort_key(row: Row) -> tuple[object, ...]:
 def test_any_rows_come_back_sorted_in_their_hours(some: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         archive = RecordReader(Path(folder))
-        entries = write_segments(archive.root, "alpha", 1, table_of(some))
+        entries = write_segments(Path(folder), "alpha", 1, table_of(some))
         assert archive.entries() == entries
         found = [rows_of(archive.read(entry)) for entry in entries]
         assert sorted((row for segment in found for row in segment), key=lambda row: row.seq) == some
@@ -123,8 +128,8 @@ def test_batches_are_bounded_and_complete(archive: RecordReader, entry: IndexEnt
 
 def test_a_removed_segment_is_in_the_index_when_asked_for(archive: RecordReader, entry: IndexEntry) -> None:
     gone = dataclasses.replace(entry, removed_at=NOON, removed_because="retention")
-    write_entry(archive.root, gone)
-    archive.path(entry).unlink()
+    write_entry(Path(str(archive.root)), gone)
+    file_of(archive, entry).unlink()
     assert archive.entries() == []
     assert archive.entries(removed=True) == [gone]
     with pytest.raises(SegmentGoneError, match="removed by the recorder: retention"):
@@ -132,7 +137,7 @@ def test_a_removed_segment_is_in_the_index_when_asked_for(archive: RecordReader,
 
 
 def test_a_missing_segment_is_reported(archive: RecordReader, entry: IndexEntry) -> None:
-    archive.path(entry).unlink()
+    file_of(archive, entry).unlink()
     for look in (archive.read, archive.verify, lambda entry: list(archive.read_batches(entry))):
         with pytest.raises(SegmentGoneError, match="missing, but named in the index"):
             look(entry)
@@ -140,8 +145,8 @@ def test_a_missing_segment_is_reported(archive: RecordReader, entry: IndexEntry)
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
 def test_a_truncated_segment_is_reported(archive: RecordReader, entry: IndexEntry, keep: int) -> None:
-    content = archive.path(entry).read_bytes()
-    archive.path(entry).write_bytes(content[:keep])
+    content = file_of(archive, entry).read_bytes()
+    file_of(archive, entry).write_bytes(content[:keep])
     with pytest.raises(RecordError, match=r"parquet: damaged segment: .+"):
         archive.read(entry)
     with pytest.raises(RecordError, match="checksum"):
@@ -149,15 +154,15 @@ def test_a_truncated_segment_is_reported(archive: RecordReader, entry: IndexEntr
 
 
 def test_a_flipped_bit_is_found_by_the_checksum(archive: RecordReader, entry: IndexEntry) -> None:
-    content = bytearray(archive.path(entry).read_bytes())
+    content = bytearray(file_of(archive, entry).read_bytes())
     content[len(content) // 2] ^= 1
-    archive.path(entry).write_bytes(content)
+    file_of(archive, entry).write_bytes(content)
     with pytest.raises(RecordError, match="checksum"):
         archive.verify(entry)
 
 
 def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexEntry) -> None:
-    pq.write_table(pa.Table.from_pylist([{"a": 1}]), archive.path(entry))
+    pq.write_table(pa.Table.from_pylist([{"a": 1}]), file_of(archive, entry))
     with pytest.raises(RecordError, match="not a segment: its columns are not those of sbus-record"):
         archive.read(entry)
 
@@ -166,7 +171,7 @@ def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexE
 def test_missing_columns_of_earlier_segments_are_null(archive: RecordReader, entry: IndexEntry, version: int, missing: list[str]) -> None:
     earlier = schema_of(version)
     assert earlier.names + missing == SCHEMA.names
-    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(earlier.names).cast(earlier), archive.path(entry))
+    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(earlier.names).cast(earlier), file_of(archive, entry))
     nothing: dict[str, object] = dict.fromkeys(missing)
     assert rows_of(archive.read(entry)) == ROWS
     assert archive.read(entry, [*missing, "seq"]).to_pylist()[0] == {**nothing, "seq": 1}

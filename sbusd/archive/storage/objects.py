@@ -1,0 +1,249 @@
+"""Objects of S3 and files of HDFS, through the clients of PyArrow. Credentials come from the environment. Spec: sbus-record(5)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, TypeVar, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sbusd.archive.storage.attempts import Attempts, StorageError, reason_of
+from sbusd.archive.storage.location import RemotePath
+
+CONNECT_SECONDS = 10.0
+"""Maximum time to connect to S3. Its client ends a request that transfers nothing for 3 seconds."""
+
+CHUNK_BYTES = 4 << 20
+"""Size of a request for a part of an object, and of a part that is passed to the client: the memory that one transfer uses."""
+
+_HDFS_PORT = 8020
+
+_Result = TypeVar("_Result")
+
+
+def connect(scheme: str, authority: str, environ: Mapping[str, str] = os.environ) -> fs.FileSystem:
+    """Return PyArrow's client for *scheme*.
+
+    S3 uses the variables ``AWS_*``, among them ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` for servers that are not Amazon's.
+
+    Raises:
+        StorageError: the client is not available, or a variable is invalid.
+    """
+    place = RemotePath(scheme, authority, "")
+    try:
+        if scheme == "hdfs":
+            host, _, port = authority.partition(":")
+            return fs.HadoopFileSystem(host, int(port or _HDFS_PORT))
+        return _connect_s3(place, environ)
+    except (OSError, ValueError) as error:
+        raise StorageError(place, f"cannot connect: {reason_of(error, environ)}") from None
+
+
+def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
+    """Return the client of S3. It makes no request yet."""
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    parts = urlsplit(endpoint)
+    if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.path.strip("/")):
+        raise StorageError(place, "invalid AWS_ENDPOINT_URL: must have the form https://HOST:PORT, without credentials and path")
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+    key, secret = environ.get("AWS_ACCESS_KEY_ID") or None, environ.get("AWS_SECRET_ACCESS_KEY") or None
+    if (key is None) != (secret is None):
+        raise StorageError(place, "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or none of them")
+    return fs.S3FileSystem(
+        # Without them, the client searches the files and services of Amazon.
+        access_key=key,
+        secret_key=secret,
+        session_token=(environ.get("AWS_SESSION_TOKEN") or None) if key else None,
+        region=region,
+        endpoint_override=parts.netloc or None,
+        scheme=parts.scheme or "https",
+        connect_timeout=CONNECT_SECONDS,
+        # Otherwise the client keeps all parts in memory that are not sent yet.
+        background_writes=False,
+        # Small objects are then written by one request.
+        allow_delayed_open=True,
+        # Attempts repeats requests, and counts them.
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
+        tls_ca_file_path=environ.get("AWS_CA_BUNDLE") or None,
+    )
+
+
+class ObjectClient:
+    """A client of one store, and its attempts. Threads may share it."""
+
+    def __init__(self, files: fs.FileSystem, scheme: str, authority: str, attempts: Attempts | None = None) -> None:
+        self.attempts = attempts or Attempts()
+        self.files = files
+        self._prefix = f"{authority}/" if scheme == "s3" else "/"
+        self.is_atomic = scheme == "s3"
+        """Whether a name appears only when its object is complete."""
+
+    def name(self, path: RemotePath) -> str:
+        """Return the name by which PyArrow knows *path*."""
+        return f"{self._prefix}{path.key}".rstrip("/") or "/"
+
+
+class ObjectStore:
+    """A :class:`~sbusd.archive.storage.store.Store` below ``root``. Each operation is repeated if it fails."""
+
+    def __init__(self, root: RemotePath, client: ObjectClient) -> None:
+        self._root = root
+        self._client = client
+
+    @property
+    def attempts(self) -> Attempts:
+        """The attempts of this store, with their counts."""
+        return self._client.attempts
+
+    def path(self, name: str) -> RemotePath:
+        """Return the whole path of *name*. Raises LocationError."""
+        return self._root / name if name else self._root
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the objects directly below *folder*, in any order. Raises FileNotFoundError, StorageError."""
+        path = self.path(folder)
+        selector = fs.FileSelector(self._client.name(path))
+        found = self.attempts.run("list", path, lambda: self._client.files.get_file_info(selector))
+        return [each.base_name for each in found if each.type == fs.FileType.File]
+
+    def is_folder(self, folder: str = "") -> bool:
+        """Return whether the name of an object begins with *folder*. Raises StorageError."""
+        return self._type(folder) == fs.FileType.Directory
+
+    def exists(self, name: str) -> bool:
+        """Return whether the object *name* exists. Raises StorageError."""
+        return self._type(name) == fs.FileType.File
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return the first *limit* bytes of the object *name*. Raises FileNotFoundError, StorageError."""
+        path = self.path(name)
+
+        def get() -> bytes:
+            with self._client.files.open_input_file(self._client.name(path)) as stream:
+                return stream.read_at(min(limit, stream.size()), 0)
+
+        return self._found(path, "read", get)
+
+    def digest(self, name: str) -> tuple[int, str]:
+        """Read the object *name*; return its size in bytes, and its SHA-256. Raises FileNotFoundError, StorageError."""
+        digest = hashlib.sha256()
+        size = 0
+        for part in self.open(name).parts():
+            digest.update(part)
+            size += len(part)
+        return size, digest.hexdigest()
+
+    def open(self, name: str) -> ObjectFile:
+        """Return the object *name* as a file. Raises FileNotFoundError, StorageError."""
+        path = self.path(name)
+        stream = self._found(path, "open", lambda: self._client.files.open_input_file(self._client.name(path)))
+        return ObjectFile(stream, path, self.attempts)
+
+    def source(self, name: str) -> pa.PythonFile:
+        """Return the object *name* as a file of PyArrow. Raises FileNotFoundError, StorageError."""
+        return pa.PythonFile(cast("BinaryIO", self.open(name)), mode="r")
+
+    def put(self, name: str, source: BinaryIO) -> None:
+        """Write the object *name* from the start of *source*, in place of an older one. Raises StorageError, OSError.
+
+        The caller compares the object with the source afterwards: not every server checks what it received.
+        """
+        path = self.path(name)
+        target = self._client.name(path)
+        draft = target if self._client.is_atomic else f"{target.rpartition('/')[0]}/.{path.name}.tmp"
+
+        def write() -> None:
+            source.seek(0)
+            with self._client.files.open_output_stream(draft) as stream:
+                while part := source.read(CHUNK_BYTES):
+                    stream.write(part)
+            if draft != target:
+                self._client.files.move(draft, target)
+
+        if not self._client.is_atomic:
+            self.attempts.run("create the directory of", path, lambda: self._client.files.create_dir(target.rpartition("/")[0]))
+        self.attempts.run("write", path, write)
+
+    def delete(self, name: str) -> None:
+        """Delete the object *name*, which need not exist. Raises StorageError."""
+        path = self.path(name)
+        try:
+            self.attempts.run("delete", path, lambda: self._client.files.delete_file(self._client.name(path)))
+        except FileNotFoundError:
+            return
+
+    def _type(self, name: str) -> fs.FileType:
+        """Return what *name* is."""
+        path = self.path(name)
+        (found,) = self.attempts.run("look up", path, lambda: self._client.files.get_file_info([self._client.name(path)]))
+        return found.type
+
+    def _found(self, path: RemotePath, what: str, operation: Callable[[], _Result]) -> _Result:
+        """Return the result of *operation*. Raises FileNotFoundError with a short message, StorageError."""
+        try:
+            return self.attempts.run(what, path, operation)
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(path)) from None
+
+
+class ObjectFile(io.RawIOBase):
+    """An object that is read in parts; each request is repeated if it fails, so that a reader sees no failure in the middle."""
+
+    def __init__(self, stream: fs.InputFile, path: RemotePath, attempts: Attempts) -> None:
+        super().__init__()
+        self._stream = stream
+        self._path = path
+        self._attempts = attempts
+        self._size = stream.size()
+        self._position = 0
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the content in parts of at most :data:`CHUNK_BYTES`. Raises StorageError."""
+        self.seek(0)
+        while part := self.read(CHUNK_BYTES):
+            yield part
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position, and return it."""
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return *size* bytes from the position, or all up to the end if it is negative or None. Raises StorageError."""
+        left = max(0, self._size - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        part = self._attempts.run("read", self._path, lambda: self._get(wanted)) if wanted else b""
+        self._position += len(part)
+        return part
+
+    def _get(self, size: int) -> bytes:
+        """Return *size* bytes from the position. Raises OSError, also if the server sends fewer."""
+        part = self._stream.read_at(size, self._position)
+        if len(part) != size:
+            raise OSError(errno.EIO, f"the server sent {len(part)} of {size} bytes")
+        return part
+
+    def close(self) -> None:
+        """Close the object."""
+        if not self.closed:
+            self._stream.close()
+        super().close()

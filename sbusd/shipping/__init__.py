@@ -1,0 +1,1 @@
+"""The program sbus-ship(8): copies the segments of this host to an object store."""

@@ -1,0 +1,178 @@
+"""The program sbus-ship(8)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.archive.files import ExposedFolderError, RecordError, make_private
+from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.archive.record.layout import is_host
+from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter
+from sbusd.archive.storage.attempts import Attempts
+from sbusd.archive.storage.immutable import DifferentContentError
+from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, parse_location
+from sbusd.archive.storage.store import Store, store_of
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.ship import ShipSettings, load_ship_settings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.log_messages import RETRIED, STARTED, STOPPED
+from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
+from sbusd.shipping.service import Heartbeat, Shipper
+from sbusd.shipping.upload import Uploader
+from sbusd.systemd.log_records import ServiceLog
+from sbusd.systemd.service_manager import ServiceManager
+
+_LOCK = ".lock"
+
+app = typer.Typer(
+    help="Copy the archive of sbus-recorder to an object store.",
+    epilog="See sbus-ship(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class StateInUseError(SbusError):
+    """Another shipper uses the same state."""
+
+
+@app.command(cls=PlainCommand)
+def ship(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/ship.toml).")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Ship the segments that exist now, and exit.")] = False,
+    claim: Annotated[bool, typer.Option("--claim", help="Ship as this host even if another machine did so before.")] = False,
+    _version: VersionOption = False,
+) -> None:
+    """Copy the archive of sbus-recorder to an object store."""
+    try:
+        settings = load_ship_settings(config or default_main_file("ship.toml", user_bus=False), required=config is not None)
+        destination, host = _destination(settings), _host(settings)
+        if check:
+            typer.echo("configuration is valid")
+            return
+        _run(settings, destination, host, once=once, claim=claim)
+    except (ConfigError, LocationError, ExposedFolderError, HostTakenError, DifferentContentError) as wrong:
+        _fail(str(wrong), os.EX_CONFIG)
+    except SbusError as wrong:
+        _fail(str(wrong))
+    except OSError as wrong:
+        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
+
+
+def main() -> None:
+    """Run the program. Exit status: 0; 1 after an error; 2 for invalid options; 78 if an administrator must act."""
+    app(prog_name="sbus-ship")
+
+
+def _destination(settings: ShipSettings) -> ArchivePath:
+    """Return the destination. Raises LocationError."""
+    if not settings.destination:
+        raise LocationError("no destination: set destination in ship.toml, such as s3://BUCKET/PREFIX, see sbus-ship(8)")
+    found = parse_location(settings.destination)
+    if isinstance(found, Path) and not found.is_absolute():
+        raise LocationError(f"invalid destination {settings.destination!r}: must be an absolute path or a URL")
+    if found == Path(settings.archive):
+        raise LocationError(f"invalid destination {settings.destination!r}: it is the archive itself")
+    return found
+
+
+def _host(settings: ShipSettings) -> str:
+    """Return the name of this host in the archive. Raises LocationError."""
+    host = settings.host or socket.gethostname()
+    if not is_host(host):
+        raise LocationError(f"invalid host name {host!r} for an archive: set host in ship.toml, see sbus-ship(8)")
+    return host
+
+
+def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: bool, claim: bool) -> None:
+    """Ship until a signal arrives."""
+    use_local_packages()
+    try:
+        import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
+    except ModuleNotFoundError:
+        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
+    log, manager = ServiceLog("sbus-ship"), ServiceManager.of_environment()
+    archive, state = Path(settings.archive), Path(settings.state)
+    if not archive.is_dir():
+        raise RecordError(archive, "not an archive: no such directory")
+    make_private(state, (LIST, _LOCK, f".{LIST}.tmp"))
+    heartbeat = Heartbeat(manager)
+    lock = _lock(state)
+    try:
+        attempts = Attempts(lambda line: log.record(RETRIED, reason=line), progress=heartbeat.beat)
+        store = _store(destination, attempts)
+        done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16)))
+        try:
+            ownership = Ownership(store, host, Owner(done.header.id if done.header else "", socket.gethostname(), str(archive)))
+            uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
+            expiry = Expiry(destination, store, host, settings.retention)
+            shipper = Shipper(
+                archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(by_force=claim)
+            )
+            heartbeat.status = lambda: shipper.status(attempts.retries)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda _number, _frame: shipper.stop())
+            log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
+            manager.ready("starting")
+            shipper.run(settings.interval, once=once)
+            manager.stopping()
+            counts = shipper.counts
+            log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)
+            if once and counts.unreadable:
+                raise RecordError(archive, f"damaged segments that were not shipped: {counts.unreadable}")
+        finally:
+            done.close()
+    finally:
+        os.close(lock)
+        manager.close()
+
+
+def _store(destination: ArchivePath, attempts: Attempts) -> Store:
+    """Return the store of the destination, with *attempts* that report to the log."""
+    if not isinstance(destination, RemotePath):
+        return store_of(destination)
+    from sbusd.archive.storage.objects import ObjectClient, ObjectStore, connect  # noqa: PLC0415 - only remote stores need it
+
+    scheme, authority = destination.scheme, destination.authority
+    return ObjectStore(destination, ObjectClient(connect(scheme, authority), scheme, authority, attempts))
+
+
+def _lock(state: Path) -> int:
+    """Lock the state for this process. Raises StateInUseError."""
+    fd = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise StateInUseError(f"{state}: in use by another sbus-ship, process {printable(holder) or 'unknown'}") from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line, and exit with *status*."""
+    print(f"sbus-ship: {printable(line, 1_000)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

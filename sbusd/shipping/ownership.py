@@ -1,0 +1,87 @@
+"""One shipper for each host name in a destination: the object ``hosts/HOST.json`` says which.
+
+An object store has no lock, and PyArrow no conditional request. So the object is written, read back, and read again before each index
+entry is written: of two shippers that start at the same time, at least one finds the other's mark and stops.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from sbusd.archive.storage.store import Store
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+HOSTS = "hosts"
+"""The folder of these objects."""
+
+_MAX_BYTES = 8 << 10
+
+
+class HostTakenError(SbusError):
+    """Another shipper has shipped as the same host to the same destination."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A shipper: ``id`` is that of its list of shipped segments; ``machine`` and ``archive`` are for people."""
+
+    id: str
+    machine: str
+    archive: str
+
+    def __str__(self) -> str:
+        return f"machine {printable(self.machine, 64)} with archive {printable(self.archive, 200)}, id {printable(self.id, 8)}"
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """Return the owner in *content*. Raises ValueError."""
+        value = json.loads(content)
+        texts = [value.get(name) for name in ("id", "machine", "archive")] if isinstance(value, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("fields are missing")
+        return cls(*texts)
+
+
+class Ownership:
+    """The claim of *owner* to the name *host* in *store*."""
+
+    def __init__(self, store: Store, host: str, owner: Owner) -> None:
+        self._store = store
+        self._host = host
+        self._owner = owner
+        self._name = f"{HOSTS}/{host}.json"
+
+    def take(self, *, by_force: bool = False) -> None:
+        """Write the mark unless it exists; *by_force* replaces the mark of another shipper.
+
+        Raises:
+            HostTakenError: it is another shipper's.
+            StorageError, OSError: the store cannot be used.
+        """
+        found = self._read()
+        if found is None or (by_force and found != self._owner):
+            self._store.put(self._name, io.BytesIO(json.dumps(asdict(self._owner)).encode() + b"\n"))
+        self.check()
+
+    def check(self) -> None:
+        """Read the mark. Raises HostTakenError, StorageError, OSError."""
+        found = self._read()
+        if found is None or found.id != self._owner.id:
+            raise HostTakenError(
+                f"{self._store.path(self._name)}: host {self._host} is shipped by {found or 'no machine'}; this is {self._owner}."
+                " Give one of them another host in recorder.toml and ship.toml. If this machine replaces the other one, or has lost its"
+                " list of shipped segments, run sbus-ship --claim once"
+            )
+
+    def _read(self) -> Owner | None:
+        """Return the owner, None without a mark. Raises HostTakenError if it is invalid."""
+        try:
+            return Owner.from_json(self._store.read(self._name, _MAX_BYTES))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError):
+            raise HostTakenError(f"{self._store.path(self._name)}: invalid mark of a shipper. Delete it if it is not needed") from None

@@ -1,0 +1,210 @@
+"""The loop of sbus-ship: ships new segments, the oldest first, and removes expired ones, until it is stopped."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbusd.archive.files import RecordError
+from sbusd.archive.record.index import entry_names
+from sbusd.archive.record.shipped import ListWriter
+from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
+from sbusd.archive.storage.immutable import DamagedCopyError
+from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.log_messages import AGAIN, EXPIRED, FAILED, LOST, UNREADABLE
+from sbusd.shipping.upload import Outcome, Uploader
+from sbusd.systemd.log_records import Log
+from sbusd.systemd.service_manager import ServiceManager
+
+FIRST_DELAY_SECONDS = 1.0
+"""Maximum delay after the first failure. It doubles with each failure in a row."""
+
+LONGEST_DELAY_SECONDS = 300.0
+"""Maximum delay: an outage of hours costs few requests, and shipping continues minutes after its end."""
+
+STATUS_SECONDS = 5.0
+"""The shortest interval between two notifications during a transfer."""
+
+_WAIT_SECONDS = 20.0
+"""Interval of notifications while nothing is to do; shorter than the watchdog's."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this run did."""
+
+    shipped: int = 0
+    present: int = 0
+    lost: int = 0
+    expired: int = 0
+    failures: int = 0
+    unreadable: int = 0
+    """Segments that were skipped, counted once in each search."""
+    waiting: int = 0
+
+
+class Heartbeat:
+    """Notifies the service manager while the shipper makes progress; a transfer that hangs makes none."""
+
+    def __init__(self, manager: ServiceManager, clock: Callable[[], float] = time.monotonic) -> None:
+        self.status: Callable[[], str] = lambda: ""
+        """Returns the status for people."""
+        self._manager = manager
+        self._clock = clock
+        self._notified = float("-inf")
+
+    def beat(self) -> None:
+        """Notify, at most every STATUS_SECONDS."""
+        now = self._clock()
+        if self._manager.is_there and now - self._notified >= STATUS_SECONDS:
+            self._notified = now
+            self._manager.alive(self.status())
+
+
+class Shipper:
+    """Ships the segments of *host* in *archive*. :meth:`stop` ends :meth:`run` after the current segment."""
+
+    def __init__(
+        self,
+        archive: Path,
+        host: str,
+        uploader: Uploader,
+        expiry: Expiry,
+        done: ListWriter,
+        *,
+        log: Log,
+        beat: Callable[[], None] = lambda: None,
+        claim: Callable[[], None] = lambda: None,
+    ) -> None:
+        """*done* is the list of shipped segments; *beat* is called while there is progress; *claim* before the first segment.
+
+        *claim* takes the name of the host in the destination. It is repeated if it fails, as everything else.
+        """
+        self.counts = Counts()
+        self._archive = archive
+        self._uploader = uploader
+        self._expiry = expiry
+        self._done = done
+        self._log = log
+        self._beat = beat
+        self._claim = claim
+        self._is_claimed = False
+        self._stopped = threading.Event()
+        self._own = re.compile(rf"\d{{4}}-\d\d-\d\dT\d\d\.{re.escape(host)}\.\d{{20}}\.json")
+        self._failures_in_a_row = 0
+
+    def stop(self) -> None:
+        """End :meth:`run` soon. Signal handlers may call it."""
+        self._stopped.set()
+
+    def status(self, retries: int) -> str:
+        """Return the status for the service manager; *retries* are those of the store."""
+        counts = self.counts
+        words = f"{counts.shipped} segments shipped, {self._uploader.bytes >> 20} MiB; {counts.waiting} waiting"
+        others = {
+            "failures": counts.failures,
+            "retries": retries,
+            "lost": counts.lost,
+            "unreadable": counts.unreadable,
+            "expired": counts.expired + self._expiry.removed,
+        }
+        return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
+
+    def run(self, interval: float, *, once: bool = False) -> None:
+        """Ship until :meth:`stop`, or with *once* until all segments are shipped that exist now.
+
+        Raises:
+            HostTakenError, DifferentContentError: another shipper uses the same host name.
+            RecordError: *archive* is not an archive.
+            StorageError, DamagedCopyError, OSError: with *once*, the destination cannot be used.
+        """
+        while not self._stopped.is_set():
+            self._beat()
+            try:
+                self.turn()
+            except (StorageError, DamagedCopyError, OSError) as error:
+                self._failed(error)
+                if once:
+                    raise
+                self._wait(self._delay())
+                continue
+            if self._failures_in_a_row:
+                self._log.record(AGAIN, count=self._failures_in_a_row)
+                self._failures_in_a_row = 0
+            if once:
+                return
+            self._wait(interval)
+
+    def turn(self) -> None:
+        """Ship the segments that exist now, the oldest first, then remove expired ones. Raises what :meth:`run` raises with *once*."""
+        if not self._is_claimed:
+            self._claim()
+            self._is_claimed = True
+        names = [name for name in entry_names(self._archive) if self._own.fullmatch(name) and name not in self._done]
+        self.counts.waiting = len(names)
+        skipped = 0
+        for name in names:
+            if self._stopped.is_set():
+                return
+            skipped += not self._ship(name)
+            self.counts.waiting -= 1
+            self._beat()
+        self.counts.waiting = skipped
+        self._expire()
+
+    def _ship(self, name: str) -> bool:
+        """Ship one segment; return whether it is done."""
+        try:
+            outcome = self._uploader.ship(name, time.time_ns())
+        except RecordError as error:
+            self.counts.unreadable += 1
+            if is_reported(self.counts.unreadable):
+                self._log.record(UNREADABLE, reason=str(error), count=self.counts.unreadable)
+            return False
+        match outcome:
+            case Outcome.SHIPPED:
+                self.counts.shipped += 1
+            case Outcome.PRESENT:
+                self.counts.present += 1
+            case Outcome.EXPIRED:
+                self.counts.expired += 1
+            case Outcome.LOST:
+                self.counts.lost += 1
+                if is_reported(self.counts.lost):
+                    self._log.record(LOST, name=name, count=self.counts.lost)
+        self._done.add(name)
+        return True
+
+    def _expire(self) -> None:
+        """Remove expired segments from the destination."""
+        count, last = 0, ""
+        for removed in self._expiry.remove(time.time_ns()):
+            count, last = count + 1, removed.path
+            self._beat()
+            if self._stopped.is_set():
+                break
+        if count:
+            self._log.record(EXPIRED, count=count, name=last)
+
+    def _failed(self, error: Exception) -> None:
+        """Count a failure, and log the 1st, 10th, 100th in a row."""
+        self.counts.failures += 1
+        self._failures_in_a_row += 1
+        if is_reported(self._failures_in_a_row):
+            self._log.record(FAILED, reason=reason_of(error), count=self.counts.failures)
+
+    def _delay(self) -> float:
+        """Return a random delay, so that a fleet does not return all at once after an outage."""
+        most = min(FIRST_DELAY_SECONDS * 2 ** min(self._failures_in_a_row - 1, 20), LONGEST_DELAY_SECONDS)
+        return random.uniform(most / 2, most)  # noqa: S311 - no secret
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for *seconds*, or until the shipper is stopped."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._stopped.wait(min(left, _WAIT_SECONDS)):
+            self._beat()

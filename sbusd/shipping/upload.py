@@ -1,0 +1,142 @@
+"""Ships one segment: verifies it, writes and reads back its object, then its index entry, so that no entry is without its segment."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import io
+import os
+import posixpath
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from sbusd.archive.files import RecordError
+from sbusd.archive.record.index import MAX_ENTRY_BYTES, IndexEntry, read_entry
+from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of
+from sbusd.archive.storage.immutable import Content, DifferentContentError, put_once
+from sbusd.archive.storage.store import Store
+from sbusd.shipping.ownership import Ownership
+
+
+class Outcome(enum.Enum):
+    """What became of one segment."""
+
+    SHIPPED = "shipped"
+    PRESENT = "present"
+    """The destination has it already."""
+    LOST = "lost"
+    """Retention of the recorder removed it before it was shipped."""
+    EXPIRED = "expired"
+    """The retention of the destination would remove it at once."""
+
+
+class _CountedFile(io.FileIO):
+    """A local segment that reports each part that is read."""
+
+    def __init__(self, fd: int, progress: Callable[[], None]) -> None:
+        super().__init__(fd, "rb")
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next part."""
+        self._progress()
+        return super().read(-1 if size is None else size)
+
+
+class Uploader:
+    """Ships the segments of *archive* to *store*."""
+
+    def __init__(
+        self, archive: Path, store: Store, ownership: Ownership, keep_seconds: float = 0.0, progress: Callable[[], None] = lambda: None
+    ) -> None:
+        """*keep_seconds* is the retention of the destination, 0 for none. *progress* is called again and again during a transfer."""
+        self.bytes = 0
+        """Bytes of the segments that were shipped."""
+        self._archive = archive
+        self._store = store
+        self._ownership = ownership
+        self._keep_ns = int(keep_seconds * 1e9)
+        self._progress = progress
+
+    def ship(self, name: str, now_ns: int) -> Outcome:
+        """Ship the segment whose index entry has the file *name*. A repeated call changes nothing.
+
+        Raises:
+            RecordError: the local entry or segment is damaged.
+            DifferentContentError: the destination has another segment, or entry, with the same name.
+            HostTakenError: another shipper ships as the same host.
+            DamagedCopyError, StorageError, OSError: the destination cannot be used, or the segment cannot be read.
+        """
+        entry = read_entry(self._archive / INDEX / name)
+        if posixpath.basename(entry.name.index_path) != name:
+            raise RecordError(self._archive / INDEX / name, f"invalid index entry: it describes another segment, {entry.path}")
+        if (remote := self._remote(name)) is not None:
+            self._compare(entry, remote, name)
+            return Outcome.PRESENT
+        if entry.is_removed:
+            return Outcome.LOST
+        if self._keep_ns and hour_of(entry.min_ts) + HOUR_NS + self._keep_ns <= now_ns:
+            return Outcome.EXPIRED
+        try:
+            source = self._open(entry)
+        except FileNotFoundError:
+            if read_entry(self._archive / INDEX / name).is_removed:
+                return Outcome.LOST
+            raise RecordError(self._archive / entry.path, "missing, but named in the index") from None
+        except OSError as error:
+            # Not a failure of the destination: the other segments must not wait for it.
+            raise RecordError(self._archive / entry.path, f"cannot read file: {error.strerror}") from None
+        with source:
+            self._verify(entry, source)
+            # Without an index entry, an object of this name is the rest of an interrupted upload.
+            put_once(self._store, entry.path, source, self._archive / entry.path, Content(entry.bytes, entry.sha256), replaces=True)
+        self._put_entry(entry, name)
+        self.bytes += entry.bytes
+        return Outcome.SHIPPED
+
+    def _remote(self, name: str) -> IndexEntry | None:
+        """Return the index entry in the destination, None if it does not exist, or is the damaged rest of an interrupted upload."""
+        try:
+            return IndexEntry.from_json(self._store.read(f"{INDEX}/{name}", MAX_ENTRY_BYTES).decode())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _compare(self, entry: IndexEntry, remote: IndexEntry, name: str) -> None:
+        """Raise DifferentContentError unless *remote* describes the segment of *entry*."""
+        mine, found = Content(entry.bytes, entry.sha256), Content(remote.bytes, remote.sha256)
+        if mine != found or remote.path != entry.path:
+            raise DifferentContentError(self._store.path(f"{INDEX}/{name}"), found, self._archive / INDEX / name, mine)
+
+    def _put_entry(self, entry: IndexEntry, name: str) -> None:
+        """Write the index entry of a segment that was shipped."""
+        self._ownership.check()
+        content = (dataclasses.replace(entry, removed_at=None, removed_because=None).to_json() + "\n").encode()
+        wanted = Content(len(content), hashlib.sha256(content).hexdigest())
+        put_once(self._store, f"{INDEX}/{name}", io.BytesIO(content), self._archive / INDEX / name, wanted, replaces=True)
+
+    def _open(self, entry: IndexEntry) -> BinaryIO:
+        """Return the local segment. Raises FileNotFoundError, RecordError if it is not a regular file, OSError."""
+        path = self._archive / entry.path
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise RecordError(path, "not a regular file")
+        return cast("BinaryIO", _CountedFile(fd, self._progress))
+
+    def _verify(self, entry: IndexEntry, source: BinaryIO) -> None:
+        """Compare the local segment with its entry. Raises RecordError: a damaged segment is not shipped."""
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            while part := source.read(1 << 20):
+                digest.update(part)
+                size += len(part)
+        except OSError as error:
+            raise RecordError(self._archive / entry.path, f"cannot read file: {error.strerror}") from None
+        if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+            raise RecordError(
+                self._archive / entry.path, "checksum mismatch: the segment is damaged, or its index entry describes another file"
+            )

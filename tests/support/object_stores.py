@@ -1,0 +1,232 @@
+"""An object store that speaks S3, as a process of this machine, and a proxy in front of it that fails on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import os
+import random
+import socket
+import socketserver
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sbusd.archive.storage.location import RemotePath
+from sbusd.archive.storage.objects import ObjectClient, ObjectStore, connect
+
+BUCKET = "records"
+SECRET = "s3cr3t-of-the-test"
+_SECONDS = 120
+_SIGNATURE = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"
+
+FAULTS = ("error", "busy", "reset", "truncated", "slow", "lost-answer")
+"""HTTP 500, HTTP 503, no answer, half the body of an answer, an answer in small parts, and an answer that gets lost."""
+
+
+def environment(port: int) -> dict[str, str]:
+    """Return the variables of a client of the server at *port*."""
+    return {
+        "AWS_ACCESS_KEY_ID": "key-of-the-test",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+class ObjectServer:
+    """A server of S3, with one empty bucket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = _free_port()
+        program = Path(sys.executable).with_name("moto_server")
+        with (folder / "object-server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [program, "-H", "127.0.0.1", "-p", str(self.port)], stdout=log, stderr=log, cwd=folder, env={"PATH": os.defpath}
+            )
+
+    def __enter__(self) -> Self:
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+                connection.request("PUT", f"/{BUCKET}", headers={"Authorization": _SIGNATURE})
+                assert connection.getresponse().status == 200
+                connection.close()
+            except OSError:
+                assert self._process.poll() is None, "moto_server has ended"
+                assert time.monotonic() < deadline, "moto_server does not answer"
+                time.sleep(0.1)
+            else:
+                return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait(60)
+
+    def contents(self, prefix: str) -> dict[str, bytes]:
+        """Return all objects below *prefix*, by their names below it."""
+        from pyarrow import fs
+
+        client = self.client(prefix)
+        top = f"{BUCKET}/{prefix}"
+        found = client.files.get_file_info(fs.FileSelector(top, True, True))
+        contents = {}
+        for each in found:
+            if each.type == fs.FileType.File:
+                with client.files.open_input_file(each.path) as stream:
+                    contents[each.path.removeprefix(f"{top}/")] = stream.read_at(stream.size(), 0)
+        return contents
+
+    def client(self, prefix: str) -> ObjectClient:
+        """Return a client of the server itself, not of a proxy."""
+        return ObjectClient(connect("s3", BUCKET, environment(self.port)), "s3", BUCKET)
+
+    def store(self, prefix: str) -> ObjectStore:
+        """Return the objects below *prefix*, by a client of the server itself."""
+        return ObjectStore(RemotePath("s3", BUCKET, prefix), self.client(prefix))
+
+
+class FaultyProxy:
+    """A proxy to the server at *upstream*. It lets a share of *chance* of the requests fail, in one of the ways of *faults*."""
+
+    def __init__(self, upstream: int, *, seed: int = 1, chance: float = 0.0, faults: tuple[str, ...] = FAULTS) -> None:
+        self.chance = chance
+        self.faults = faults
+        self.made: Counter[str] = Counter()
+        """Number of faults of each kind."""
+        self.requests = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        proxy = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                with contextlib.suppress(OSError, ValueError):
+                    proxy._forward(self.connection, self.rfile, upstream)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(60)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables of a client of this proxy."""
+        return environment(self.port)
+
+    def _choose(self) -> str:
+        """Return the fault of the next request, empty for none."""
+        with self._lock:
+            self.requests += 1
+            fault = self._random.choice(self.faults) if self._random.random() < self.chance else ""
+            if fault:
+                self.made[fault] += 1
+            return fault
+
+    def _forward(self, client: socket.socket, stream: io.BufferedIOBase, upstream: int) -> None:
+        """Pass on one request and its answer, and close the connection."""
+        head = b"".join(_head(stream))
+        if not head:
+            return
+        if b"100-continue" in head.lower():
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = b"".join(_body(stream, head))
+        fault = self._choose()
+        if fault in ("error", "busy"):
+            status = b"500 Internal Server Error" if fault == "error" else b"503 Slow Down"
+            client.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
+        if fault == "reset":
+            _reset(client)
+            return
+        answer = _ask(head, body, upstream)
+        if fault == "lost-answer":
+            _reset(client)
+        elif fault == "truncated":
+            begun = answer.index(b"\r\n\r\n") + 4
+            client.sendall(answer[: begun + (len(answer) - begun) // 2])
+        elif fault == "slow":
+            step = max(1, len(answer) // 20)
+            for start in range(0, len(answer), step):
+                client.sendall(answer[start : start + step])
+                time.sleep(0.01)
+        else:
+            client.sendall(answer)
+
+
+def _head(stream: io.BufferedIOBase) -> Iterator[bytes]:
+    """Yield the lines of a request up to the empty one."""
+    while line := stream.readline(65_536):
+        yield line
+        if line == b"\r\n":
+            return
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    """Return the value of a header in lower case, empty if it is missing."""
+    for line in head.lower().split(b"\r\n")[1:]:
+        field, _, value = line.partition(b":")
+        if field == name:
+            return value.strip()
+    return b""
+
+
+def _body(stream: io.BufferedIOBase, head: bytes) -> Iterator[bytes]:
+    """Yield the body of a request as it came."""
+    if _header(head, b"transfer-encoding") == b"chunked":
+        while True:
+            line = stream.readline(65_536)
+            yield line
+            size = int(line.split(b";")[0], 16)
+            if not size:
+                yield from _head(stream)
+                return
+            yield stream.read(size + 2)
+    else:
+        yield stream.read(int(_header(head, b"content-length") or 0))
+
+
+def _ask(head: bytes, body: bytes, upstream: int) -> bytes:
+    """Return the whole answer of the server."""
+    first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    kept = [line for line in lines if line.lower().partition(b":")[0] not in (b"connection", b"expect")]
+    with socket.create_connection(("127.0.0.1", upstream), timeout=_SECONDS) as server:
+        server.sendall(b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n" + body)
+        parts = []
+        while part := server.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _reset(client: socket.socket) -> None:
+    """End the connection by a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def _free_port() -> int:
+    """Return a port that nothing uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

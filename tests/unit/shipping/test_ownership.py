@@ -1,0 +1,41 @@
+"""One shipper for each host name: the second is refused with an error that names both."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from sbusd.archive.storage.local import LocalStore
+from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
+
+FIRST, SECOND = Owner("1" * 32, "machine-a", "/archive/a"), Owner("2" * 32, "machine-b\x1b", "/archive/b")
+
+
+def test_a_name_belongs_to_its_first_shipper(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    first, second = Ownership(store, "alpha", FIRST), Ownership(store, "alpha", SECOND)
+    first.take()
+    first.take()
+    Ownership(store, "beta", SECOND).take()
+    with pytest.raises(HostTakenError) as caught:
+        second.take()
+    assert str(caught.value).startswith(
+        f"{tmp_path}/hosts/alpha.json: host alpha is shipped by machine machine-a with archive /archive/a, id 11111111…;"
+        " this is machine machine-b\\x1b with archive /archive/b, id 22222222…."
+    )
+    first.check()
+    second.take(by_force=True)
+    with pytest.raises(HostTakenError, match="machine-b"):
+        first.check()
+
+
+def test_a_missing_or_invalid_mark_is_refused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(HostTakenError, match="is shipped by no machine"):
+        Ownership(store, "alpha", FIRST).check()
+    for content in (b"", b"[]", b'{"id": 1}', b"[" * 5_000):
+        store.put("hosts/alpha.json", io.BytesIO(content))
+        with pytest.raises(HostTakenError, match="invalid mark of a shipper"):
+            Ownership(store, "alpha", FIRST).take()

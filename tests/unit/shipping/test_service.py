@@ -1,0 +1,144 @@
+"""The loop of the shipper: what it counts, logs and repeats."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbusd.archive.files import RecordError
+from sbusd.archive.record.shipped import ListHeader, ListWriter
+from sbusd.archive.storage.local import LocalStore
+from sbusd.shipping import service
+from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.log_messages import AGAIN, FAILED, LOST, UNREADABLE
+from sbusd.shipping.service import Heartbeat, Shipper
+from sbusd.shipping.upload import Outcome
+from sbusd.systemd.log_records import LogMessage
+from sbusd.systemd.service_manager import ServiceManager
+from tests.support.records import message
+from tests.support.traffic import deliver
+
+
+class _Uploader:
+    """An uploader that does what *act* does."""
+
+    def __init__(self, act: Callable[[str], Outcome]) -> None:
+        self.bytes = 0
+        self.names: list[str] = []
+        self._act = act
+
+    def ship(self, name: str, _now_ns: int) -> Outcome:
+        self.names.append(name)
+        return self._act(name)
+
+
+class _Log:
+    """A log that keeps what is recorded."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[LogMessage, dict[str, Any]]] = []
+
+    def record(self, message: LogMessage, **facts: Any) -> None:
+        self.records.append((message, facts))
+
+
+class Bench:
+    """A shipper of three segments of alpha and one of beta."""
+
+    def __init__(self, folder: Path, act: Callable[[str], Outcome]) -> None:
+        archive = folder / "archive"
+        for seq in (3, 1, 2):
+            deliver(archive, "alpha", [message(seq)])
+        deliver(archive, "beta", [message(1)])
+        self.uploader, self.log, self.path = _Uploader(act), _Log(), folder / "shipped"
+        self.done = ListWriter(self.path, ListHeader("s3://bucket/x", "alpha", "1"))
+        self.claims = 0
+        expiry = Expiry(folder, LocalStore(folder), "alpha", 0.0)
+        self.shipper = Shipper(archive, "alpha", self.uploader, expiry, self.done, log=self.log, claim=self.claim)  # type: ignore[arg-type]
+
+    def claim(self) -> None:
+        self.claims += 1
+
+    def sequence(self) -> list[int]:
+        """Return the first positions of the segments that the uploader got."""
+        return [int(name.split(".")[-2]) for name in self.uploader.names]
+
+
+def test_segments_of_this_host_are_shipped_once_the_oldest_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda _: Outcome.SHIPPED)
+    for _ in range(2):
+        bench.shipper.run(1.0, once=True)
+    assert (bench.sequence(), bench.shipper.counts.shipped, bench.shipper.counts.waiting, bench.claims) == ([1, 2, 3], 3, 0, 1)
+    assert len(bench.path.read_bytes().splitlines()) == 4
+    assert bench.shipper.status(7) == "3 segments shipped, 0 MiB; 0 waiting; retries: 7"
+
+
+def test_a_damaged_segment_does_not_stop_the_others(tmp_path: Path) -> None:
+    def act(name: str) -> Outcome:
+        if name.endswith("2.json"):
+            raise RecordError(Path("/x"), "damaged")
+        return Outcome.LOST
+
+    bench = Bench(tmp_path, act)
+    bench.shipper.run(1.0, once=True)
+    counts = bench.shipper.counts
+    assert (counts.lost, counts.unreadable, counts.waiting, len(bench.done)) == (2, 1, 1, 2)
+    assert [(message, facts["count"]) for message, facts in bench.log.records] == [(LOST, 1), (UNREADABLE, 1)]
+    assert bench.shipper.status(0) == "0 segments shipped, 0 MiB; 1 waiting; lost: 2; unreadable: 1"
+    bench.shipper.run(1.0, once=True)
+    assert bench.sequence() == [1, 2, 3, 2]
+
+
+def test_failures_are_repeated_counted_and_logged_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [12]
+
+    def act(_: str) -> Outcome:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return Outcome.SHIPPED
+
+    bench = Bench(tmp_path, act)
+    delays: list[float] = []
+
+    def wait(seconds: float) -> None:
+        delays.append(seconds)
+        if not left[0] and bench.shipper.counts.shipped:
+            bench.shipper.stop()
+
+    monkeypatch.setattr(bench.shipper, "_wait", wait)
+    bench.shipper.run(5.0)
+    assert bench.sequence() == [1] * 12 + [1, 2, 3]
+    assert [(message, facts["count"]) for message, facts in bench.log.records] == [(FAILED, 1), (FAILED, 10), (AGAIN, 12)]
+    assert delays.pop() == 5.0
+    for place, delay in enumerate(delays):
+        most = min(service.FIRST_DELAY_SECONDS * 2**place, service.LONGEST_DELAY_SECONDS)
+        assert most / 2 <= delay <= most
+    assert bench.shipper.counts.failures == 12
+
+
+def test_a_failure_ends_a_run_that_was_to_ship_once(tmp_path: Path) -> None:
+    def act(_: str) -> Outcome:
+        raise OSError(errno.EIO, "Input/output error")
+
+    bench = Bench(tmp_path, act)
+    with pytest.raises(OSError, match="Input/output error"):
+        bench.shipper.run(1.0, once=True)
+
+
+def test_a_heartbeat_is_sent_at_most_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    said: list[str] = []
+    manager = ServiceManager()
+    monkeypatch.setattr(ServiceManager, "is_there", True)
+    monkeypatch.setattr(manager, "alive", said.append)
+    heartbeat = Heartbeat(manager, lambda: now[0])
+    heartbeat.status = lambda: f"at {now[0]:g}"
+    for step in (0.0, 1.0, service.STATUS_SECONDS - 1.0, 1.0):
+        now[0] += step
+        heartbeat.beat()
+    assert said == ["at 100", f"at {100 + service.STATUS_SECONDS:g}"]
