@@ -34,6 +34,7 @@ CALLS = (
     "sbus-web --help",
     "sbus-recorder --help",
     "sbus-pipeline --help",
+    "sbus-live --help",
 )
 """Everything that has a help text."""
 
@@ -101,6 +102,7 @@ PROGRAMS = (
     "sbus-web",
     "sbus-recorder",
     "sbus-pipeline",
+    "sbus-live",
 )
 
 

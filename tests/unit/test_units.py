@@ -87,7 +87,7 @@ def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
 def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
-    programs = r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbus-blob|sbus-store"
+    programs = r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-live|sbus-relay|sbus-link|sbus-blob|sbus-store"
     names = rf"{programs}|sbus-trigger|sbus-metrics|sbus-web|(blob|feed-dbus|sbusd|link|store|trigger)\.toml"
     assert all(re.fullmatch(rf"man:({names})\([578]\)", page) for page in pages)
 
