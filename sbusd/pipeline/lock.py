@@ -26,8 +26,8 @@ ENGINE_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
-    """Hold the lock for writing the tables under *root*, a directory; wait at most *wait* seconds for Spark of a killed run.
+def run_lock(root: Path, wait: float = ENGINE_SECONDS, program: str = "sbus-pipeline") -> Iterator[None]:
+    """Hold the lock for writing under *root*, a directory of *program*; wait at most *wait* seconds for Spark of a killed run.
 
     Raises:
         PipelineError: another run holds it; the text has its process id.
@@ -39,7 +39,7 @@ def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise PipelineError(f"{root}: in use by another sbus-pipeline, process {holder}. Wait until it has finished") from None
+            raise PipelineError(f"{root}: in use by another {program}, process {holder}. Wait until it has finished") from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         _wait_for_engine(root / ENGINE_LOCK, wait)

@@ -115,5 +115,5 @@ def test_the_wheel_has_every_module_and_data_file(programs: Path, committed: set
 def test_the_programs_of_the_wheel_run(programs: Path, bus: Daemon) -> None:
     assert project_version() in _run(programs / "sbusctl", "version", bus=bus.path)
     assert _run(programs / "sbusctl", "whoami", bus=bus.path)
-    for program in ("sbusd", "sbus-feed", "sbus-recorder", "sbus-relay", "sbus-pipeline", "sbus-ship"):
+    for program in ("sbusd", "sbus-feed", "sbus-recorder", "sbus-relay", "sbus-pipeline", "sbus-live", "sbus-ship"):
         assert _run(programs / program, "--help")

@@ -86,9 +86,8 @@ def test_a_purge_leaves_nothing(busy: Container, name: str) -> None:
     before = bus_files(busy)
     busy.run(f"{APT_INSTALL} /opt/packages/{name}_*.deb")
     units = [unit.split()[0] for unit in busy.output("systemctl list-unit-files --no-legend 'sbus*' 'redis-server@sbus*'").splitlines()]
-    mine = [
-        unit for unit in units if unit.startswith(name) or (name == "sbus-recorder" and unit.startswith(("sbus-pipeline", "sbus-ship")))
-    ]
+    others = ("sbus-pipeline", "sbus-live", "sbus-ship") if name == "sbus-recorder" else ()
+    mine = [unit for unit in units if unit.startswith((name, *others))]
     for unit in mine:
         busy.run(f"systemctl enable {unit}; systemctl start {unit}", check=False)
     busy.run(f"apt-get purge --yes --quiet=2 {name}; systemctl daemon-reload")

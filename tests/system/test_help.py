@@ -35,6 +35,7 @@ CALLS = (
     "sbus-recorder --help",
     "sbus-pipeline --help",
     "sbus-ship --help",
+    "sbus-live --help",
 )
 """Everything that has a help text."""
 
@@ -103,6 +104,7 @@ PROGRAMS = (
     "sbus-recorder",
     "sbus-pipeline",
     "sbus-ship",
+    "sbus-live",
 )
 
 

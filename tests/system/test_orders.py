@@ -79,7 +79,7 @@ def _check_that_nothing_is_left(machine: Container) -> None:
         "find /etc/sbus /usr/lib/sbus /usr/share/sbus /run/sbus /var/lib/systemd/timers /var/lib/sbus* -name '*sbus*'", check=False
     )
     assert left.stdout == ""
-    names = {"sbus", "sbus-feed", "sbus-dbus", "sbus-relay", "sbus-recorder", "sbus-pipeline", "sbus-ship"}
+    names = {"sbus", "sbus-feed", "sbus-dbus", "sbus-relay", "sbus-recorder", "sbus-pipeline", "sbus-live", "sbus-ship"}
     users = {line.split(":")[0] for line in machine.output("getent passwd").splitlines() if "sbus" in line}
     assert users == names
     assert all(line.split(":")[1].startswith("!") for line in machine.output("getent shadow").splitlines() if "sbus" in line)

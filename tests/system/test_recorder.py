@@ -236,13 +236,11 @@ def test_purge_leaves_only_packages_of_the_administrator(recording: Container) -
     recording.run("apt-get purge --yes --quiet=2 sbus-recorder && systemctl daemon-reload")
     assert recording.run("pgrep --full sbus-recorder$", check=False).stdout == ""
     # The users stay, locked, so that their numbers and files cannot pass to other users.
-    assert [line.split(":")[1][0] for line in recording.output("getent shadow sbus-recorder sbus-pipeline sbus-ship").splitlines()] == [
-        "!",
-        "!",
-        "!",
-    ]
+    users = ("sbus-recorder", "sbus-pipeline", "sbus-live", "sbus-ship")
+    shadow = recording.output(f"getent shadow {' '.join(users)}").splitlines()
+    assert [line.split(":")[1][0] for line in shadow] == ["!"] * len(users)
     kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/log"
-    names = "-name '*sbus-recorder*' -o -name '*sbus-pipeline*' -o -name '*sbus-ship*' -o -name '50-recorder*'"
+    names = " -o ".join(f"-name '*{name}*'" for name in (*users, "50-recorder", "60-live"))
     assert recording.output(f"find / \\( {kept} \\) -prune -o \\( {names} \\) -print") == ""
     recording.run(f"test -d {LOCAL}/pyarrow")
     assert recording.output("systemctl is-active sbus.socket") == "active"

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "metrics": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
     "shipping": {"protocol", "config", "systemd", "helptext", "archive"},
-    "pipeline": {"protocol", "client", "helptext", "systemd", "archive"},
+    "pipeline": _CLIENTS_USE | {"helptext", "systemd", "archive"},
     "report": {"protocol", "archive"},
     "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "link", "report", "metrics"},
 }

@@ -89,7 +89,8 @@ def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
     programs = (
-        r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbus-link|sbus-blob|sbus-store|sbus-ship|sbus-record"
+        r"sbus|sbusd|sbus-protocol|sbus-feed|sbus-recorder|sbus-pipeline|sbus-live|sbus-relay|sbus-link|sbus-blob|sbus-store"
+        r"|sbus-ship|sbus-record"
     )
     names = rf"{programs}|sbus-trigger|sbus-metrics|sbus-web|(blob|feed-dbus|sbusd|link|store|trigger)\.toml"
     assert all(re.fullmatch(rf"man:({names})\([578]\)", page) for page in pages)

@@ -111,7 +111,7 @@ class Publisher(DataSourceArrowWriter):
         """Publish. Raises SbusError, OSError."""
         options = self._options
         if options.outbox is None or options.token is None:
-            with _BusConnection(options.address) as publish:
+            with BusConnection(options.address) as publish:
                 for batch in _batches(messages):
                     publish(pairs(batch))
             return
@@ -124,7 +124,7 @@ class Publisher(DataSourceArrowWriter):
         """Do nothing: nothing was published."""
 
 
-class _BusConnection:
+class BusConnection:
     """A connection, opened when there is something to publish. A call publishes messages, and waits until all are routed."""
 
     def __init__(self, address: str | None) -> None:
@@ -141,7 +141,7 @@ class _BusConnection:
                 self._bus.publish(key, payload)
         self._bus.ping()
 
-    def __enter__(self) -> _BusConnection:
+    def __enter__(self) -> BusConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,7 +151,7 @@ class _BusConnection:
 
 def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> BatchResult:
     """Publish the *messages* of all tasks."""
-    with _BusConnection(address) as publish:
+    with BusConnection(address) as publish:
         return outbox.deliver(series, number, _batches(messages), publish)
 
 

@@ -1,0 +1,183 @@
+"""The streaming job: counts the rows of the live bus minute by minute, and publishes alerts. Spec: sbus-live(8).
+
+Spark calls :meth:`LiveJob.fold` for each batch, in a thread of its own. The thread of :meth:`LiveJob.run` closes minutes by the clock,
+because Spark runs no batch while the bus is quiet. Both hold the lock while they use the state.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
+
+from sbusd.archive.record.schema import Kind
+from sbusd.archive.tables.hours import Hour
+from sbusd.config.live import LiveSettings
+from sbusd.pipeline.errors import PipelineError, SourceError
+from sbusd.pipeline.live.baseline import Baseline, compute
+from sbusd.pipeline.live.minutes import Group
+from sbusd.pipeline.live.state import Decided, LiveState, Losses
+from sbusd.pipeline.measures.records import prefix, total
+from sbusd.pipeline.source.datasource import register
+from sbusd.pipeline.source.outbox import MESSAGES, Outbox
+from sbusd.pipeline.source.publisher import BusConnection
+from sbusd.protocol.errors import SbusError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT = "checkpoint"
+OUTBOX = "outbox"
+
+COLUMNS = "ts bigint, kind string, key string, uid bigint, payload_bytes int, discarded int, lost bigint, duration bigint"
+"""The columns that the job reads: no payloads."""
+
+TRIGGER = "1 second"
+
+_MINUTE_NS = 60 * 10**9
+_SERIES = "alerts"
+_TICK_SECONDS = 1
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """The job with its state in ``folder``. The caller holds the run lock of the folder."""
+
+    spark: SparkSession
+    settings: LiveSettings
+    folder: Path
+    tables: Path
+    address: str | None
+    warn: Callable[[str], None]
+    """Prints one line."""
+    host: str = field(default_factory=socket.gethostname)
+    _state: LiveState = field(default_factory=LiveState)
+    _baseline: Baseline | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _warned: str = ""
+
+    def run(self) -> None:
+        """Run until an error, or until the process is killed.
+
+        Raises:
+            PipelineError: the state is damaged.
+            SbusError, OSError: the bus or the directory of the state cannot be used.
+        """
+        self._state = LiveState.load(self.folder)
+        with self._lock:
+            query = self._start()
+            self._state.begin(_query_id(self.folder / CHECKPOINT), time.time())
+            self._state.save(self.folder)
+        try:
+            while not query.awaitTermination(_TICK_SECONDS):
+                self._tick(time.time())
+        finally:
+            query.stop()
+
+    def _start(self) -> StreamingQuery:
+        """Start the query. Its first batch waits for the lock."""
+        register(self.spark)
+        reader = self.spark.readStream.format("sbus").schema(COLUMNS)
+        if self.address is not None:
+            reader = reader.option("address", self.address)
+        writer = reader.load().writeStream.foreachBatch(self.fold).trigger(processingTime=TRIGGER)
+        return writer.option("checkpointLocation", str(self.folder / CHECKPOINT)).start()
+
+    def fold(self, rows: DataFrame, batch: int) -> None:
+        """Add the sums of *rows* to the state, unless this batch is in it."""
+        groups, losses = summed(rows)
+        with self._lock:
+            self._state.fold(batch, groups, losses)
+            self._state.save(self.folder)
+
+    def _tick(self, now: float) -> None:
+        """Close the minutes that have ended, and publish what was decided."""
+        hour = Hour.at(int(now) * 10**9)
+        if self._baseline is None or self._baseline.hour != hour:
+            self._baseline = compute(self.spark, self.tables, hour, self.host, self.settings.anomaly)
+            self._warn_once(f"no alerts for anomalies: {self._baseline.problem}" if self._baseline.problem else "")
+        with self._lock:
+            if self._state.close(self.settings, self._baseline.usual, now, self.host):
+                # A decision is on disk before it is published, so that it is published after a kill, and is not decided again.
+                self._state.save(self.folder)
+            pending = list(self._state.pending)
+        if pending:
+            self._publish(pending)
+
+    def _publish(self, pending: list[Decided]) -> None:
+        """Publish *pending*, and remove them from the state. If the bus cannot be reached, they stay for the next attempt."""
+        outbox = Outbox(self.folder / OUTBOX, 1, "repeat")
+        done = 0
+        try:
+            with BusConnection(self.address) as publish:
+                for each in pending:
+                    message = pa.RecordBatch.from_pylist([{"key": each.key.encode(), "payload": each.payload.encode()}], schema=MESSAGES)
+                    result = outbox.deliver(_SERIES, each.number, [message], publish)
+                    if result.repeated:
+                        self.warn(f"published an alert again that the bus may already have received: {each.key}")
+                    done = each.number
+        except SourceError:
+            raise
+        except (SbusError, OSError) as error:
+            self._warn_once(f"cannot publish alerts, will try again: {error}")
+        with self._lock:
+            self._state.pending = [each for each in self._state.pending if each.number > done]
+            self._state.save(self.folder)
+
+    def _warn_once(self, line: str) -> None:
+        """Print *line*, unless it is empty or the last one."""
+        if line and line != self._warned:
+            self.warn(line)
+        self._warned = line or self._warned
+
+
+def summed(rows: DataFrame) -> tuple[list[Group], Losses]:
+    """Return the sums of the rows of one batch, and its losses."""
+
+    def sum_where(column: str, *kinds: str) -> Column:
+        return total(F.when(F.col("kind").isin(*kinds), F.col(column)))
+
+    message = Kind.MESSAGE.value
+    missing = (Kind.TAP_LOSS.value, Kind.GAP.value, Kind.RESTART.value)
+    minute = F.expr(f"ts div {_MINUTE_NS}")
+    is_missing = F.col("kind").isin(*missing)
+    grouped = rows.groupBy(minute.alias("minute"), prefix().alias("prefix"), "uid", is_missing.alias("missing")).agg(
+        F.count_if(F.col("kind") == message).alias("messages"),
+        sum_where("payload_bytes", message).alias("bytes"),
+        sum_where("discarded", message).alias("discarded"),
+        sum_where("lost", Kind.LOSS.value).alias("lost"),
+        sum_where("lost", Kind.DENIAL.value).alias("denials"),
+        sum_where("lost", *missing).alias("gaps"),
+        # A row without a number is an interruption of unknown size.
+        F.count_if(is_missing & F.col("lost").isNull()).alias("interruptions"),
+        F.min(F.when(is_missing, F.expr(f"(ts - coalesce(duration, 0)) div {_MINUTE_NS}"))).alias("first"),
+    )
+    groups, lost, interruptions, firsts, lasts = [], 0, 0, [], []
+    for row in grouped.collect():
+        if row["missing"]:
+            lost += row["gaps"]
+            interruptions += row["interruptions"]
+            firsts.append(row["first"])
+            lasts.append(row["minute"])
+            continue
+        counts = (row["messages"], row["bytes"], row["discarded"], row["lost"], row["denials"])
+        if any(counts):
+            groups.append(Group(row["minute"], row["prefix"], row["uid"], counts))
+    return groups, Losses(lost, interruptions, min(firsts, default=None), max(lasts, default=None))
+
+
+def _query_id(checkpoint: Path) -> str:
+    """Return the id of the query that uses *checkpoint*. Raises PipelineError if there is none."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise PipelineError(f"{checkpoint}: not the checkpoint of a query. Remove the directory to begin a new one") from None

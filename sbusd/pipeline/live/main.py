@@ -1,0 +1,112 @@
+"""The program sbus-live(8)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.archive.files import UMASK, make_private
+from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.live import LiveSettings, load_live_settings
+from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.live.display import lines_of
+from sbusd.pipeline.live.state import STATE, LiveState
+from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
+from sbusd.pipeline.session import spark_session
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+PROGRAM = "sbus-live"
+FOLDER = Path("/var/lib/sbus-live")
+TABLES = Path("/var/lib/sbus-pipeline")
+
+_LONGEST = 300
+_INTERRUPTED = 130
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command(epilog="See sbus-live(8).", cls=PlainCommand)
+def live(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the bus.")] = None,
+    state: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the counters and alerts.")] = FOLDER,
+    tables: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the tables of sbus-pipeline.")] = TABLES,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/live.toml).")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the tables of the last minutes and exit.")] = False,
+    minutes: Annotated[int, typer.Option(metavar="N", min=1, max=60, help="With --show: the number of minutes.")] = 60,
+    _version: VersionOption = False,
+) -> None:
+    """Count the traffic of a bus minute by minute, and publish alerts."""
+    try:
+        if show:
+            _show(state, minutes)
+            return
+        settings = load_live_settings(config or default_main_file("live.toml"), required=config is not None)
+        if check:
+            typer.echo("configuration is valid")
+            return
+        _run(settings, state, tables, address)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    except ConfigError as error:
+        _fail(str(error), os.EX_CONFIG)
+    except SbusError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or state}: {error.strerror or error}")
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        # Exceptions of Spark have no common base class, and a hundred lines.
+        _fail(f"Spark failed: {root_cause(error)}. Run with python3 -X dev for a traceback")
+
+
+def main() -> None:
+    """Run the program, and exit. Status: 0; 1 after an error; 78 for an invalid configuration; 130 after Ctrl-C."""
+    app(prog_name=PROGRAM)
+
+
+def _show(folder: Path, minutes: int) -> None:
+    """Print the tables of the state in *folder*."""
+    if not (folder / STATE).exists():
+        raise PipelineError(f"{folder}: no counters. Start the job: systemctl enable --now sbus-live.service")
+    for line in lines_of(LiveState.load(folder), minutes):
+        typer.echo(line)
+
+
+def _run(settings: LiveSettings, folder: Path, tables: Path, address: str | None) -> None:
+    """Run the job until an error."""
+    if folder.exists() and not folder.is_dir():
+        raise PipelineError(f"{folder}: not a directory. Name the directory of the counters with --state")
+    os.umask(os.umask(UMASK) | UMASK)
+    use_local_packages()
+    make_private(folder, (STATE, f".{STATE}.tmp", "checkpoint", "outbox", RUN_LOCK, ENGINE_LOCK))
+    # A damaged state is reported before Spark starts.
+    LiveState.load(folder)
+    with run_lock(folder, program=PROGRAM), spark_session(None, is_small=True) as spark, engine_lock(spark, folder):
+        try:
+            from sbusd.pipeline.live.job import LiveJob  # noqa: PLC0415 - it needs PySpark and PyArrow, optional packages
+        except ImportError:
+            raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
+        LiveJob(spark, settings, folder, tables, address, _warn).run()
+
+
+def _warn(line: str) -> None:
+    """Print one line on standard error."""
+    print(f"{PROGRAM}: {printable(line, _LONGEST)}", file=sys.stderr, flush=True)
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """Print one line, and exit."""
+    _warn(line)
+    raise typer.Exit(status)

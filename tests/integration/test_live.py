@@ -1,0 +1,249 @@
+"""sbus-live on a real bus and a real Spark: counters and alerts are exact through kills, and the baseline is that of a plain model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sbusd.archive.tables.hours import Hour
+from sbusd.pipeline.live.baseline import usual_numbers, weeks_before
+from sbusd.pipeline.live.state import STATE, LiveState
+from sbusd.pipeline.session import spark_session
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.spark import JAVA_OPTIONS, require_spark
+from tests.support.users import User
+from tests.support.wire import RawClient
+from tools.stage import ROOT
+
+_SECONDS = 300
+"""A start of Spark takes ten; a crowded machine may need more."""
+
+_KILLS = 3
+
+_PROGRAM = [sys.executable, "-W", "error", "-c", "from sbusd.pipeline.live.main import main; main()"]
+
+_SETTINGS = """
+delay = "1s"
+[[thresholds]]
+name = "flood"
+measure = "messages"
+by = "prefix"
+raise_at = 500
+clear_at = 0
+"""
+
+
+class Job:
+    """The program with its state in a folder; it can be killed and started again."""
+
+    def __init__(self, folder: Path, bus: Daemon) -> None:
+        self.folder = folder
+        self.state_folder = folder / "state"
+        (folder / "live.toml").write_text(_SETTINGS)
+        self._words = [*_PROGRAM, "--address", bus.path, "--state", str(self.state_folder), "--tables", str(folder / "none")]
+        self._words += ["--config", str(folder / "live.toml")]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def state(self) -> LiveState:
+        """What is on disk."""
+        return LiveState.load(self.state_folder)
+
+    def start(self) -> None:
+        """Start the program; return when it counts."""
+        starts = self.state.counts["starts"] if self.state_folder.exists() else 0
+        with (self.folder / "stderr").open("ab") as errors:
+            self._process = subprocess.Popen(self._words, env=environment(), stderr=errors, start_new_session=True, cwd=self.folder)
+        self.wait(lambda state: state.counts["starts"] > starts, "the start of the job")
+
+    def wait(self, condition: Callable[[LiveState], bool], what: str) -> None:
+        """Wait until the state on disk is as *condition* says."""
+        deadline = time.monotonic() + _SECONDS
+        while not (self.state_folder / STATE).exists() or not condition(self.state):
+            assert self._process is not None
+            assert self._process.poll() is None, self.errors()
+            assert time.monotonic() < deadline, f"{what}: {self.errors()}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the program with its Spark."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def errors(self) -> str:
+        """Return what the program has written to standard error."""
+        return (self.folder / "stderr").read_text()
+
+
+def environment() -> dict[str, str]:
+    """Return what the program needs, and no more."""
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS}
+
+
+def publish(client: RawClient, key: bytes, count: int) -> None:
+    """Publish *count* messages; return when the bus has routed them."""
+    for number in range(count):
+        client.publish(key, b"x")
+        if number % 100 == 99:
+            client.barrier()
+    client.barrier()
+
+
+def settle(job: Job, client: RawClient, name: str) -> None:
+    """Return when the job counts, and has counted all that was published before."""
+    for key in (f"probe-{name}/first", f"probe-{name}/last"):
+
+        def is_counted(state: LiveState, key: str = key) -> bool:
+            if counted(state, key):
+                return True
+            client.publish(key.encode(), b"")
+            client.barrier()
+            return False
+
+        job.wait(is_counted, f"the count of {key}")
+
+
+def counted(state: LiveState, prefix: str) -> int:
+    """Return the messages of a prefix in all minutes."""
+    return sum(minute.value("prefix", prefix, "messages") for minute in state.minutes.by_number.values())
+
+
+def alerts_of(client: RawClient) -> list[dict[str, Any]]:
+    """Return the alerts that *client* has received since the last call."""
+    return [json.loads(packet.split(b"\0", 1)[1]) for packet in client.barrier() if packet.startswith(b"MSG alert/")]
+
+
+def test_counters_and_alerts_are_exact_through_kills(daemon: StartDaemon, tmp_path: Path) -> None:
+    """Each message is counted once, or counted as lost, or fell into an interruption; each alert that was decided arrives."""
+    require_spark()
+    bus = daemon()
+    chance = random.Random(20)
+    publisher, listener = bus.client(), bus.client()
+    listener.subscribe(b"alert/")
+    job = Job(tmp_path, bus)
+    received = []
+    try:
+        for turn in range(_KILLS):
+            job.start()
+            settle(job, publisher, f"start{turn}")
+            publish(publisher, b"flood/one/a", 600)
+            settle(job, publisher, f"end{turn}")
+            assert counted(job.state, "flood/one") == 600 * (turn + 1)
+            # In the middle of this traffic the job is killed.
+            publish(publisher, b"flood/two/b", 300)
+            time.sleep(chance.random() * 2)
+            job.kill()
+            received += alerts_of(listener)
+        job.start()
+        settle(job, publisher, "last")
+        state = job.state
+        assert counted(state, "flood/one") == 600 * _KILLS
+        missing = 300 * _KILLS - counted(state, "flood/two")
+        assert missing >= 0, "a message was counted twice"
+        # What was lost with a batch is a number, and the rest fell into an interruption, one for each kill.
+        assert missing <= state.counts["lost"] or state.counts["interruptions"]
+        assert state.counts["starts"] == _KILLS + 1
+        # Quiet, but complete minutes clear what was raised.
+        job.wait(lambda state: bool(state.decided) and not state.raised and not state.pending, "the alerts are cleared")
+        decided = job.state.decided
+        received += alerts_of(listener)
+        by_id = {alert["id"]: alert for alert in received}
+        assert len(by_id) == decided
+        assert len(received) - len(by_id) == job.errors().count("published an alert again"), "a repeated alert is reported"
+        changes: dict[str, list[str]] = {}
+        for alert in sorted(by_id.values(), key=lambda each: str(each["minute"])):
+            changes.setdefault(alert["subject"], []).append(alert["state"])
+        assert changes["flood/one"]
+        assert all(states == ["raised", "cleared"] * (len(states) // 2) for states in changes.values()), changes
+        assert set(changes) <= {"flood/one", "flood/two"}
+        shown = subprocess.run(
+            [*_PROGRAM, "--show", "--state", str(job.state_folder)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+        assert shown.stderr == ""
+        assert any(line.startswith("flood/one ") for line in shown.stdout.splitlines()), shown.stdout
+    finally:
+        job.kill()
+
+
+def test_the_baseline_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_spark()
+    chance = random.Random(7)
+    hours = weeks_before(Hour("2026-11-20", 15), 4)
+    assert hours[0] == Hour("2026-11-13", 15)
+    rows, sums = [], Counter[tuple[str, int]]()
+    for _ in range(500):
+        second = chance.choice(hours).start // 10**9 + 60 * chance.randrange(60)
+        prefix, host, count = chance.choice(["a/b", "c", None]), chance.choice(["alpha", "alpha", "beta"]), chance.randrange(1, 100)
+        rows.append({"host": host, "minute": second * 10**6, "prefix": prefix, "messages": count})
+        if prefix is not None and host == "alpha":
+            sums[prefix, second] += count
+    kinds: list[tuple[str, pa.DataType]] = [
+        ("host", pa.string()),
+        ("minute", pa.timestamp("us", "UTC")),
+        ("prefix", pa.string()),
+        ("messages", pa.int64()),
+    ]
+    traffic = pa.Table.from_pylist(rows, schema=pa.schema([pa.field(*each) for each in kinds]))
+    monkeypatch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
+    with spark_session("local[1]", is_small=True) as spark:
+        found = usual_numbers(spark, traffic, hours, "alpha")
+    assert set(found) == {"a/b", "c"}
+    for prefix, usual in found.items():
+        values = [sums[prefix, hour.start // 10**9 + 60 * minute] for hour in hours for minute in range(60)]
+        median = statistics.median(values)
+        assert usual == (median, statistics.median(abs(value - median) for value in values))
+
+
+def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+    """With the rules of the package."""
+    rules = (ROOT / "etc/sbusd.toml.d/60-live.toml").read_text()
+    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-recorder"', '"root"').replace('"sbus-live"', str(first_user.uid)))
+    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    reader = bus.client()
+    reader.subscribe(b"alert/")
+    of_job, other = bus.client(first_user), bus.client(second_user)
+    of_job.publish(b"alert/flood/all", b"{}")
+    other.publish(b"alert/flood/all", b"forged")
+    assert [packet for packet in of_job.barrier() if packet.startswith(b"ERR")] == []
+    assert any(b"EPERM" in packet or b"EACCES" in packet for packet in other.barrier())
+    assert [packet for packet in reader.barrier() if b"alert/" in packet] == [b"MSG alert/flood/all\0{}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["--show", "--state", "{folder}/none"], 1, "no counters. Start the job"),
+        (["--config", "{folder}/none.toml"], 78, "none.toml"),
+        (["--state", "{folder}/file"], 1, "not a directory. Name the directory of the counters with --state"),
+        (["--check", "--config", "{folder}/bad.toml"], 78, "delay"),
+    ],
+)
+def test_each_error_is_one_line(tmp_path: Path, words: list[str], status: int, says: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "bad.toml").write_text("delay = 0\n")
+    command = [*_PROGRAM, *(word.format(folder=tmp_path) for word in words)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=_SECONDS)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("sbus-live: ")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
