@@ -27,9 +27,10 @@ from sbusd.broker.log import BusLog
 from sbusd.broker.policy import Policy, SwitchRightsCache
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas, descriptor_limit
-from sbusd.broker.refusals import SWITCH_ERRORS, Refusals
+from sbusd.broker.refusals import Refusals
 from sbusd.broker.revocation import Revocation
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.broker.taps import Taps
 from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from sbusd.broker.roster import Client, EventListeners
-from sbusd.dataplane.contract import Sight, Switch
+from sbusd.broker.switch_errors import END_ERRORS
+from sbusd.dataplane.contract import End, Sight, Switch
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
@@ -95,11 +96,13 @@ class PresenceEvents:
             key = b"%bunit/%d" % (EVENT_HEAD, client.connection)
             self._tap_events.event("unit", key, client.credentials.uid, self._facts(client))
 
-    def disconnected(self, client: Client, abandoned: int = 0) -> None:
+    def disconnected(self, client: Client, abandoned: int = 0, end: End = End.HANGUP) -> None:
         """Publish that a client has disconnected; the switch has forgotten it. Only taps learn that *abandoned* packets were pending, and
-        why the bus disconnected the client."""
+        with which error the bus disconnected the client: its own one, or that of the switch for *end*."""
         self.listeners.remove(client.connection)
         code, _, reason = client.end_reason.partition(" ")
+        if not code and end in END_ERRORS:
+            code, reason = END_ERRORS[end][0].name, END_ERRORS[end][1]
         error = {"error": code, "reason": reason} if code else {}
         self._publish("disconnect", client, Sight.OWN, for_taps={"count": abandoned, **error})
 

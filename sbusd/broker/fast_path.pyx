@@ -411,7 +411,7 @@ cdef class FastPath(ClientSink):
         if self.has_change_log:
             self._change_log.closed(client)
         if self.has_listeners():
-            self.presence_events.disconnected(client, connection.out.left_packets)
+            self.presence_events.disconnected(client, connection.out.left_packets, end_of(connection))
         if reason != END_HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
             self._log.ended(client, end_of(connection), last_counters(connection))
         if self.ends_when_empty and not len(self._roster):

@@ -11,23 +11,12 @@ from sbusd.broker.events import TapEvents
 from sbusd.broker.policy import refusal_reason
 from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.roster import Client
+from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal, Switch
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import error_packet
-
-SWITCH_ERRORS: dict[Refusal, tuple[ErrorCode, str]] = {
-    Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete private keys and addresses"),
-    Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than the maximum of this bus"),
-    Refusal.TRUNCATED: (ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
-    Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus denies publishing to this key"),
-    Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for another connection"),
-    Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet did not fit into the queue or the socket of this connection, whose mode is error"),
-    Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "the packet carries file descriptors, which this bus does not accept"),
-    Refusal.FRAME: (ErrorCode.EPROTO, "the stream has a frame whose length is not 1 to 409600 bytes, or ends within a frame"),
-}
-"""The errors that the switch sends itself."""
 
 
 class Refusals:

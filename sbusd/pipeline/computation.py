@@ -6,6 +6,7 @@ one task.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +96,9 @@ class Computation:
             try:
                 self._write_large(full, write)
             finally:
-                self.spark.catalog.clearCache()  # of the rows that measures have stored
+                # Of the rows that measures have stored. A Java process that has gone has none, and the error that says so must remain.
+                with contextlib.suppress(Exception):
+                    self.spark.catalog.clearCache()
             return
         # The longest first.
         full.sort(key=lambda table: table.name != FLOWS.name)

@@ -44,8 +44,8 @@ class ArchiveIndex:
         """Read the index. *verify* compares segments with their checksums."""
         self._archive = archive
         self._verify = verify
-        self._damage: dict[str, RecordError | None] = {}
-        """The result for each segment that was verified, by path."""
+        self._damage: dict[tuple[str, str], RecordError | None] = {}
+        """The result for each segment that was verified, by path and checksum."""
         self._reported: set[str] = set()
         """Damaged segments with a warning: a segment can belong to two hours."""
         self._progress = progress
@@ -120,11 +120,16 @@ class ArchiveIndex:
 
     def _check(self, entries: Iterable[IndexEntry]) -> None:
         """Verify those of *entries* that were not verified yet."""
-        wanted = {entry.path: entry for entry in entries if entry.path not in self._damage}
+        wanted = {_identity(entry): entry for entry in entries if _identity(entry) not in self._damage}
         if wanted:
             self._progress.step(f"verifying {len(wanted)} segments")
-            damaged = self._verify(list(wanted.values()))
-            self._damage |= {path: damaged.get(path) for path in wanted}
+        while wanted:
+            # The index can have two entries for one file, with different checksums.
+            batch = {entry.path: entry for entry in wanted.values()}
+            damaged = self._verify(list(batch.values()))
+            for entry in batch.values():
+                self._damage[_identity(entry)] = damaged.get(entry.path)
+                del wanted[_identity(entry)]
 
     def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
         """Return which of *entries* can be read; those in *known* are not verified again."""
@@ -148,7 +153,7 @@ class ArchiveIndex:
         """Return whether the segment of *entry* exists and is complete."""
         if verified.get(entry.path) == entry.sha256:
             return self._archive.exists(entry)
-        if (error := self._damage[entry.path]) is None:
+        if (error := self._damage[_identity(entry)]) is None:
             return True
         if entry.path not in verified and entry.path not in self._reported:
             self._reported.add(entry.path)
@@ -188,6 +193,11 @@ class _Found:
     removed: list[str]
     gone: list[str]
     """Segments that the hour was computed from, and that cannot be read anymore."""
+
+
+def _identity(entry: IndexEntry) -> tuple[str, str]:
+    """Return path and checksum of a segment."""
+    return entry.path, entry.sha256
 
 
 def _names(entries: Iterable[IndexEntry]) -> dict[str, str]:

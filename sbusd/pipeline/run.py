@@ -17,7 +17,7 @@ from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import is_remote
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
-from sbusd.archive.tables.schema import VERSION
+from sbusd.archive.tables.schema import OLDEST_VERSION, VERSION
 from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
@@ -62,6 +62,8 @@ class PipelineRun:
     totals: RunTotals = field(default_factory=RunTotals)
     _chunks: int = 0
     _spark: SparkSession | None = None
+    _absent: set[str] = field(default_factory=set)
+    """Segments that earlier runs have found missing or damaged."""
 
     def run(self) -> RunTotals:
         """Update the tables; return the totals.
@@ -92,6 +94,7 @@ class PipelineRun:
         """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
+        self._absent = {path for manifest in made.values() for path in manifest.absent}
         tasks = ArchiveIndex(self.archive, self.progress, self._verify).tasks(wanted, made, rebuild=self.rebuild)
         self.totals.kept += sum(bool(task.manifest.left_out) for task in tasks)
         rows = sum(task.rows for task in tasks if task.tables)
@@ -109,9 +112,9 @@ class PipelineRun:
 
     def _verify(self, entries: Sequence[IndexEntry]) -> Damaged:
         """Compare the segments of *entries* with their checksums. Raises PipelineError."""
-        # No process needs to read a segment that does not exist, so Spark is not started in each run for one that never arrives.
+        # Spark is not started in each run for a segment that never arrives, or that nobody repairs.
         reads_here = not self.is_on_cluster or is_remote(self.archive.root)
-        there = [] if reads_here else [entry for entry in entries if self.archive.exists(entry)]
+        there = [] if reads_here else [entry for entry in entries if entry.path not in self._absent and self.archive.exists(entry)]
         left = {entry.path for entry in there}
         damaged = verify_in_threads(self.archive, [entry for entry in entries if entry.path not in left])
         return {**damaged, **verify_with_spark(self._started(is_small=False), self.archive, there)} if there else damaged
@@ -123,7 +126,7 @@ class PipelineRun:
         return CHUNK_ROWS * max(2, self._spark.sparkContext.defaultParallelism) // 2
 
     def _check_origin(self) -> None:
-        """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
+        """Store the origin of the tables. Raises PipelineError if it is another archive, or a version that is not kept."""
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
         if self.rebuild or not path.exists():
             publish_file(path, json.dumps(origin).encode())
@@ -132,10 +135,12 @@ class PipelineRun:
             known = json.loads(path.read_bytes())
         except ValueError:
             raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
-        if known != origin:
+        if {**known, "version": VERSION} != origin or known.get("version") not in range(OLDEST_VERSION, VERSION + 1):
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
+        if known != origin:
+            publish_file(path, json.dumps(origin).encode())
 
     def _publish(self, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
         """Compute and publish the hours of *chunk*, which need the same tables; without tables, only their manifests."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 from sbusd.archive.files import TablesError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.schema import VERSION
+from sbusd.archive.tables.schema import OLDEST_VERSION, VERSION
 
 MANIFESTS = "hours"
 """The directory of the manifests."""
@@ -84,8 +84,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return the manifest for *value*. Raises ValueError if it is invalid, or of another version."""
-        if value.get("version") != VERSION:
+        """Return the manifest for *value*. Raises ValueError if it is invalid, or of a version that is not kept."""
+        if value.get("version") not in range(OLDEST_VERSION, VERSION + 1):
             raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
             return cls(

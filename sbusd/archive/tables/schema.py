@@ -11,6 +11,9 @@ import pyarrow as pa
 VERSION = 3
 """Version of the columns and their meaning. ``sbus-pipeline --rebuild`` recomputes tables of another version."""
 
+OLDEST_VERSION = 2
+"""The oldest version whose hours are kept: it has no table ``disconnects``, and the same columns in the others."""
+
 TOP = 1000
 """Number of prefixes, commands and keys with rows of their own, per host and hour: the most used. Null is for all others. A machine has a
 few hundred; the limit bounds the size of the tables if a user invents keys."""

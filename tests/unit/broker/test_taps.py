@@ -218,12 +218,18 @@ class Flood:
     def sums(self) -> dict[str, int]:
         """Return the sums of the counts in the lines about messages, and in lines of other kinds."""
         found = dict.fromkeys(("recipients", "discarded", "loss", "disconnect"), 0)
-        for facts in lines([*self._told, *self._owner.receive_all()]):
+        self._told += self._owner.receive_all()
+        for facts in lines(self._told):
             for name in ("recipients", "discarded"):
                 found[name] += int(str(facts.get(name, 0)))
             if facts["kind"] in found:
                 found[str(facts["kind"])] += int(str(facts["count"]))
         return found
+
+    def errors(self) -> list[object]:
+        """Return the codes of the errors with which connections ended; None for those that closed."""
+        self._told += self._owner.receive_all()
+        return [facts.get("error") for facts in lines(self._told) if facts["kind"] == "disconnect"]
 
     def received(self) -> int:
         """Return the number of messages in the socket of the client."""
@@ -235,6 +241,7 @@ def test_the_disconnect_event_counts_pending_packets(bus: InProcessBus) -> None:
     flood.slow.close()
     assert 0 < flood.taken < 40
     assert flood.sums() == {"recipients": 40, "discarded": 0, "loss": 0, "disconnect": 40 - flood.taken}
+    assert flood.errors() == [None]
 
 
 def test_losses_unknown_to_a_client_are_reported_at_its_disconnect(make_bus: MakeBus) -> None:
@@ -252,6 +259,7 @@ def test_the_loss_that_disconnects_a_client_is_reported(make_bus: MakeBus) -> No
     flood = Flood(bus, b"blocking/hard/error")
     assert flood.slow.connection not in bus.switch.connections()
     assert flood.sums() == {"recipients": flood.received() + 4, "discarded": 1, "loss": 1, "disconnect": 4}
+    assert flood.errors() == ["ENOBUFS"]
 
 
 Reported = tuple[int, str]

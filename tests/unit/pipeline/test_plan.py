@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,6 +74,18 @@ def test_an_entry_that_is_damaged_is_missing_in_the_hour_before_too(bench: Bench
         assert task is not None
         assert task.manifest.absent == (str(bad.name.index_path),)
     assert bench.task(HOUR.preceding) is None
+
+
+def test_two_entries_for_one_file_are_verified_apart(bench: Bench) -> None:
+    """A stale copy of an entry, with the checksum of an earlier file."""
+    good = bench.deliver("alpha", 1)
+    path = bench.root / good.name.index_path
+    stale = replace(good, sha256="0" * 64)
+    path.with_name("2026-11-20T12.alpha.copy.json").write_text(stale.to_json())
+    task = bench.task()
+    assert task is not None
+    assert (task.manifest.segments, task.manifest.absent) == ((good,), (good.path,))
+    assert "checksum mismatch" in bench.said.getvalue()
 
 
 @pytest.mark.parametrize("name", ["x.json", "2026-11-20T24.alpha.1.json", "2026-13-20T12.alpha.1.json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Sequence
 from itertools import permutations
@@ -16,14 +17,15 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
-from sbusd.archive.tables.schema import TABLES
+from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifests
+from sbusd.archive.tables.schema import OLDEST_VERSION, TABLES, VERSION
 from sbusd.archive.tables.storage import Part, publish, write_empty
 from sbusd.pipeline import run
+from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_entries import KnownEntries
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import PipelineRun, chunks
+from sbusd.pipeline.run import ORIGIN, PipelineRun, chunks
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -151,6 +153,21 @@ def test_a_cluster_computes_more_hours_at_the_same_time(
     assert max(len(each) for each in runs.computed) == hours
     assert sorted(verified) == (sorted(entry.path for entry in entries[:-1]) if is_on_cluster else [])
     assert totals.absent == 1
+
+
+def test_tables_of_the_version_before_are_kept(runs: Runs) -> None:
+    """They have the same columns; the next run writes down its own version."""
+    deliver(runs.archive, "alpha", [message(1)])
+    first = runs.run()
+    origin = runs.root / ORIGIN
+    for path in (origin, *(manifest_path(runs.root, hour) for hour in read_manifests(runs.root))):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "version": OLDEST_VERSION}))
+    assert runs.run() == []
+    assert json.loads(origin.read_text())["version"] == VERSION
+    assert runs.run(rebuild=True) == first
+    origin.write_text(json.dumps({"archive": str(runs.archive), "version": OLDEST_VERSION - 1}))
+    with pytest.raises(PipelineError, match=r"version 1\. Use --rebuild"):
+        runs.run()
 
 
 def test_an_archive_without_segments_is_empty(runs: Runs) -> None:

@@ -11,6 +11,7 @@ from sbusd.archive.files import TablesError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifest, read_manifests
+from sbusd.archive.tables.schema import OLDEST_VERSION
 from tests.support.records import NOON
 
 ENTRY = IndexEntry(
@@ -47,10 +48,18 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_manifests(tmp_path) == {manifest.hour: manifest}
 
 
+def test_a_manifest_of_the_oldest_version_is_read(tmp_path: Path) -> None:
+    manifest = Manifest(Hour("2026-11-20", 12), 5, (ENTRY,))
+    path = tmp_path / "2026-11-20T12.json"
+    path.write_text(json.dumps({**manifest.to_json(), "version": OLDEST_VERSION}))
+    assert read_manifest(path) == manifest
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("[]", "not a JSON object"),
+        ('{"version": 1}', "unsupported version 1: this program has 3"),
         ("{", "Expecting"),
         ('{"version": 99}', "unsupported version 99: this program has 3. Run sbus-pipeline --rebuild"),
         ('{"version": 3, "hour": {}}', "invalid manifest"),
