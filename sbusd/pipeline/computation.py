@@ -1,4 +1,8 @@
-"""Computes the tables of some hours with Spark, and writes them into the staging directory.
+"""Computes the tables of some hours with Spark, and writes them into the Delta tables, where they are not visible until published.
+
+Spark computes the rows in its tasks. Their result, a small table, passes the driver on its way to the table, in batches: the driver holds
+one partition of it at a time. So the driver is the only process that writes to the tables' location, which may be an object store that
+Spark has no classes for.
 
 Tables that cannot have rows are written without Spark, as the index or the segments show. In a small run each other table is one job with
 one task.
@@ -6,23 +10,23 @@ one task.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour
-from sbusd.archive.tables.schema import CALLS, FLOWS, LINKS, RELAY, SECURITY, TABLES, Table
-from sbusd.archive.tables.storage import Part, write_empty
+from sbusd.archive.tables.publication import TableWriter
+from sbusd.archive.tables.schema import CALLS, FLOWS, LINKS, RELAY, SECURITY, TABLES, Table, Type
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.measures import aggregates, calls, flows, links
 from sbusd.pipeline.measures.link_states import KEY
@@ -57,20 +61,28 @@ _NEEDED = {
 
 _SCAN_ROWS = 1 << 16
 
+BATCH_ROWS = 1 << 14
+"""Number of rows of a table that the driver converts at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """The tables of ``hours``, from ``archive`` into ``staging``."""
+    """The tables of ``hours``, from ``archive`` to ``writer``."""
 
     spark: SparkSession
     archive: RecordReader
     hours: Sequence[HourTask]
-    staging: Path
+    writer: TableWriter
     progress: Progress
     totals: RunTotals
 
     def write(self, names: Sequence[str]) -> None:
-        """Write the tables *names*: for each hour one sorted file, empty if the hour has no rows. Raises PipelineError."""
+        """Write the tables *names*.
+
+        Raises:
+            PipelineError: Spark fails.
+            TablesError, OSError: a table cannot be written.
+        """
         read = {entry.path: entry for task in self.hours for entry in task.manifest.segments}
         following = {entry.path: entry for task in self.hours for entry in task.manifest.following if entry.path not in read}
         segments = list(read.values())
@@ -82,7 +94,7 @@ class Computation:
         for table in (table for table in TABLES if table.name in names):
             self.totals.add(table.name, 0, 0, 0.0)  # in this order
             if self._is_empty(table, segments, list(following.values())):
-                self._complete(table, time.monotonic())
+                self._replace(table, iter(()))
             else:
                 full.append(table)
 
@@ -124,27 +136,38 @@ class Computation:
 
     def _write(self, table: Table, rows: DataFrame) -> None:
         """Write *rows* of one table."""
-        begun = time.monotonic()
         self.progress.step(f"{self._places[0]} to {self._places[-1]}: {table.name}")
-        columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
-        placed = spread(rows.selectExpr("date", "hour", *columns), "date", "hour")
-        target = self.staging / table.name
-        try:
-            sorted_rows = placed.sortWithinPartitions("date", "hour", *table.keys)
-            sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
-        except Exception as error:
-            raise PipelineError(f"Spark failed while writing {target}: {root_cause(error)}") from error
-        self._complete(table, begun)
+        # Microseconds: a time as an object of Python would depend on the time zone of the process.
+        columns = [
+            f"unix_micros(`{column.name}`) as `{column.name}`"
+            if column.type is Type.TIME
+            else f"cast(`{column.name}` as {column.type.value}) as `{column.name}`"
+            for column in table.columns
+        ]
+        placed = spread(rows, "date", "hour").sortWithinPartitions("date", "hour", *table.keys)
+        self._replace(table, _batches(placed.selectExpr(*columns, "cast(date as string) as date", "cast(hour as int) as hour"), table))
 
-    def _complete(self, table: Table, begun: float) -> None:
-        """Add empty files for hours without rows, and count what was written since *begun*."""
-        files = (self.staging / table.name).glob("date=*/hour=*/*.parquet")
-        written = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
-        for hour in self._places:
-            write_empty(Part(table.name, hour).staged(self.staging), table)
-        self.totals.add(table.name, len(self._places), written, time.monotonic() - begun)
+    def _replace(self, table: Table, batches: Iterator[pa.RecordBatch]) -> None:
+        """Replace the hours of *table* by the rows of *batches*, and count them."""
+        begun = time.monotonic()
+        rows = self.writer.replace(table.name, self._places, batches)
+        self.totals.add(table.name, len(self._places), rows, time.monotonic() - begun)
 
     @property
     def _places(self) -> list[Hour]:
         """The hours, in order."""
         return [task.manifest.hour for task in self.hours]
+
+
+def _batches(rows: DataFrame, table: Table) -> Iterator[pa.RecordBatch]:
+    """Return *rows* of *table* in batches, which the driver receives from one partition after another. Raises PipelineError."""
+    schema = table.arrow_schema()
+    try:
+        found = rows.toLocalIterator()
+        while some := list(itertools.islice(found, BATCH_ROWS)):
+            columns = zip(*some, strict=True)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+            )
+    except Exception as error:
+        raise PipelineError(f"Spark failed while computing the table {table.name}: {root_cause(error)}") from error

@@ -1,4 +1,4 @@
-"""The index entries that earlier runs have seen: their file names, one JSON string in each line.
+"""The index entries that earlier runs have seen, in a Delta table: their file names as JSON strings.
 
 A name is added after the tables of its hours were published. A run that is killed before that adds none, so the next run computes these
 hours again.
@@ -7,54 +7,62 @@ hours again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
-from sbusd.archive.files import FILE_MODE, sync_folder
+import pyarrow as pa
+from deltalake import write_deltalake
 
-KNOWN_ENTRIES = ".known-entries"
-"""The name of the file in the directory of the tables."""
+from sbusd.archive.record.index import hour_of_entry
+from sbusd.archive.tables.delta import DATE, ONCE, WITHOUT_HOOKS, create_table, errors_of, files_of, open_table, sync_table
+from sbusd.archive.tables.location import Location
+from sbusd.archive.tables.maintenance import is_due, maintain
+
+KNOWN_ENTRIES = "entries"
+"""The name of the table."""
+
+_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(DATE, pa.string())])
 
 
 class KnownEntries:
-    """The names in the file *path*, which need not exist. A line that a killed run wrote in part names no entry."""
+    """The names in the table at *location*; it is created if it does not exist."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises OSError."""
-        self._path = path
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            content = b""
-        self._lines = set(content.splitlines())
-        self._is_torn = bool(content) and not content.endswith(b"\n")
+    def __init__(self, location: Location) -> None:
+        """Read the table. Raises TablesError, OSError."""
+        self._location = location
+        self._table = open_table(location, KNOWN_ENTRIES) or create_table(location, KNOWN_ENTRIES, _SCHEMA)
+        with errors_of(location, KNOWN_ENTRIES, "read"):
+            self._names = set(self._table.to_pyarrow_dataset().to_table(columns=["name"]).column("name").to_pylist())
 
     def new_among(self, names: Iterable[str]) -> list[str]:
         """Return those of *names* that are not known."""
-        return [name for name in names if _line(name) not in self._lines]
+        return [name for name in names if json.dumps(name) not in self._names]
 
     def add(self, names: Iterable[str]) -> None:
-        """Add *names*; they are durable on return. Raises OSError."""
-        lines = [_line(name) for name in names]
-        if not lines:
+        """Add *names*; they are durable on return. Raises TablesError, OSError."""
+        rows = [{"name": json.dumps(name), DATE: hour[0]} for name in names if (hour := hour_of_entry(name)) is not None]
+        if not rows:
             return
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        with os.fdopen(fd, "wb") as stream:
-            stream.write(b"\n" * self._is_torn + b"".join(line + b"\n" for line in lines))
-            stream.flush()
-            os.fsync(stream.fileno())
-        sync_folder(self._path.parent)
-        self._lines.update(lines)
-        self._is_torn = False
+        before, known = self._table.version(), files_of(self._table)
+        with errors_of(self._location, KNOWN_ENTRIES, "write"):
+            write_deltalake(
+                self._table,
+                pa.Table.from_pylist(rows, _SCHEMA),
+                mode="append",
+                commit_properties=ONCE,
+                post_commithook_properties=WITHOUT_HOOKS,
+            )
+            sync_table(self._location, self._table, known)
+            if is_due(before, self._table.version()):
+                maintain(self._table)
+                self._table.create_checkpoint()
+                self._table.cleanup_metadata()
+        self._names.update(row["name"] for row in rows)
 
     def forget(self) -> None:
-        """Remove all names. Raises OSError."""
-        self._path.unlink(missing_ok=True)
-        self._lines.clear()
-        self._is_torn = False
-
-
-def _line(name: str) -> bytes:
-    """Return the line for *name*, which is ASCII without line breaks."""
-    return json.dumps(name).encode("ascii")
+        """Remove all names. Raises TablesError, OSError."""
+        if not self._names:
+            return
+        with errors_of(self._location, KNOWN_ENTRIES, "write"):
+            self._table.delete(commit_properties=ONCE, post_commithook_properties=WITHOUT_HOOKS)
+            sync_table(self._location, self._table, set())
+        self._names.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -15,10 +16,10 @@ import typer
 from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
+from sbusd.archive.tables.location import Location, parse_location
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PipelineError, root_cause
-from sbusd.pipeline.known_entries import KNOWN_ENTRIES
-from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
+from sbusd.pipeline.lock import RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
@@ -40,7 +41,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @app.command(epilog="See sbus-pipeline(8).", cls=PlainCommand)
 def pipeline(
     archive: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Archive of sbus-recorder.")] = ARCHIVE,
-    tables: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the tables.")] = TABLES,
+    tables: Annotated[str, typer.Option(metavar="DIR", help="Directory of the tables, or s3://BUCKET/PREFIX.")] = str(TABLES),
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark cluster to run on (default: this machine).")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute all hours whose segments still exist.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
@@ -51,9 +52,13 @@ def pipeline(
         raise typer.BadParameter(
             f"{master!r} is not a Spark master. Use spark://HOST:PORT, k8s://…, yarn or local[N]", param_hint="--master"
         )
+    try:
+        location = parse_location(tables)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--tables") from None
     progress = Progress(quiet, _status_reporter())
     try:
-        _run(archive, tables, master, rebuild=rebuild, progress=progress)
+        _run(archive, location, master, rebuild=rebuild, progress=progress)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except SbusError as error:
@@ -85,38 +90,47 @@ def _status_reporter() -> Callable[[str], None]:
     return lambda words: manager.notify(f"STATUS={words}")
 
 
-def _own_names() -> tuple[str, ...]:
-    """Return the names of the pipeline's files in the directory of the tables. Raises PipelineError if PyArrow is not installed."""
+def _require_packages() -> None:
+    """Raise PipelineError if a package that the tables need is not installed."""
     use_local_packages()
-    try:
-        from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
-        from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
-        from sbusd.archive.tables.storage import LOCK, PLAN, STAGING  # noqa: PLC0415
-    except ImportError:
-        raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
-    return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_ENTRIES)
+    for module, package in (("pyarrow", "PyArrow"), ("deltalake", "deltalake")):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise PipelineError(f"{package} is not installed. Install it with: {how_to_install('pipeline')}") from None
 
 
-def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
+def _prepare_directory(tables: Path) -> None:
+    """Create the directory of the tables, or check it, and close it to other users. Raises PipelineError, ExposedFolderError, OSError."""
+    from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
+    from sbusd.archive.tables.old_layout import NAMES  # noqa: PLC0415
+    from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
+    from sbusd.pipeline.known_entries import KNOWN_ENTRIES  # noqa: PLC0415
+
+    if tables.exists() and not tables.is_dir():
+        raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
+    make_private(tables, (*(table.name for table in SCHEMAS), MANIFESTS, KNOWN_ENTRIES, RUN_LOCK, *NAMES))
+
+
+def _run(archive: Path, tables: Location, master: str | None, *, rebuild: bool, progress: Progress) -> None:
     """Run the pipeline once."""
     if not archive.is_dir():
         raise PipelineError(f"{archive}: not an archive: no such directory. {_how_to_record(archive)}")
     if not (archive / INDEX).is_dir():
         raise PipelineError(f"{archive}: not an archive: no index. {_how_to_record(archive)}")
-    if tables.exists() and not tables.is_dir():
-        raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
-    # The tables reveal as much as the record. Spark uses the umask for its files.
+    _require_packages()
+    # The tables reveal as much as the record. The Delta library uses the umask for its files.
     os.umask(os.umask(UMASK) | UMASK)
-    make_private(tables, _own_names())
-    from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for PyArrow
+    from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for packages
     from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
-    with run_lock(tables), contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as running:
+        if isinstance(tables, Path):
+            _prepare_directory(tables)
+            running.enter_context(run_lock(tables))
 
         def start(*, is_small: bool) -> SparkSession:
-            spark = running.enter_context(spark_session(master, is_small=is_small))
-            running.enter_context(engine_lock(spark, tables))
-            return spark
+            return running.enter_context(spark_session(master, is_small=is_small))
 
         for line in PipelineRun(RecordReader(archive), tables, progress, start, rebuild=rebuild).run().lines():
             progress.print_result(line)

@@ -1,33 +1,31 @@
 """One run: find the hours with new index entries, compute their tables, and publish them.
 
 A run that is killed and repeated gives the same tables. An index entry is known after its hours are published; an hour is always computed
-from all of its segments; and an interrupted publication is finished first. Spark is started only if there are tables to compute.
+from all of its segments; and what a killed run wrote without publishing it is undone first.
+Spark is started only if there are tables to compute.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sbusd.archive.files import TablesError, publish_file
 from sbusd.archive.record.index import entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.location import Location
+from sbusd.archive.tables.old_layout import remove_old_tables
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import VERSION
-from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
+from sbusd.pipeline.known_entries import KnownEntries
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ORIGIN = "origin.json"
-"""Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
 """Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory."""
@@ -48,13 +46,12 @@ class PipelineRun:
     """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock."""
 
     archive: RecordReader
-    root: Path
+    root: Location
     progress: Progress
     start: StartSpark
     rebuild: bool = False
     """Whether hours are computed even without changes."""
     totals: RunTotals = field(default_factory=RunTotals)
-    _chunks: int = 0
 
     def run(self) -> RunTotals:
         """Update the tables; return the totals.
@@ -64,24 +61,27 @@ class PipelineRun:
             RecordError: the index cannot be read.
             TablesError, OSError: the directory of the tables cannot be used.
         """
-        prepare_folder(self.root)
-        self._check_origin()
-        known = KnownEntries(self.root / KNOWN_ENTRIES)
+        if self.rebuild and isinstance(self.root, Path):
+            remove_old_tables(self.root)
+        writer = TableWriter(self.root)
+        self._check_origin(writer)
+        known = KnownEntries(self.root)
         if self.rebuild:
             known.forget()
         # By file name only: a partly copied entry may have no content yet. The manifest of its hour lists it as absent then.
         names = entry_names(self.archive.root)
         self.totals.is_empty = not names
         new = [name for name in known.new_among(names) if hour_of_entry(name) is not None]
-        made = read_manifests(self.root)
+        made = writer.manifests()
         if wanted := _hours_of(new) | {hour for hour, manifest in made.items() if manifest.absent}:
-            self.make(wanted, made)
-            made = read_manifests(self.root)
+            self.make(writer, wanted, made)
+            made = writer.manifests()
+            writer.maintain()
         known.add(new)
         self.totals.absent = len({path for manifest in made.values() for path in manifest.absent})
         return self.totals
 
-    def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest]) -> None:
+    def make(self, writer: TableWriter, hours: Iterable[Hour], made: dict[Hour, Manifest]) -> None:
         """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
@@ -94,36 +94,26 @@ class PipelineRun:
             if chunk[0].tables and spark is None:
                 self.progress.step("starting Spark")
                 spark = self.start(is_small=rows <= SMALL_ROWS)
-            self._publish(chunk, spark)
+            self._publish(writer, chunk, spark)
 
-    def _check_origin(self) -> None:
-        """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
-        path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
-        if self.rebuild or not path.exists():
-            publish_file(path, json.dumps(origin).encode())
-            return
-        try:
-            known = json.loads(path.read_bytes())
-        except ValueError:
-            raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
-        if known != origin:
+    def _check_origin(self, writer: TableWriter) -> None:
+        """Store the origin of the tables: rows of two archives must not be mixed. Raises PipelineError if it is another archive, or
+        another version."""
+        origin, known = {"archive": str(self.archive.root.resolve()), "version": VERSION}, writer.origin
+        if isinstance(known, dict) and known != origin and not self.rebuild:
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
+        writer.store_origin(origin)
 
-    def _publish(self, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
+    def _publish(self, writer: TableWriter, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
         """Compute and publish the hours of *chunk*, which need the same tables; without tables, only their manifests."""
-        self._chunks += 1
-        staging = self.root / STAGING / f"{self._chunks}"
-        staging.mkdir()
-        names = chunk[0].tables
-        if spark is not None and names:
+        if spark is not None and (names := chunk[0].tables):
             # It needs PySpark, an optional package, and is slow to import.
             from sbusd.pipeline.computation import Computation  # noqa: PLC0415
 
-            Computation(spark, self.archive, chunk, staging, self.progress, self.totals).write(names)
-        hours = [task.manifest.hour for task in chunk]
-        publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
+            Computation(spark, self.archive, chunk, writer, self.progress, self.totals).write(names)
+        writer.publish([task.manifest for task in chunk])
 
 
 def _hours_of(names: Iterable[str]) -> set[Hour]:

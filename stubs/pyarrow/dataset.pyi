@@ -1,11 +1,12 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pyarrow import RecordBatch, Schema
+from pyarrow import RecordBatch, Schema, Table
 from pyarrow.compute import Expression
 
 class Dataset:
-    def count_rows(self) -> int: ...
+    def count_rows(self, *, filter: Expression | None = ...) -> int: ...
+    def to_table(self, columns: Sequence[str] | None = ..., filter: Expression | None = ...) -> Table: ...
     @property
     def schema(self) -> Schema: ...
     def to_batches(
@@ -20,5 +21,11 @@ class Dataset:
     ) -> Iterator[RecordBatch]: ...
 
 def dataset(
-    source: str | Path, *, format: str = ..., schema: Schema | None = ..., partitioning: str | None = ..., exclude_invalid_files: bool = ...
+    source: str | Path | Sequence[str],
+    *,
+    format: str = ...,
+    schema: Schema | None = ...,
+    partitioning: str | None = ...,
+    partition_base_dir: str = ...,
+    exclude_invalid_files: bool = ...,
 ) -> Dataset: ...

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.tables.delta import open_table
 from sbusd.archive.tables.schema import TABLES
 from tests.support.cluster import Cluster
+from tests.support.object_store import BUCKET, object_store
 from tests.support.records import message
 from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published, require_spark
 from tests.support.tallies import tables_of
@@ -87,7 +89,7 @@ def test_killed_anywhere_and_run_again_the_tables_are_the_same_and_closed_to_oth
     tables.mkdir()
     tables.chmod(0o755)
     # What a run makes, in the order in which it makes it: each kill is behind another of them.
-    signs = (".staging/1", ".staging/1/calls", "hours/*.json")
+    signs = ("traffic/_delta_log/*0.json", "*/date=*", "hours/date=*")
     killed = [kill_at_random(delivered, chance, sign) for sign in signs]
     assert sum(killed) >= 2
     deliver(delivered / "archive", "beta", [message(100_000)])
@@ -101,7 +103,6 @@ def test_killed_anywhere_and_run_again_the_tables_are_the_same_and_closed_to_oth
     made = published(delivered / "tables")
     for name, lines in expected.items():
         assert made[name] == lines, name
-    assert not list((tables / ".staging").iterdir())
     paths = [tables, *tables.rglob("*")]
     assert any(path.suffix == ".parquet" for path in paths)
     assert [path for path in paths if path.stat().st_mode & 0o027] == []
@@ -176,13 +177,64 @@ def test_a_missing_java_is_reported_in_one_line_with_its_package(tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbus-pipeline: {says}, or set JAVA_HOME\n")
 
 
-def test_a_missing_pyspark_is_reported_in_one_line_with_its_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["PySpark", "PyArrow", "deltalake"])
+def test_a_missing_package_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     require_spark()
     deliver(tmp_path / "archive", "alpha", [message(1)])
-    (tmp_path / "pyspark.py").write_text("raise ImportError")
+    (tmp_path / f"{name.lower()}.py").write_text("raise ImportError")
     done = run(tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stderr == "sbus-pipeline: PySpark is not installed. Install it with: pip install 'sbusd[pipeline]'\n"
+    assert done.stderr == f"sbus-pipeline: {name} is not installed. Install it with: pip install 'sbusd[pipeline]'\n"
     assert done.returncode == 1
+
+
+def test_old_tables_are_named_and_rebuilt(tmp_path: Path) -> None:
+    require_spark()
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    tables = tmp_path / "tables"
+    for name in ("hours/2026-11-20T12.json", "traffic/date=2026-11-20/hour=12/part-0.parquet", "origin.json", "notes.txt"):
+        (tables / name).parent.mkdir(parents=True, exist_ok=True)
+        (tables / name).write_text("{}")
+    tables.chmod(0o750)  # the other file would forbid that
+    done = run(tmp_path)
+    says = "the tables have the layout of an earlier version. Run sbus-pipeline --rebuild: it removes them and computes them again"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbus-pipeline: {tables}: {says}\n")
+    done = run(tmp_path, "--rebuild", umask=-1, **_INTERPRETED)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert published(tables)["traffic"] == tables_of({"alpha": [message(1)]})["traffic"]
+    assert (tables / "notes.txt").exists()
+    assert not (tables / "origin.json").exists()
+
+
+def test_an_object_store_has_the_same_tables_through_a_kill(delivered: Path) -> None:
+    require_spark()
+    location = f"s3://{BUCKET}/tables"
+    with object_store(delivered) as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        with subprocess.Popen(
+            command(delivered, "--tables", location), env=environment(**_INTERPRETED, **store.environment), cwd=delivered
+        ) as process:
+            deadline = time.monotonic() + _SECONDS
+            # A table is written, or all are published.
+            while process.poll() is None and ((users := open_table(location, "users")) is None or users.version() == 0):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.kill()
+        done = run(delivered, "--tables", location, umask=-1, **_INTERPRETED, **store.environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        made = published(location)
+        for name, lines in tables_of(RECORD).items():
+            assert made[name] == lines, name
+        assert not (delivered / "tables").exists()
+        again = run(delivered, "--tables", location, umask=-1, PATH="/nowhere", JAVA_HOME="", **store.environment)
+        assert (again.returncode, again.stderr, again.stdout.split(" ")[:2]) == (0, "", ["nothing", "new\n"])
+
+
+@pytest.mark.parametrize("location", ["s3a://x/y", "https://x/y", "s3://"])
+def test_an_invalid_location_is_reported(tmp_path: Path, location: str) -> None:
+    done = run(tmp_path, "--tables", location)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"invalid location {location!r}: use a directory, or s3://BUCKET/PREFIX" in done.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
-from sbusd.archive.tables.schema import TABLES
-from sbusd.archive.tables.storage import Part, publish, write_empty
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import TableWriter
+from sbusd.archive.tables.storage import read_manifests
 from sbusd.pipeline import run
 from sbusd.pipeline.known_entries import KnownEntries
 from sbusd.pipeline.plan import HourTask
@@ -38,7 +38,6 @@ class Runs:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.archive, self.root = folder / "archive", folder / "tables"
-        self.root.mkdir()
         self.computed: list[list[str]] = []
         """The hours of each chunk that was computed, with the first table."""
         self.starts: list[bool] = []
@@ -46,13 +45,11 @@ class Runs:
         self.patch = patch
         patch.setitem(sys.modules, "sbusd.pipeline.computation", cast("ModuleType", SimpleNamespace(Computation=self._computation)))
 
-    def _computation(self, _spark: object, _archive: object, hours: list[HourTask], staging: Path, *_more: object) -> SimpleNamespace:
+    def _computation(self, _spark: object, _archive: object, hours: list[HourTask], writer: TableWriter, *_more: object) -> SimpleNamespace:
         def write(names: tuple[str, ...]) -> None:
             self.computed.append([f"{each.manifest.hour}:{names[0]}" for each in hours])
             for name in names:
-                for each in hours:
-                    folder = Part(name, each.manifest.hour).staged(staging)
-                    write_empty(folder, next(table for table in TABLES if table.name == name))
+                writer.replace(name, [each.manifest.hour for each in hours], [])
 
         return SimpleNamespace(write=write)
 
@@ -156,15 +153,16 @@ def test_a_run_that_was_killed_between_two_publications_is_completed(runs: Runs)
     runs.run()
     deliver(runs.archive, "alpha", [message(2, ts=NOON + HOUR_NS + 10**9)])
     with runs.patch.context() as patch:
-        published: list[Path] = []
+        published: list[object] = []
+        publish = TableWriter.publish
 
-        def publish_one(root: Path, staging: Path, parts: list[Part], manifests: list[Manifest]) -> None:
+        def publish_one(writer: TableWriter, manifests: list[Manifest]) -> None:
             if published:
                 raise Killed
-            publish(root, staging, parts, manifests)
-            published.append(root)
+            publish(writer, manifests)
+            published.append(writer)
 
-        patch.setattr(run, "publish", publish_one)
+        patch.setattr(TableWriter, "publish", publish_one)
         with pytest.raises(Killed):
             runs.run()
     assert len(runs.computed) == 2
