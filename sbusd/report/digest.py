@@ -113,8 +113,11 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
 def _before(
     earlier: Earlier, keys: Categories[str], commands: frozenset[str], users: Categories[int], hosts: Categories[str]
 ) -> dict[str, Any]:
-    """Return an earlier period: its hours, and for the tiles its tables without times. Without hours, it has no tables."""
-    period, tables, hours = earlier.period, earlier.snapshot.tables, earlier.snapshot.manifests
+    """Return an earlier period: the number of its hours with rows, in all and of each host, and for the tiles its tables without times.
+    Without such hours, it has no tables."""
+    period, tables = earlier.period, earlier.snapshot.tables
+    # An hour whose segments are all missing has a manifest too.
+    hours = [made for made in earlier.snapshot.manifests.values() if made.segments]
     found: dict[str, Any] = {
         "name": period.name,
         "from": period.since.start // 10**6,
@@ -128,6 +131,8 @@ def _before(
     rows = aggregate(_numbered(tables["security"], uid=users, host=hosts), ["uid", "key", "host"], ["events"])
     placed = [((row["uid"], keys.number(_prefix(row["key"])), row["host"]), row) for row in rows]
     refusals = _columns(("user", "key", "host"), ("events",), placed)
+    by_host = Counter(number for made in hours for number in {hosts.number(entry.host) for entry in made.segments})
+    found["hostHours"] = [by_host[number] for number in range(len(hosts.labels))]
     calls = _calls(tables["calls"], commands, users, hosts)
     return found | {"traffic": traffic, "calls": calls, "losses": losses, "security": refusals}
 

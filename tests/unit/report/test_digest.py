@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,22 @@ def test_earlier_periods_name_the_same_commands(monkeypatch: Any) -> None:
     assert Counter(data["before"][0]["calls"]["cmd"]) == {"a": 1, "b": 3, None: 1}
 
 
+def test_only_hours_with_rows_count() -> None:
+    """An hour whose segments are all missing has a manifest too."""
+    now = fleet_snapshot(fleet_hosts(3), ENTRY, hours=4)
+    (day, _) = earlier_periods(now.manifests)
+    then = fleet_snapshot(fleet_hosts(2), ENTRY, start=NOON - 24 * HOUR_NS, hours=4)
+    last = max(then.manifests)
+    emptied = {hour: replace(made, segments=()) if hour == last else made for hour, made in then.manifests.items()}
+    data = digest_of(now, lambda _: None, 5, [Earlier(day, TableSnapshot(emptied, then.tables))]).data
+    (before,) = data["before"]
+    # The second host stopped after two hours, the third did not exist, and the last number is that of all others.
+    assert (before["there"], before["hostHours"]) == (3, [3, 2, 0, 0])
+    nothing = {hour: replace(made, segments=()) for hour, made in then.manifests.items()}
+    (before,) = digest_of(now, lambda _: None, 5, [Earlier(day, TableSnapshot(nothing, then.tables))]).data["before"]
+    assert (before["there"], "traffic" in before) == (0, False)
+
+
 def test_earlier_periods_have_the_same_names() -> None:
     now = fleet_snapshot(fleet_hosts(3), ENTRY)
     day, week = earlier_periods(now.manifests)
@@ -236,6 +253,7 @@ def test_earlier_periods_have_the_same_names() -> None:
     data = digest_of(now, lambda _: None, 5, [Earlier(day, then), Earlier(week, TableSnapshot({}, {}))]).data
     first, second = data["before"]
     assert (first["name"], first["there"], first["to"] - first["from"]) == ("day", 20, 24 * 3_600_000)
+    assert first["hostHours"] == [20, 20, 10, 0]
     assert first["from"] == NOON // 10**6 - 24 * 3_600_000
     for name, column in (("traffic", "messages"), ("calls", "calls"), ("losses", "count"), ("security", "events")):
         assert sum(first[name][column]) == pc.sum(then.tables[name].column(column)).as_py(), name
