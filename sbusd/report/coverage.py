@@ -21,6 +21,9 @@ _MOST_NAMES = 20
 _MOST_HOSTS = 100
 """Maximum number of listed hosts; those with the most missing rows are listed. The sums are those of all hosts."""
 
+SILENT_HOURS = 7 * 24
+"""After this number of hours without rows, a host counts as decommissioned, as in the manifests: nothing of it is missing."""
+
 
 @dataclass(slots=True)
 class HostCoverage:
@@ -44,7 +47,7 @@ class Coverage:
 
     hosts: Mapping[str, HostCoverage]
     silent: Mapping[str, int]
-    """Hosts that stopped recording, with the whole hours (at least one) between their last row and the last row of all hosts."""
+    """Hosts that stopped recording, with the whole hours between their last row and the last row of all hosts, from one to SILENT_HOURS."""
     absent: tuple[str, ...]
     removed: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -146,7 +149,7 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
     silent |= {name: (last - host.last) // HOUR_NS for name, host in hosts.items()}
     return Coverage(
         hosts,
-        {name: hours for name, hours in silent.items() if hours},
+        {name: hours for name, hours in silent.items() if 1 <= hours <= SILENT_HOURS},
         tuple(sorted(absent)),
         tuple(sorted(removed)),
         tuple(sorted(left_out)),

@@ -6,6 +6,7 @@ a month is not larger than that of a day, however many keys clients invent.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from sbusd.report.aggregation import (
 )
 from sbusd.report.comparison import Earlier, length_of
 from sbusd.report.coverage import Coverage, coverage_of
-from sbusd.report.hosts import distinguished, host_activities, hosts_json
+from sbusd.report.hosts import CLOSE_COMMAND, distinguished, host_activities, hosts_json
 
 BINS = 120
 """Maximum number of points of a chart over time: a phone has about three pixels for each."""
@@ -53,6 +54,10 @@ longer."""
 
 MOST_FLOWS = 4000
 """Maximum number of rows of flows that are not all others; a busy host has a hundred."""
+
+MOST_CALLS = 3000
+"""Maximum number of rows of calls with a command, each with a histogram: seven commands that all users call on all hosts, or many with few
+callers."""
 
 _STEPS = (1, 5, 15, 60, 180, 360, 720, 1440, 10080, 43200)
 """Possible lengths of a bin, in minutes."""
@@ -81,6 +86,7 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
     units, more_units = _units(tables["users"], users, hosts)
     relay, more_relay = _relay(tables["relay"], hosts)
     links, more_links = _links(tables["links"], minutes, hosts)
+    commands = _commands([tables["calls"], *(each.snapshot.tables["calls"] for each in earlier if each.snapshot.manifests)], users, hosts)
     data = {
         "made": made_ms,
         "binMinutes": minutes,
@@ -92,21 +98,26 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
         "traffic": traffic,
         "units": units,
         "flows": _flows(tables["flows"], keys, users, hosts),
-        "calls": _calls(tables["calls"], users, hosts),
+        "calls": _calls(tables["calls"], commands, users, hosts),
         "losses": _losses(tables["losses"], minutes, keys, users, hosts),
         "security": _security(tables["security"], keys, users, hosts),
         "relay": relay,
         **links,
         "omitted": {"units": more_units, "relay": more_relay, "links": more_links},
         "hours": {"length": length_of(snapshot.manifests), "to": _end_ms(snapshot)},
-        "before": [_before(each, keys, users, hosts) for each in earlier],
+        "before": [_before(each, keys, commands, users, hosts) for each in earlier],
     }
     return Digest(data, covers)
 
 
-def _before(earlier: Earlier, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
-    """Return an earlier period: its hours, and for the tiles its tables without times. Without hours, it has no tables."""
-    period, tables, hours = earlier.period, earlier.snapshot.tables, earlier.snapshot.manifests
+def _before(
+    earlier: Earlier, keys: Categories[str], commands: frozenset[str], users: Categories[int], hosts: Categories[str]
+) -> dict[str, Any]:
+    """Return an earlier period: the number of its hours with rows, in all and of each host, and for the tiles its tables without times.
+    Without such hours, it has no tables."""
+    period, tables = earlier.period, earlier.snapshot.tables
+    # An hour whose segments are all missing has a manifest too.
+    hours = [made for made in earlier.snapshot.manifests.values() if made.segments]
     found: dict[str, Any] = {
         "name": period.name,
         "from": period.since.start // 10**6,
@@ -120,7 +131,10 @@ def _before(earlier: Earlier, keys: Categories[str], users: Categories[int], hos
     rows = aggregate(_numbered(tables["security"], uid=users, host=hosts), ["uid", "key", "host"], ["events"])
     placed = [((row["uid"], keys.number(_prefix(row["key"])), row["host"]), row) for row in rows]
     refusals = _columns(("user", "key", "host"), ("events",), placed)
-    return found | {"traffic": traffic, "calls": _calls(tables["calls"], users, hosts), "losses": losses, "security": refusals}
+    by_host = Counter(number for made in hours for number in {hosts.number(entry.host) for entry in made.segments})
+    found["hostHours"] = [by_host[number] for number in range(len(hosts.labels))]
+    calls = _calls(tables["calls"], commands, users, hosts)
+    return found | {"traffic": traffic, "calls": calls, "losses": losses, "security": refusals}
 
 
 def _end_ms(snapshot: TableSnapshot) -> int:
@@ -200,15 +214,30 @@ def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts
     return _columns(("from", "key", "to", "host"), sums, placed)
 
 
-def _calls(table: pa.Table, users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
-    """Return calls by command, caller and host; latencies are pairs of bucket and count. After MOST_ROWS rows, the rest is in the rows
-    without a command."""
+def _commands(tables: Sequence[pa.Table], users: Categories[int], hosts: Categories[str]) -> frozenset[str]:
+    """Return the commands that the page names in the calls of each period, *tables*: CLOSE_COMMAND, whose calls have not failed, and those
+    with most calls in the first of *tables*. They are at most MOST_ROWS, and have at most MOST_CALLS rows in each period."""
+    calls: Counter[str | None] = Counter()
+    widths: Counter[str | None] = Counter()
+    for number, table in enumerate(tables):
+        rows = aggregate(_numbered(table, caller_uid=users, host=hosts), ["cmd", "caller_uid", "host"], ["calls"])
+        widths |= Counter(row["cmd"] for row in rows)
+        for row in rows if number == 0 else ():
+            calls[row["cmd"]] += row["calls"]
+    ranked = sorted((name for name in calls if name is not None), key=lambda name: (name != CLOSE_COMMAND, -calls[name], name))
+    ends = itertools.accumulate(widths[name] for name in ranked[:MOST_ROWS])
+    return frozenset(name for name, end in zip(ranked[:MOST_ROWS], ends, strict=True) if end <= MOST_CALLS) | {CLOSE_COMMAND}
+
+
+def _calls(table: pa.Table, commands: frozenset[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
+    """Return calls by command, caller and host; latencies are pairs of bucket and count. All but *commands* are in the rows without a
+    command."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
     table = _numbered(table, caller_uid=users, host=hosts)
     rows = _ranked(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
-    parties = {tuple(row[name] for name in by): (cut(row["cmd"]), row["caller_uid"], row["host"]) for row in rows[:MOST_ROWS]}
-    parties |= {tuple(row[name] for name in by): (None, row["caller_uid"], row["host"]) for row in rows[MOST_ROWS:]}
+    names = {name: cut_text(name) for name in commands}
+    parties = {tuple(row[name] for name in by): (names.get(row["cmd"]), row["caller_uid"], row["host"]) for row in rows}
     placed = [(parties[tuple(row[name] for name in by)], row) for row in rows]
     columns = _columns(("cmd", "user", "host"), sums, placed, largest=("latency_max_us",))
     # Different rows can have the same party, so the latencies are summed by party too.

@@ -73,8 +73,10 @@ def host_activities(tables: dict[str, pa.Table], covers: Coverage) -> list[HostA
 
 
 def distinguished(hosts: Sequence[HostActivity]) -> Categories[str]:
-    """Return the first MOST_HOSTS of *hosts* with rows as categories, ordered by name; the last label is for all others."""
-    names = sorted([each.host for each in hosts if each.records][:MOST_HOSTS])
+    """Return the MOST_HOSTS of *hosts* with rows that have most problems, then most messages, as categories, ordered by name; the last
+    label is for all others. Hosts that stopped recording have no precedence: they would displace the hosts that have something to show."""
+    ranked = sorted((each for each in hosts if each.records), key=lambda each: (-each.problems, -each.messages, each.host))
+    names = sorted(each.host for each in ranked[:MOST_HOSTS])
     return Categories((*(cut_text(name) for name in names), OTHERS), {name: number for number, name in enumerate(names)})
 
 

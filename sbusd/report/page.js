@@ -364,11 +364,18 @@
       users: new Set(traffic.map((row) => source.traffic.user[row])).size, calls: all.reduce((sum, one) => sum + one.calls, 0),
       p99: percentile(merged, 99, all.reduce((most, one) => Math.max(most, one.longest ?? 0), 0)), failed: all.reduce((sum, one) => sum + failed(one), 0),
       lost: total(source.losses, losses, "count"), refused: total(source.security, chosen(source.security), "events"),
+      isOneUser: state.user !== "",
     };
   }
 
   function drawTiles() {
-    tiles.show(byId("tiles"), numbersOf(data), data.before.map((period) => ({ name: period.name, numbers: period.there ? numbersOf(period) : null })));
+    const isOneHost = state.host !== "";
+    const before = data.before.map((period) => {
+      const there = period.there && isOneHost ? period.hostHours[Number(state.host)] : period.there;
+      return { name: period.name, there, length: data.hours.length, numbers: there ? numbersOf(period) : null };
+    });
+    tiles.show(byId("tiles"), numbersOf(data), before);
+    byId("compared").textContent = tiles.note(data, before, isOneHost ? " of the host" : "");
     const named = [["user", user], ["key", key], ["host", hostName]].filter(([name]) => state[name] !== "").map(([name, words]) => `${name} ${visible(words(Number(state[name])))}`);
     byId("filtered").textContent = named.length ? `Only ${named.join(", ")}.` : "";
   }
@@ -392,7 +399,6 @@
     const { period, hostCount, names, records, missing, payloads, hosts, gaps, moreGaps, silent, silentCount, interruptions, absent, removed, late } = data.covers;
     const named = names.slice(0, 3).map(visible).join(", ") + (hostCount > 3 ? ` and ${many(hostCount - 3, "more host")}` : "");
     byId("period").textContent = period ? `${utc(period[0])} to ${utc(period[1])} UTC · ${named} · ${count(records)} rows` : "No rows were recorded in this period.";
-    byId("compared").textContent = tiles.note(data);
     const lines = [];
     if (gaps.length) lines.push(`Periods of whole hours without rows: ${count(gaps.length + moreGaps)}, latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
     const stopped = silent.map((each) => `${visible(each.host)}, ${count(each.hours)} h`);

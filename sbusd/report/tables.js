@@ -39,9 +39,11 @@ const tables = (() => {
     return made;
   }
 
-  function cell(row, [heading, kind, shown, , act]) {
-    const words = text.visible(shown(row) ?? "–");
-    const isVoid = words === "0" || words === "–" || words === "0 B";
+  // A phone omits cells without a value, and zeros of columns made by number(). A name can be "0" or "–".
+  function cell(row, [heading, kind, shown, raw, act]) {
+    const value = shown(row);
+    const isVoid = value === null || value === undefined || (kind === "number" && raw && !raw(row));
+    const words = text.visible(value ?? "–");
     const made = element("td", [kind, isVoid ? "void" : ""].filter(Boolean).join(" "));
     made.dataset.label = heading;
     const does = act?.(row);

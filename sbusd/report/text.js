@@ -16,7 +16,7 @@ const text = (() => {
   const scaled = (n, step, units) => {
     let position = 0;
     while (n >= step && position < units.length - 1) { n /= step; position += 1; }
-    return (n >= 100 || position === 0 ? Math.round(n) : n.toPrecision(3).replace(/\.?0+$/, "")) + units[position];
+    return (n >= 100 || position === 0 ? Math.round(n) : Number(n.toPrecision(3))) + units[position];
   };
   const bytes = (n) => scaled(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
   const compact = (n) => scaled(n, 1000, ["", " k", " M", " G"]);

@@ -53,6 +53,23 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("fleet"), hosts, hours=4, trouble=4, keys=40)
 
 
+async def tiles_of(page: Page) -> dict[str, list[str]]:
+    """Return the class and the lines of each tile."""
+    script = """Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) =>
+        [tile.children[1].textContent, [tile.children[0].className,
+            ...[...tile.querySelectorAll('.change')].map((line) => line.textContent)]]))"""
+    found: dict[str, list[str]] = await page.evaluate(script)
+    return found
+
+
+async def choose(page: Page, name: str, words: str) -> None:
+    """Set the filter *name* to the option with the text *words*."""
+    select = f"document.getElementById({name!r})"
+    option = f"[...{select}.options].find((option) => option.text === {words!r})"
+    await page.evaluate(f"{select}.value = {option}.value, {select}.dispatchEvent(new Event('change'))")
+    await page.wait_for(SETTLED)
+
+
 async def table_of(page: Page, name: str) -> list[list[str]]:
     """Return the texts of the rows of a table."""
     found: list[list[str]] = await page.evaluate(
@@ -91,12 +108,13 @@ def test_hosts_are_first_and_select_the_filter(fleet: Path, tmp_path: Path) -> N
         assert (await page.evaluate("document.getElementById('hosts-more').textContent")).startswith("50 more hosts with fewer problems, ")
         assert await page.evaluate("document.getElementById('period').textContent.includes('and 147 more hosts')")
         assert await page.evaluate("document.querySelectorAll('#hosts button.link').length") == 24
+        name = await page.evaluate("document.querySelector('#hosts button.link').textContent")
         await page.evaluate("document.querySelector('#hosts button.link').click()")
         await page.wait_for(SETTLED)
-        assert await page.evaluate("document.getElementById('filtered').textContent") == "Only host node-144."
-        assert await page.evaluate("document.getElementById('host').selectedOptions[0].text") == "node-144"
+        assert await page.evaluate("document.getElementById('filtered').textContent") == f"Only host {name}."
+        assert await page.evaluate("document.getElementById('host').selectedOptions[0].text") == name
         assert await page.evaluate("document.querySelector('.tile b').textContent.length") > 0
-        assert {row[2] for row in await table_of(page, "units")} == {"node-144"}
+        assert {row[2] for row in await table_of(page, "units")} == {name}
 
     visit(fleet, tmp_path, look)
 
@@ -109,10 +127,7 @@ def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Pa
         folder.mkdir()
 
         async def look(page: Page, place: tuple[int, int | None] = (trouble, before)) -> None:
-            script = """Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) =>
-                [tile.children[1].textContent, [tile.children[0].className,
-                    ...[...tile.querySelectorAll('.change')].map((line) => line.textContent)]]))"""
-            found[place] = await page.evaluate(script)
+            found[place] = await tiles_of(page)
             assert await page.evaluate("[...document.querySelectorAll('.tile')].every((tile) => document.querySelector(tile.hash))")
             note = await page.evaluate("document.getElementById('compared').textContent")
             assert "same 6 hours of the day before: 2026-11-19 12:00 to 2026-11-19 18:00 UTC" in note
@@ -129,6 +144,75 @@ def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Pa
     assert found[9, None]["refusals"][2] == "day before no data then"
     assert found[9, None]["failed calls"][0] == "alarm"
     assert found[9, None]["failed calls"][-1] == "above 1\u00a0% of calls"
+
+
+def test_only_periods_with_all_hours_are_compared(tmp_path: Path) -> None:
+    """The day before has half of the hours; the week before has all, without the last two hosts."""
+    require_program("chromium", "chromium")
+    hosts = fleet_hosts(12)
+    now = fleet_snapshot(hosts, ENTRY, hours=6, trouble=9)
+    day, week = earlier_periods(now.manifests)
+    earlier = [
+        Earlier(day, fleet_snapshot(hosts, ENTRY, hours=3, start=NOON - 24 * HOUR_NS)),
+        Earlier(week, fleet_snapshot([*hosts[:10], "gone"], ENTRY, hours=6, start=NOON - 168 * HOUR_NS)),
+    ]
+    file = tmp_path / "report.html"
+    file.write_text(page_of(digest_of(now, lambda _: None, 1, earlier).data))
+
+    async def look(page: Page) -> None:
+        note = "document.getElementById('compared').textContent"
+        found = await tiles_of(page)
+        for name in ("messages", "refusals", "p99 call latency"):
+            (line,) = [line for line in found[name] if line.startswith("day before")]
+            assert re.fullmatch(r"day before was [\d.]+( k| ms)? in 3 of 6 hours", line), line
+        assert found["refusals"][0] == "alarm"
+        assert "more than the week before" in found["refusals"][-1]
+        assert not [line for lines in found.values() for line in lines if "more than the day before" in line]
+        assert found["users"] == [""]
+        assert any(line.endswith("of deliveries") for line in found["messages lost"])
+        assert "the tables have 3 of 6 hours, and" in await page.evaluate(note)
+        await choose(page, "host", "node-010")
+        found = await tiles_of(page)
+        assert [found[name][-1] for name in ("messages", "calls")] == ["week before no data then"] * 2
+        assert "the tables have 3 of 6 hours of the host, and" in await page.evaluate(note)
+        assert "UTC: no data then." in await page.evaluate(note)
+        await page.evaluate("document.getElementById('clear').click()")
+        await page.wait_for(SETTLED)
+        # This user loses messages, and publishes too.
+        await choose(page, "user", "uid 1007")
+        lost = (await tiles_of(page))["messages lost"]
+        assert lost[1].startswith("day before was ")
+        assert not [line for line in lost if "of deliveries" in line]
+
+    visit(file, tmp_path, look)
+
+
+def test_numbers_without_calls_and_of_almost_a_unit(tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        latency = "tiles.TILES.find((tile) => tile.name === 'p99')"
+        periods = "[null, {p99: null}, {p99: 5000}].map((numbers) => ({name: 'day', there: 6, length: 6, numbers}))"
+        changes = f"{periods}.map((period) => [null, 7000].map((now) => tiles.change({latency}, now, period)))"
+        assert await page.evaluate(changes) == [["no data then"] * 2, ["no calls then"] * 2, ["was 5 ms", "+2 ms (+40\u00a0%)"]]
+        worse = f"[5, 6].map((there) => tiles.alarms({latency}, {{p99: 9000}}, [{{name: 'day', there, length: 6, numbers: {{p99: 1}}}}]))"
+        assert await page.evaluate(worse) == [[], ["more than the day before"]]
+        numbers = "[99940, 99949, 99950, 99960, 99999, 100000, 1000, 1500, 10000].map(text.compact)"
+        assert await page.evaluate(numbers) == ["99.9 k", "99.9 k", "100 k", "100 k", "100 k", "100 k", "1 k", "1.5 k", "10 k"]
+
+    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look)
+
+
+def test_a_phone_omits_values_but_no_names(tmp_path: Path) -> None:
+    async def look(page: Page) -> None:
+        columns = """[["key", "long", () => "0"], ["unit", "", () => "–"], ["command", "long", () => "0 B"],
+            ["remote host", "number", () => 0], ["code", "", () => null], tables.number("lost", () => 0),
+            tables.number("bytes", () => 0, text.bytes),
+            tables.number("max", () => null, text.micros), tables.number("calls", () => 3)]"""
+        await page.evaluate(f"tables.show('units', [1], {columns})")
+        cells = "[...document.querySelector('#units tbody tr').cells].filter((cell) => getComputedStyle(cell).display !== 'none')"
+        shown = await page.evaluate(f"{cells}.map((cell) => [cell.dataset.label, cell.textContent])")
+        assert shown == [["key", "0"], ["unit", "–"], ["command", "0 B"], ["remote host", "0"], ["calls", "3"]]
+
+    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look, width=390, height=800)
 
 
 def test_flows_are_folded_to_thirty_links(fleet: Path, tmp_path: Path) -> None:

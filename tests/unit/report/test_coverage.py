@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.pipeline.plan import SILENT_HOURS as PIPELINE_SILENT_HOURS
 from sbusd.report.aggregation import MOST_CHARACTERS
-from sbusd.report.coverage import coverage_of
+from sbusd.report.coverage import SILENT_HOURS, coverage_of
 from tests.support.records import NOON
 from tests.unit.archive.tables.test_hours import ENTRY
 
@@ -77,6 +78,18 @@ def test_a_host_that_stopped_before_the_period_is_known_by_the_last_manifest() -
     last = replace(manifest(5, "a"), silent={"b": 30})
     found = coverage_of([replace(manifest(4, "a"), silent={"b": 29, "c": 9}), last])
     assert dict(found.silent) == {"b": 30}
+
+
+def test_a_host_that_is_gone_for_a_week_is_not_missing() -> None:
+    """Its limit is that of the manifests, which name the hosts without rows in the period."""
+    assert SILENT_HOURS == PIPELINE_SILENT_HOURS
+
+    def silent(hours: int) -> dict[str, int]:
+        present = [manifest(hour, "a") for hour in range(1, hours)]
+        return dict(coverage_of([manifest(0, "a", "gone"), *present, replace(manifest(hours, "a"), silent={"left": hours})]).silent)
+
+    assert silent(SILENT_HOURS) == {"gone": SILENT_HOURS, "left": SILENT_HOURS}
+    assert silent(SILENT_HOURS + 1) == {}
 
 
 def test_nothing_covers_nothing_and_misses_nothing() -> None:

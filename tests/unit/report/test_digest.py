@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sbusd.report import digest as module
 from sbusd.report.aggregation import MOST_CHARACTERS, OTHERS
 from sbusd.report.comparison import Earlier, earlier_periods
 from sbusd.report.digest import MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of
-from sbusd.report.hosts import MOST_HOSTS
+from sbusd.report.hosts import CLOSE_COMMAND, MOST_HOSTS, failed_calls
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
@@ -88,7 +89,7 @@ def test_every_list_is_bounded(tmp_path: Path) -> None:
     rows += [message(number)._replace(kind="denial", key=f"k{number}" * 200, uid=9) for number in range(1_500, 2_500)]
     data = digest(tmp_path, {"alpha": rows}).data
     assert (len(data["keys"]), len(data["users"])) == (MOST_KEYS + 1, MOST_USERS + 1)
-    assert all(len(column) <= MOST_ROWS for name in ("units", "calls") for column in data[name].values())
+    assert all(len(column) <= MOST_ROWS for column in data["units"].values())
     assert data["omitted"]["units"] > 1_000
     # What is beyond the bound is in one row for all others.
     assert (len(data["security"]["what"]), data["security"]["what"][-1], sum(data["security"]["events"])) == (MOST_ROWS + 1, OTHERS, 1_000)
@@ -180,6 +181,71 @@ def test_calls_of_many_users_keep_their_latencies() -> None:
     assert (found["calls"]["latency_max_us"], found["calls"]["latencies"]) == ([159], [[(bucket, 1) for bucket in range(60)]])
 
 
+def calls_of(snapshot: TableSnapshot, rows: list[dict[str, Any]]) -> TableSnapshot:
+    """Return *snapshot* with other calls: *rows* of values that differ from those of one call without a reply."""
+    single = {"host": "node-000", "caller_uid": 1000, "calls": 1, "answered": 0, "errors": 0, "timeouts": 0, "unanswered": 1}
+    schema = snapshot.tables["calls"].schema
+    filled = [{**dict.fromkeys(schema.names), **single, "undelivered": 0, "latencies": [], **row} for row in rows]
+    return TableSnapshot(snapshot.manifests, snapshot.tables | {"calls": pa.Table.from_pylist(filled, schema=schema)})
+
+
+def test_a_named_command_keeps_the_calls_of_all_hosts_and_callers() -> None:
+    """Each of 20 hosts calls "rare" less often than any of 60 other commands."""
+    hosts = fleet_hosts(20)
+    rows = [{"cmd": f"c{number}", "host": host, "calls": 9} for number in range(60) for host in hosts]
+    rows += [{"cmd": "rare", "host": host, "caller_uid": uid} for host in hosts for uid in (1000, 1007)]
+    data = digest_of(calls_of(fleet_snapshot(hosts, ENTRY, hours=1), rows), lambda _: None, 5).data
+    assert Counter(data["calls"]["cmd"]) == {**{f"c{number}": 20 for number in range(60)}, "rare": 40}
+
+
+def test_calls_are_bounded_and_close_commands_never_fail(monkeypatch: Any) -> None:
+    """The failed calls of the page are those of the list of hosts, although the command to close the record is the rarest."""
+    monkeypatch.setattr(module, "MOST_CALLS", 8)
+    hosts = fleet_hosts(3)
+    rows = [{"cmd": f"c{number}", "host": host, "calls": 20 - number} for number in range(10) for host in hosts]
+    rows.append({"cmd": CLOSE_COMMAND})
+    data = digest_of(calls_of(fleet_snapshot(hosts, ENTRY, hours=2), rows), lambda _: None, 5).data
+    calls = data["calls"]
+    assert Counter(calls["cmd"]) == {"c0": 3, "c1": 3, CLOSE_COMMAND: 1, None: 3}
+    failed = failed_calls(calls["cmd"], calls["errors"], calls["timeouts"], calls["unanswered"])
+    assert failed == sum(row["failed"] for row in data["hostList"]["rows"]) == 30
+
+
+def test_many_commands_are_bounded() -> None:
+    rows = [{"cmd": f"c{number}", "calls": 5} for number in range(MOST_ROWS + 50)]
+    calls = digest_of(calls_of(fleet_snapshot(fleet_hosts(1), ENTRY, hours=1), rows), lambda _: None, 5).data["calls"]
+    assert (len(calls["cmd"]), calls["calls"][calls["cmd"].index(None)], sum(calls["calls"])) == (MOST_ROWS + 1, 250, 5 * (MOST_ROWS + 50))
+
+
+def test_earlier_periods_name_the_same_commands(monkeypatch: Any) -> None:
+    """Otherwise, the page would compare a command with nothing. The bound is that of the period with most rows."""
+    monkeypatch.setattr(module, "MOST_CALLS", 4)
+    hosts = fleet_hosts(3)
+    now = calls_of(fleet_snapshot(hosts, ENTRY, hours=1), [{"cmd": "a", "calls": 5}, {"cmd": "b", "calls": 3}, {"cmd": "c"}])
+    (day, _) = earlier_periods(now.manifests)
+    rows: list[dict[str, Any]] = [{"cmd": "c", "calls": 9}, {"cmd": "a"}, *({"cmd": "b", "host": host} for host in hosts)]
+    then = calls_of(fleet_snapshot(hosts, ENTRY, start=NOON - 24 * HOUR_NS, hours=1), rows)
+    data = digest_of(now, lambda _: None, 5, [Earlier(day, then)]).data
+    assert data["calls"]["cmd"] == ["a", "b", None]
+    assert Counter(data["before"][0]["calls"]["cmd"]) == {"a": 1, "b": 3, None: 1}
+
+
+def test_only_hours_with_rows_count() -> None:
+    """An hour whose segments are all missing has a manifest too."""
+    now = fleet_snapshot(fleet_hosts(3), ENTRY, hours=4)
+    (day, _) = earlier_periods(now.manifests)
+    then = fleet_snapshot(fleet_hosts(2), ENTRY, start=NOON - 24 * HOUR_NS, hours=4)
+    last = max(then.manifests)
+    emptied = {hour: replace(made, segments=()) if hour == last else made for hour, made in then.manifests.items()}
+    data = digest_of(now, lambda _: None, 5, [Earlier(day, TableSnapshot(emptied, then.tables))]).data
+    (before,) = data["before"]
+    # The second host stopped after two hours, the third did not exist, and the last number is that of all others.
+    assert (before["there"], before["hostHours"]) == (3, [3, 2, 0, 0])
+    nothing = {hour: replace(made, segments=()) for hour, made in then.manifests.items()}
+    (before,) = digest_of(now, lambda _: None, 5, [Earlier(day, TableSnapshot(nothing, then.tables))]).data["before"]
+    assert (before["there"], "traffic" in before) == (0, False)
+
+
 def test_earlier_periods_have_the_same_names() -> None:
     now = fleet_snapshot(fleet_hosts(3), ENTRY)
     day, week = earlier_periods(now.manifests)
@@ -187,6 +253,7 @@ def test_earlier_periods_have_the_same_names() -> None:
     data = digest_of(now, lambda _: None, 5, [Earlier(day, then), Earlier(week, TableSnapshot({}, {}))]).data
     first, second = data["before"]
     assert (first["name"], first["there"], first["to"] - first["from"]) == ("day", 20, 24 * 3_600_000)
+    assert first["hostHours"] == [20, 20, 10, 0]
     assert first["from"] == NOON // 10**6 - 24 * 3_600_000
     for name, column in (("traffic", "messages"), ("calls", "calls"), ("losses", "count"), ("security", "events")):
         assert sum(first[name][column]) == pc.sum(then.tables[name].column(column)).as_py(), name

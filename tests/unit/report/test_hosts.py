@@ -37,9 +37,9 @@ def test_hosts_that_stopped_are_first_and_then_those_with_most_problems() -> Non
 
 def test_a_host_without_rows_is_listed_but_not_a_filter() -> None:
     snapshot = fleet_snapshot(fleet_hosts(2), ENTRY, hours=2)
-    manifests = {hour: replace(made, silent={"gone": 300}) for hour, made in snapshot.manifests.items()}
+    manifests = {hour: replace(made, silent={"gone": 30}) for hour, made in snapshot.manifests.items()}
     found = activities(TableSnapshot(manifests, snapshot.tables))
-    assert (found[0].host, found[0].last, found[0].silent, found[0].messages) == ("gone", None, 300, 0)
+    assert (found[0].host, found[0].last, found[0].silent, found[0].messages) == ("gone", None, 30, 0)
     assert set(distinguished(found).labels) == {"node-000", "node-001", OTHERS}
     assert hosts_json(found, distinguished(found))["rows"][0]["number"] == 2
 
@@ -52,7 +52,16 @@ def test_a_fleet_is_bounded_and_the_rest_is_counted() -> None:
     assert (len(data["rows"]), data["more"]) == (MOST_HOST_ROWS, 30)
     assert data["moreProblems"] == sum(each.problems for each in found[MOST_HOST_ROWS:])
     assert sorted(row["number"] for row in data["rows"])[: MOST_HOSTS + 2] == [*range(MOST_HOSTS), MOST_HOSTS, MOST_HOSTS]
-    assert all(numbers.labels[row["number"]] == row["host"] for row in data["rows"][:MOST_HOSTS])
+    # The first row is the host that stopped.
+    assert all(numbers.labels[row["number"]] == row["host"] for row in data["rows"][1 : MOST_HOSTS + 1])
+
+
+def test_silent_hosts_do_not_displace_those_with_problems() -> None:
+    gone = [HostActivity(f"gone-{number}", records=1, messages=2, silent=9) for number in range(MOST_HOSTS)]
+    busy = [HostActivity("failing", records=1, failed=3), HostActivity("busy", records=1, messages=500)]
+    labels = distinguished([*gone, *busy]).labels
+    assert {"failing", "busy"} < set(labels)
+    assert len(labels) == MOST_HOSTS + 1
 
 
 def test_the_call_that_closed_the_record_has_not_failed() -> None:
