@@ -216,8 +216,8 @@ def test_the_baseline_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch)
 
 def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
     """With the rules of the package."""
-    rules = (ROOT / "etc/sbusd.toml.d/60-live.toml").read_text()
-    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-recorder"', '"root"').replace('"sbus-live"', str(first_user.uid)))
+    rules = (ROOT / "etc/sbusd.toml.d/50-live.toml").read_text()
+    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-live"', str(first_user.uid)))
     bus = daemon("-C", str(tmp_path / "bus.toml"))
     reader = bus.client()
     reader.subscribe(b"alert/")
