@@ -18,8 +18,16 @@ class PipelineError(SbusError):
     """The pipeline cannot run."""
 
 
+class PermanentError(PipelineError):
+    """The program cannot run before an administrator acts: a service manager must not restart it."""
+
+
 class SourceError(SbusError, ValueError):
     """The Data Source cannot use an option, a schema or a row."""
+
+
+class DamagedOutboxError(SourceError, PermanentError):
+    """A file of an outbox is damaged."""
 
 
 def root_cause(error: BaseException) -> str:

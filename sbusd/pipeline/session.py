@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sbusd.archive.files import UMASK
 from sbusd.archive.optional_packages import how_to_install, pass_local_packages, use_local_packages
-from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,8 @@ def spark_session(master: str | None, *, is_small: bool = False) -> Iterator[Spa
     """Start Spark, on *master* if given, and stop it at the end. *is_small*: for a small run, unless the master is a cluster.
 
     Raises:
-        PipelineError: PySpark or Java is missing, or Spark does not start.
+        PermanentError: PySpark or Java is missing.
+        PipelineError: Spark does not start.
     """
     if _SUBMITTED in os.environ:
         if master is not None:
@@ -143,7 +144,7 @@ def _start() -> SparkSession:
         from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional package
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
-        raise PipelineError(f"PySpark is not installed. Install it with: {how_to_install('pipeline')}") from None
+        raise PermanentError(f"PySpark is not installed. Install it with: {how_to_install('pipeline')}") from None
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
@@ -225,19 +226,21 @@ def check_java(environ: Mapping[str, str]) -> Path:
     """Return the ``java`` that Spark would start with *environ*.
 
     Raises:
-        PipelineError: it does not exist, does not run, or is older than :data:`OLDEST_JAVA`.
+        PermanentError: it does not exist, does not run, or is older than :data:`OLDEST_JAVA`.
+        PipelineError: it does not respond, or does not print its version.
     """
     java = _find_java(environ)
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no response"
-        raise PipelineError(f"Spark needs Java, but {java} does not run: {reason}. {_JAVA_ADVICE}") from None
+        # A busy machine may be the reason that there is no response.
+        kind, reason = (PermanentError, error.strerror) if isinstance(error, OSError) else (PipelineError, "no response")
+        raise kind(f"Spark needs Java, but {java} does not run: {reason}. {_JAVA_ADVICE}") from None
     match = _JAVA_VERSION.search(asked.stderr + asked.stdout)
     if asked.returncode or match is None:
         raise PipelineError(f"Spark needs Java, but {java} does not print its version. {_JAVA_ADVICE}")
     if int(match[1]) < OLDEST_JAVA:
-        raise PipelineError(f"Spark needs Java {OLDEST_JAVA} or later, but {java} is Java {match[1]}. {_JAVA_ADVICE}")
+        raise PermanentError(f"Spark needs Java {OLDEST_JAVA} or later, but {java} is Java {match[1]}. {_JAVA_ADVICE}")
     return java
 
 
@@ -246,8 +249,8 @@ def _find_java(environ: Mapping[str, str]) -> Path:
     if home := environ.get("JAVA_HOME"):
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):
-            raise PipelineError(f"Spark needs Java, but JAVA_HOME is {home}, which has no bin/java. {_JAVA_ADVICE}")
+            raise PermanentError(f"Spark needs Java, but JAVA_HOME is {home}, which has no bin/java. {_JAVA_ADVICE}")
         return java
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         return Path(found)
-    raise PipelineError(f"Spark needs Java, but it is not installed. {_JAVA_ADVICE}")
+    raise PermanentError(f"Spark needs Java, but it is not installed. {_JAVA_ADVICE}")

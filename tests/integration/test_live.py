@@ -19,10 +19,21 @@ import pyarrow as pa
 import pytest
 
 from sbusd.archive.tables.hours import Hour
-from sbusd.pipeline.live.baseline import usual_numbers, weeks_before
-from sbusd.pipeline.live.state import STATE, LiveState
+from sbusd.config.live import Anomaly
+from sbusd.pipeline.errors import PermanentError
+from sbusd.pipeline.live.alerts import Usual
+from sbusd.pipeline.live.baseline import compute, usual_numbers, weeks_before
+from sbusd.pipeline.live.preconditions import check_tap
+from sbusd.pipeline.live.publication import publish_decided
+from sbusd.pipeline.live.state import STATE, Decided, LiveState
+from sbusd.pipeline.live.subjects import shortened
 from sbusd.pipeline.session import spark_session
+from sbusd.pipeline.source.outbox import Outbox
+from sbusd.pipeline.source.publisher import BusConnection
+from sbusd.protocol.errors import SbusError
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.published_tables import publish_record
+from tests.support.records import message
 from tests.support.spark import JAVA_OPTIONS, require_spark
 from tests.support.users import User
 from tests.support.wire import RawClient
@@ -185,7 +196,7 @@ def test_counters_and_alerts_are_exact_through_kills(daemon: StartDaemon, tmp_pa
         job.kill()
 
 
-def test_the_baseline_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baseline_agrees_with_a_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_spark()
     chance = random.Random(7)
     hours = weeks_before(Hour("2026-11-20", 15), 4)
@@ -204,9 +215,17 @@ def test_the_baseline_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch)
         ("messages", pa.int64()),
     ]
     traffic = pa.Table.from_pylist(rows, schema=pa.schema([pa.field(*each) for each in kinds]))
+    long = "x" * 1000
+    moments = [each.start + 60 * 10**9 * minute for each in reversed(weeks_before(Hour("2026-11-20", 12), 3)) for minute in range(40)]
+    keys = [(moment, key) for moment in moments for key in ("a/b/c", "a/b/d", long, long)]
+    record = [message(number, key, ts=moment + number) for number, (moment, key) in enumerate(keys)]
+    tables = publish_record(tmp_path, {"alpha": record, "beta": record[:100]})
     monkeypatch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
     with spark_session("local[1]", is_small=True) as spark:
         found = usual_numbers(spark, traffic, hours, "alpha")
+        of_tables = compute(spark, tables, Hour("2026-11-20", 12), "alpha", Anomaly(weeks=3, min_weeks=3))
+    # In each week 40 minutes have 2 messages, and 20 have none.
+    assert (of_tables.usual, of_tables.weeks, of_tables.problem) == ({"a/b": Usual(2, 0), shortened(long): Usual(2, 0)}, 3, "")
     assert set(found) == {"a/b", "c"}
     for prefix, usual in found.items():
         values = [sums[prefix, hour.start // 10**9 + 60 * minute] for hour in hours for minute in range(60)]
@@ -216,8 +235,8 @@ def test_the_baseline_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch)
 
 def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
     """With the rules of the package."""
-    rules = (ROOT / "etc/sbusd.toml.d/60-live.toml").read_text()
-    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-recorder"', '"root"').replace('"sbus-live"', str(first_user.uid)))
+    rules = (ROOT / "etc/sbusd.toml.d/50-live.toml").read_text()
+    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-live"', str(first_user.uid)))
     bus = daemon("-C", str(tmp_path / "bus.toml"))
     reader = bus.client()
     reader.subscribe(b"alert/")
@@ -236,14 +255,63 @@ def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path
         (["--config", "{folder}/none.toml"], 78, "none.toml"),
         (["--state", "{folder}/file"], 1, "not a directory. Name the directory of the counters with --state"),
         (["--check", "--config", "{folder}/bad.toml"], 78, "delay"),
+        (["--state", "{folder}/damaged"], 78, "state.json: damaged file. Remove the file to begin with empty counters"),
+        (["--show", "--state", "{folder}/damaged"], 78, "state.json: damaged file. Remove the file to begin with empty counters"),
     ],
 )
 def test_each_error_is_one_line(tmp_path: Path, words: list[str], status: int, says: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad.toml").write_text("delay = 0\n")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / STATE).touch()
     command = [*_PROGRAM, *(word.format(folder=tmp_path) for word in words)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=_SECONDS)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith("sbus-live: ")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow"])
+def test_a_missing_package_is_not_retried(tmp_path: Path, missing: str) -> None:
+    """The service has RestartPreventExitStatus=78."""
+    require_spark()
+    settings = environment()
+    if missing == "java":
+        settings |= {"PATH": "/nowhere", "JAVA_HOME": ""}
+    else:
+        (tmp_path / f"{missing}.py").write_text("raise ImportError")
+        settings["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+    command = [*_PROGRAM, "--state", str(tmp_path / "state")]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    says = {
+        "java": "sbus-live: Spark needs Java, but it is not installed. ",
+        "pyspark": "sbus-live: PySpark is not installed. ",
+        "pyarrow": "sbus-live: PyArrow is not installed. ",
+    }
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (78, "", 1)
+    assert done.stderr.startswith(says[missing])
+
+
+def test_a_refused_tap_is_permanent_and_a_missing_bus_is_not(daemon: StartDaemon, tmp_path: Path, first_user: User) -> None:
+    address = daemon().path
+    check_tap(address)
+    with pytest.raises(
+        PermanentError, match=r"cannot tap the bus: EPERM .*\. Allow this user with tap under \[rights\] in sbusd\.toml\(5\)"
+    ):
+        first_user.call(lambda: check_tap(address))
+    with pytest.raises((SbusError, OSError)) as caught:
+        check_tap(str(tmp_path / "none"))
+    assert not isinstance(caught.value, PermanentError)
+
+
+def test_an_alert_that_the_bus_refuses_blocks_no_other(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "bus.toml").write_text('[[policy]]\nkeys = "alert/refused/"\npublish = "deny"\n')
+    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    reader = bus.client()
+    reader.subscribe(b"alert/")
+    decided = [Decided(number, f"alert/{name}/all", "{}") for number, name in enumerate(("a", "refused", "b", "refused", "c"), 1)]
+    result = publish_decided(Outbox(tmp_path / "outbox", 1, "repeat"), "alerts-1", decided, lambda: BusConnection(bus.path))
+    assert (result.last, len(result.refused), result.repeated, result.problem) == (5, 2, [], "")
+    assert "EPERM" in result.refused[0]
+    assert [packet for packet in reader.barrier() if b"alert/" in packet] == [b"MSG alert/%s/all\0{}" % name for name in (b"a", b"b", b"c")]

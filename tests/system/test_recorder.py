@@ -240,7 +240,7 @@ def test_purge_leaves_only_packages_of_the_administrator(recording: Container) -
     shadow = recording.output(f"getent shadow {' '.join(users)}").splitlines()
     assert [line.split(":")[1][0] for line in shadow] == ["!"] * len(users)
     kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/log"
-    names = " -o ".join(f"-name '*{name}*'" for name in (*users, "50-recorder", "60-live"))
+    names = " -o ".join(f"-name '*{name}*'" for name in (*users, "50-recorder", "50-live"))
     assert recording.output(f"find / \\( {kept} \\) -prune -o \\( {names} \\) -print") == ""
     recording.run(f"test -d {LOCAL}/pyarrow")
     assert recording.output("systemctl is-active sbus.socket") == "active"

@@ -12,21 +12,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import quote
 
 from sbusd.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
-from sbusd.pipeline.live.minutes import PREFIX, Minute
-
-MAX_RAISED = 1000
-"""Alerts that are raised at the same time. More are counted as suppressed."""
+from sbusd.pipeline.live.minutes import MAX_RAISED, PREFIX, Minute
+from sbusd.pipeline.live.subjects import escape
 
 SIGMA = 1.4826
 """Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 
 OWN_PREFIX = "alert/"
 """Keys of alerts are not subjects, so that an alert does not cause the next one."""
-
-_LONGEST_SUBJECT = 200
 
 
 class Usual(NamedTuple):
@@ -63,25 +58,21 @@ class Alert:
         return json.dumps(value).encode()
 
 
-def escape(subject: str) -> str:
-    """Return *subject* as one segment of a key: percent-encoded, a long one shortened with its checksum; the empty one is ``all``."""
-    text = quote(subject, safe="", errors="surrogatepass") or "all"
-    if len(text) > _LONGEST_SUBJECT:
-        text = f"{text[:_LONGEST_SUBJECT]}~{hashlib.sha256(subject.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-    return text
-
-
 Raised = dict[str, set[str]]
 """For each rule: the subjects whose alert is raised."""
 
 
-def decide(settings: LiveSettings, minute: Minute, number: int, usual: Mapping[str, Usual], raised: Raised) -> tuple[list[Alert], int]:
+def decide(
+    settings: LiveSettings, minute: Minute, number: int, usual: Mapping[str, Usual] | None, raised: Raised
+) -> tuple[list[Alert], int]:
     """Return the changes that the finished minute *number* causes, and how many were suppressed; update *raised*.
 
-    *usual* has the prefixes whose usual number is known; alerts of a prefix or rule that is gone are cleared.
+    *usual* has the prefixes whose usual number is known; None: it is known of no prefix, so no anomaly is raised or cleared. Alerts of a
+    prefix or rule that is gone are cleared.
     """
     changes = [change for rule in settings.thresholds for change in _of_threshold(rule, minute, number, raised.get(rule.name, set()))]
-    changes += _of_anomaly(settings.anomaly, minute, number, usual, raised.get(ANOMALY, set()))
+    if usual is not None:
+        changes += _of_anomaly(settings.anomaly, minute, number, usual, raised.get(ANOMALY, set()))
     gone = raised.keys() - {rule.name for rule in settings.thresholds} - {ANOMALY}
     changes += [Alert(rule, subject, False, "none", 0, 0, number) for rule in sorted(gone) for subject in sorted(raised[rule])]
     return _applied(changes, raised)
@@ -124,7 +115,8 @@ def _of_anomaly(settings: Anomaly, minute: Minute, number: int, usual: Mapping[s
         known = usual.get(subject)
         if known is None:
             # There is nothing to compare with in this hour of the week.
-            yield Alert(ANOMALY, subject, False, "messages", value, 0, number)
+            if not minute.is_incomplete:
+                yield Alert(ANOMALY, subject, False, "messages", value, 0, number)
             continue
         bound = max(settings.deviations * SIGMA * known.mad, float(settings.min_difference))
         distance = abs(value - known.median)

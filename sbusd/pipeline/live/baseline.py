@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from sbusd.archive.tables.schema import TRAFFIC
 from sbusd.archive.tables.storage import read_tables
 from sbusd.config.live import Anomaly
 from sbusd.pipeline.live.alerts import Usual
+from sbusd.pipeline.live.subjects import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,52 @@ class Baseline:
     usual: dict[str, Usual]
     weeks: int
     problem: str = ""
+
+
+def hour_of(minute: int) -> Hour:
+    """Return the hour of a minute, by its number since 1970."""
+    return Hour.at(minute * 60 * 10**9)
+
+
+@dataclass(slots=True)
+class Baselines:
+    """The baselines of the hours that are needed now: each is computed once."""
+
+    compute: Callable[[Hour], Baseline]
+    by_hour: dict[Hour, Baseline] = field(default_factory=dict)
+    prefixes: frozenset[str] = frozenset()
+    """The prefixes whose usual number is known."""
+    _last: Baseline | None = None
+    """The last one without a problem."""
+
+    def prepare(self, hours: Iterable[Hour]) -> str:
+        """Compute the baselines of *hours* that are missing, and drop the others; return the problem of a new one, if any."""
+        wanted, problem = sorted(set(hours)), ""
+        if wanted == [*self.by_hour]:
+            return ""
+        for hour in wanted:
+            if hour not in self.by_hour:
+                self.by_hour[hour] = found = self.compute(hour)
+                problem = found.problem or problem
+                if not found.problem:
+                    self._last = found
+        self.by_hour = {hour: self.by_hour[hour] for hour in wanted}
+        known = [*self.by_hour.values(), *([] if self._last is None else [self._last])]
+        self.prefixes = frozenset(prefix for each in known for prefix in each.usual)
+        return problem
+
+    def usual(self, hour: Hour, raised: Container[str]) -> Mapping[str, Usual] | None:
+        """Return the usual numbers in *hour*; None if nothing is known.
+
+        If there was a problem, the result is the last known numbers of the prefixes in *raised*: no other alert is raised by the numbers of
+        another hour, and none is cleared only because tables are missing.
+        """
+        found = self.by_hour.get(hour)
+        if found is not None and not found.problem:
+            return found.usual
+        if self._last is None:
+            return None
+        return {prefix: usual for prefix, usual in self._last.usual.items() if prefix in raised}
 
 
 def weeks_before(hour: Hour, weeks: int) -> list[Hour]:
@@ -75,4 +122,4 @@ def usual_numbers(spark: SparkSession, traffic: pa.Table, hours: Iterable[Hour],
     deviations = (
         values.join(medians, "prefix").groupBy("prefix", "median").agg(F.median(F.abs(F.col("value") - F.col("median"))).alias("mad"))
     )
-    return {row["prefix"]: Usual(row["median"], row["mad"]) for row in deviations.collect()}
+    return {shortened(row["prefix"]): Usual(row["median"], row["mad"]) for row in deviations.collect()}

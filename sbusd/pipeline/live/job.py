@@ -6,30 +6,29 @@ because Spark runs no batch while the bus is quiet. Both hold the lock while the
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.tables.hours import Hour
-from sbusd.config.live import LiveSettings
-from sbusd.pipeline.errors import PipelineError, SourceError
-from sbusd.pipeline.live.baseline import Baseline, compute
+from sbusd.config.live import ANOMALY, LiveSettings
+from sbusd.pipeline.live.alerts import Usual
+from sbusd.pipeline.live.baseline import Baseline, Baselines, compute, hour_of
 from sbusd.pipeline.live.minutes import Group
+from sbusd.pipeline.live.preconditions import check_checkpoint, check_tap, query_id
+from sbusd.pipeline.live.publication import publish_decided
 from sbusd.pipeline.live.state import Decided, LiveState, Losses
 from sbusd.pipeline.measures.records import prefix, total
 from sbusd.pipeline.source.datasource import register
-from sbusd.pipeline.source.outbox import MESSAGES, Outbox
+from sbusd.pipeline.source.outbox import Outbox
 from sbusd.pipeline.source.publisher import BusConnection
-from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,8 +43,9 @@ COLUMNS = "ts bigint, kind string, key string, uid bigint, payload_bytes int, di
 TRIGGER = "1 second"
 
 _MINUTE_NS = 60 * 10**9
-_SERIES = "alerts"
 _TICK_SECONDS = 1
+_AHEAD_SECONDS = 120
+"""Time before an hour at which its baseline is computed, so that its prefixes are known when the hour begins."""
 
 
 @dataclass(slots=True)
@@ -61,21 +61,30 @@ class LiveJob:
     """Prints one line."""
     host: str = field(default_factory=socket.gethostname)
     _state: LiveState = field(default_factory=LiveState)
-    _baseline: Baseline | None = None
+    _baselines: Baselines = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _warned: str = ""
+
+    def __post_init__(self) -> None:
+        self._baselines = Baselines(self._compute)
+
+    def _compute(self, hour: Hour) -> Baseline:
+        """Return the baseline of *hour*."""
+        return compute(self.spark, self.tables, hour, self.host, self.settings.anomaly)
 
     def run(self) -> None:
         """Run until an error, or until the process is killed.
 
         Raises:
-            PipelineError: the state is damaged.
+            PermanentError: the state or the checkpoint is damaged, or the bus refuses the tap.
             SbusError, OSError: the bus or the directory of the state cannot be used.
         """
         self._state = LiveState.load(self.folder)
+        check_checkpoint(self.folder / CHECKPOINT)
+        check_tap(self.address)
         with self._lock:
             query = self._start()
-            self._state.begin(_query_id(self.folder / CHECKPOINT), time.time())
+            self._state.begin(query_id(self.folder / CHECKPOINT), time.time())
             self._state.save(self.folder)
         try:
             while not query.awaitTermination(_TICK_SECONDS):
@@ -96,42 +105,47 @@ class LiveJob:
         """Add the sums of *rows* to the state, unless this batch is in it."""
         groups, losses = summed(rows)
         with self._lock:
-            self._state.fold(batch, groups, losses)
+            self._state.fold(batch, groups, losses, self.settings, self._baselines.prefixes)
             self._state.save(self.folder)
 
     def _tick(self, now: float) -> None:
         """Close the minutes that have ended, and publish what was decided."""
-        hour = Hour.at(int(now) * 10**9)
-        if self._baseline is None or self._baseline.hour != hour:
-            self._baseline = compute(self.spark, self.tables, hour, self.host, self.settings.anomaly)
-            self._warn_once(f"no alerts for anomalies: {self._baseline.problem}" if self._baseline.problem else "")
         with self._lock:
-            if self._state.close(self.settings, self._baseline.usual, now, self.host):
+            due = self._state.due(self.settings, now)
+        # Spark computes them while batches are counted.
+        problem = self._baselines.prepare([hour_of(int(moment // 60)) for moment in (now, now + _AHEAD_SECONDS)] + [*map(hour_of, due)])
+        self._warn_once(f"no alerts for anomalies: {problem}" if problem else "")
+        with self._lock:
+            dropped = self._state.counts["alerts_dropped"]
+            if self._state.close(self.settings, self._usual, now, self.host):
                 # A decision is on disk before it is published, so that it is published after a kill, and is not decided again.
                 self._state.save(self.folder)
+            dropped = self._state.counts["alerts_dropped"] - dropped
             pending = list(self._state.pending)
+        if dropped:
+            self.warn(f"dropped {dropped} alerts, because too many wait for publication")
         if pending:
             self._publish(pending)
+
+    def _usual(self, minute: int) -> Mapping[str, Usual] | None:
+        """Return the usual numbers in the hour of *minute*; None if they are not known."""
+        return self._baselines.usual(hour_of(minute), self._state.raised.get(ANOMALY, ()))
 
     def _publish(self, pending: list[Decided]) -> None:
         """Publish *pending*, and remove them from the state. If the bus cannot be reached, they stay for the next attempt."""
         outbox = Outbox(self.folder / OUTBOX, 1, "repeat")
-        done = 0
-        try:
-            with BusConnection(self.address) as publish:
-                for each in pending:
-                    message = pa.RecordBatch.from_pylist([{"key": each.key.encode(), "payload": each.payload.encode()}], schema=MESSAGES)
-                    result = outbox.deliver(_SERIES, each.number, [message], publish)
-                    if result.repeated:
-                        self.warn(f"published an alert again that the bus may already have received: {each.key}")
-                    done = each.number
-        except SourceError:
-            raise
-        except (SbusError, OSError) as error:
-            self._warn_once(f"cannot publish alerts, will try again: {error}")
-        with self._lock:
-            self._state.pending = [each for each in self._state.pending if each.number > done]
-            self._state.save(self.folder)
+        result = publish_decided(outbox, self._state.series, pending, lambda: BusConnection(self.address))
+        for key in result.repeated:
+            self.warn(f"published an alert again that the bus may already have received: {key}")
+        if result.refused:
+            self.warn(f"dropped {len(result.refused)} alerts that the bus refused, the first because {result.refused[0]}")
+        if result.problem:
+            self._warn_once(f"cannot publish alerts, will try again: {result.problem}")
+        if result.last:
+            with self._lock:
+                self._state.counts["alerts_refused"] += len(result.refused)
+                self._state.pending = [each for each in self._state.pending if each.number > result.last]
+                self._state.save(self.folder)
 
     def _warn_once(self, line: str) -> None:
         """Print *line*, unless it is empty or the last one."""
@@ -173,11 +187,3 @@ def summed(rows: DataFrame) -> tuple[list[Group], Losses]:
         if any(counts):
             groups.append(Group(row["minute"], row["prefix"], row["uid"], counts))
     return groups, Losses(lost, interruptions, min(firsts, default=None), max(lasts, default=None))
-
-
-def _query_id(checkpoint: Path) -> str:
-    """Return the id of the query that uses *checkpoint*. Raises PipelineError if there is none."""
-    try:
-        return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise PipelineError(f"{checkpoint}: not the checkpoint of a query. Remove the directory to begin a new one") from None

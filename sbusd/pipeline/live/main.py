@@ -14,9 +14,9 @@ from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.live import LiveSettings, load_live_settings
 from sbusd.helptext import PlainCommand, VersionOption
-from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbusd.pipeline.live.display import lines_of
-from sbusd.pipeline.live.state import STATE, LiveState
+from sbusd.pipeline.live.state import MINUTES, STATE, LiveState
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
@@ -58,7 +58,7 @@ def live(
         _run(settings, state, tables, address)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
-    except ConfigError as error:
+    except (ConfigError, PermanentError) as error:
         _fail(str(error), os.EX_CONFIG)
     except SbusError as error:
         _fail(str(error))
@@ -72,7 +72,7 @@ def live(
 
 
 def main() -> None:
-    """Run the program, and exit. Status: 0; 1 after an error; 78 for an invalid configuration; 130 after Ctrl-C."""
+    """Run the program, and exit. Status: 0; 1 after an error; 78 for an error that a restart cannot repair; 130 after Ctrl-C."""
     app(prog_name=PROGRAM)
 
 
@@ -90,14 +90,14 @@ def _run(settings: LiveSettings, folder: Path, tables: Path, address: str | None
         raise PipelineError(f"{folder}: not a directory. Name the directory of the counters with --state")
     os.umask(os.umask(UMASK) | UMASK)
     use_local_packages()
-    make_private(folder, (STATE, f".{STATE}.tmp", "checkpoint", "outbox", RUN_LOCK, ENGINE_LOCK))
+    make_private(folder, (STATE, f".{STATE}.tmp", MINUTES, "checkpoint", "outbox", RUN_LOCK, ENGINE_LOCK))
     # A damaged state is reported before Spark starts.
     LiveState.load(folder)
     with run_lock(folder, program=PROGRAM), spark_session(None, is_small=True) as spark, engine_lock(spark, folder):
         try:
             from sbusd.pipeline.live.job import LiveJob  # noqa: PLC0415 - it needs PySpark and PyArrow, optional packages
         except ImportError:
-            raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
+            raise PermanentError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
         LiveJob(spark, settings, folder, tables, address, _warn).run()
 
 

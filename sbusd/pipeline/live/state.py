@@ -1,4 +1,13 @@
-"""The state of the job in one file, which is replaced atomically: counters, alerts, and the number of the last batch in them.
+"""The state of the job: counters, alerts, and the number of the last batch in them. Spec: sbus-live(8), After a kill.
+
+::
+
+    DIR/
+      state.json          all but counters of minutes, and the minutes that have changed since the file was written before
+      minutes/N.json      counters of minute N since 1970, as they were when they had not changed between two writes of state.json
+
+Each file is replaced atomically. A minute in ``state.json`` is newer than its file. A minute is written to its file only while the same
+counters are in ``state.json``, so a kill between the two changes nothing. So a batch rewrites the minutes that it changed, not all.
 
 A batch that Spark repeats after a kill is in the file, and is not counted twice. A decided alert is in the file until it is published.
 """
@@ -6,19 +15,29 @@ A batch that Spark repeats after a kill is in the file, and is not counted twice
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sbusd.archive.files import publish_file
-from sbusd.config.live import LiveSettings
-from sbusd.pipeline.errors import PipelineError
+from sbusd.config.live import ANOMALY, LiveSettings
+from sbusd.pipeline.errors import PermanentError
 from sbusd.pipeline.live.alerts import Raised, Usual, decide
-from sbusd.pipeline.live.minutes import KEPT_MINUTES, Group, Minute, Minutes
+from sbusd.pipeline.live.minutes import KEPT_MINUTES, PREFIX, Group, Important, Minute, Minutes
 
 STATE = "state.json"
-VERSION = 1
+MINUTES = "minutes"
+VERSION = 2
+
+MAX_PENDING = 1000
+"""Alerts that wait for publication. If there are more, older ones are dropped and counted."""
+
+_TOTALS = (
+    *("messages", "lost", "interruptions", "late", "repeated_batches", "suppressed", "starts"),
+    *("alerts_refused", "alerts_dropped"),
+)
 
 
 class Decided(NamedTuple):
@@ -51,10 +70,12 @@ class LiveState:
     raised: Raised = field(default_factory=dict)
     pending: list[Decided] = field(default_factory=list)
     decided: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("messages", "lost", "interruptions", "late", "repeated_batches", "suppressed", "starts"), 0)
-    )
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_TOTALS, 0))
     """Totals since the state was created; for their meaning see sbus-live(8)."""
+    series: str = field(default_factory=lambda: f"alerts-{secrets.token_hex(8)}")
+    """The series of the alerts in the outbox. It is random, because a new state begins with number 1 again."""
+    _in_state_file: set[int] = field(default_factory=set, compare=False)
+    """The minutes whose counters ``state.json`` has."""
 
     def begin(self, query: str, now: float) -> None:
         """Begin a run: the minutes since the last closed one are incomplete, because messages between two runs are missing."""
@@ -66,14 +87,14 @@ class LiveState:
         self.minutes.mark_incomplete(self.closed + 1 if self.closed else minute, minute)
         self.counts["starts"] += 1
 
-    def fold(self, batch: int, groups: Iterable[Group], losses: Losses) -> bool:
-        """Add the sums of a batch, unless they were added before; return whether they were added."""
+    def fold(self, batch: int, groups: Iterable[Group], losses: Losses, settings: LiveSettings, usual: frozenset[str]) -> bool:
+        """Add the sums of a batch, unless they were added before; return whether they were added. *usual*: prefixes with a usual number."""
         if batch <= self.batch:
             self.counts["repeated_batches"] += 1
             return False
         self.batch = batch
         known = list(groups)
-        self.minutes.fold(known)
+        self.minutes.fold(known, Important(self._raised_by_group(settings), usual, settings.thresholds))
         self.counts["messages"] += sum(each.counts[0] for each in known)
         self.counts["late"] += sum(each.counts[0] for each in known if each.minute <= self.closed)
         self.counts["lost"] += losses.lost
@@ -82,29 +103,52 @@ class LiveState:
             self.minutes.mark_incomplete(losses.first, losses.last)
         return True
 
-    def close(self, settings: LiveSettings, usual: Mapping[str, Usual], now: float, host: str) -> int:
-        """Compare the minutes that have ended with the thresholds; return the number of closed minutes."""
+    def _raised_by_group(self, settings: LiveSettings) -> dict[str, set[str]]:
+        """Return the subjects whose alert is raised, for each group."""
+        found: dict[str, set[str]] = {PREFIX: set(self.raised.get(ANOMALY, ()))}
+        for rule in settings.thresholds:
+            found.setdefault(rule.by, set()).update(self.raised.get(rule.name, ()))
+        return found
+
+    def due(self, settings: LiveSettings, now: float) -> range:
+        """Return the numbers of the minutes that have ended and are not closed."""
         current = int(now // 60)
-        # The clock may have been set back.
-        self.closed = min(self.closed, current)
         last = int((now - settings.delay) // 60) - 1
         begun = min(self.minutes.by_number, default=current)
-        first = max(self.closed + 1, last - KEPT_MINUTES + 1, begun)
-        for number in range(first, last + 1):
-            minute = self.minutes.by_number.setdefault(number, Minute())
-            changes, suppressed = decide(settings, minute, number, usual, self.raised)
+        # The clock may have been set back.
+        return range(max(min(self.closed, current) + 1, last - KEPT_MINUTES + 1, begun), last + 1)
+
+    def close(self, settings: LiveSettings, usual: Callable[[int], Mapping[str, Usual] | None], now: float, host: str) -> int:
+        """Compare the minutes that are due with the thresholds; return the number of closed minutes.
+
+        *usual* returns the usual numbers of messages in the hour of a minute, None if they are not known.
+        """
+        current = int(now // 60)
+        numbers = self.due(settings, now)
+        for number in numbers:
+            changes, suppressed = decide(settings, self.minutes.at(number), number, usual(number), self.raised)
             self.counts["suppressed"] += suppressed
             for change in changes:
                 self.decided += 1
                 self.pending.append(Decided(self.decided, change.key().decode(), change.payload(host).decode()))
-        self.closed = max(self.closed, last)
+        # The first may be in the outbox already.
+        excess = max(0, len(self.pending) - MAX_PENDING)
+        del self.pending[1 : 1 + excess]
+        self.counts["alerts_dropped"] += excess
+        self.closed = max(min(self.closed, current), numbers.stop - 1)
         self.minutes.forget(current)
-        return max(0, last + 1 - first)
+        return len(numbers)
 
     def save(self, folder: Path) -> None:
-        """Replace the file in *folder*. Raises OSError."""
+        """Replace the files in *folder* that must change. Raises OSError."""
+        minutes, changed = folder / MINUTES, set(self.minutes.changed)
+        minutes.mkdir(exist_ok=True)
+        for number in sorted(self._in_state_file - changed):
+            if (minute := self.minutes.by_number.get(number)) is not None:
+                publish_file(minutes / f"{number}.json", json.dumps(minute.to_json()).encode())
         value = {
             "version": VERSION,
+            "series": self.series,
             "query": self.query,
             "batch": self.batch,
             "closed": self.closed,
@@ -112,16 +156,22 @@ class LiveState:
             "counts": self.counts,
             "raised": {rule: sorted(subjects) for rule, subjects in sorted(self.raised.items())},
             "pending": self.pending,
-            "minutes": {str(number): minute.to_json() for number, minute in sorted(self.minutes.by_number.items())},
+            "minutes": {str(number): self.minutes.by_number[number].to_json() for number in sorted(changed)},
         }
         publish_file(folder / STATE, json.dumps(value).encode())
+        self._in_state_file = changed
+        self.minutes.changed.clear()
+        kept = {f"{number}.json" for number in self.minutes.by_number}
+        for path in minutes.iterdir():
+            if path.name not in kept:
+                path.unlink()
 
     @classmethod
     def load(cls, folder: Path) -> LiveState:
         """Return the state in *folder*, a new one if there is none.
 
         Raises:
-            PipelineError: the file is damaged, or of another version.
+            PermanentError: a file is damaged, or of another version.
             OSError: it cannot be read.
         """
         path = folder / STATE
@@ -130,12 +180,32 @@ class LiveState:
         try:
             value: dict[str, Any] = json.loads(path.read_bytes())
             if value["version"] != VERSION:
-                raise PipelineError(f"{path}: unsupported version {value['version']!r}. Remove the file to begin with empty counters")
-            minutes = Minutes({int(number): Minute.from_json(each) for number, each in value["minutes"].items()})
+                raise PermanentError(f"{path}: unsupported version {value['version']!r}. Remove the file to begin with empty counters")
+            newest = {int(number): Minute.from_json(each) for number, each in value["minutes"].items()}
             raised = {rule: set(subjects) for rule, subjects in value["raised"].items()}
             pending = [Decided(*each) for each in value["pending"]]
-            state = cls(value["query"], value["batch"], minutes, value["closed"], raised, pending, value["decided"])
+            state = cls(value["query"], value["batch"], Minutes(newest), value["closed"], raised, pending, value["decided"])
             state.counts |= value["counts"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise PipelineError(f"{path}: damaged file. Remove the file to begin with empty counters") from None
+            state.series = str(value["series"])
+        except _DAMAGE:
+            raise PermanentError(f"{path}: damaged file. Remove the file to begin with empty counters") from None
+        state._in_state_file = set(newest)
+        for number, minute in _minutes_in(folder / MINUTES):
+            state.minutes.by_number.setdefault(number, minute)
         return state
+
+
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def _minutes_in(folder: Path) -> Iterator[tuple[int, Minute]]:
+    """Yield the minutes with a file of their own, and their numbers. Raises PermanentError, OSError."""
+    for path in folder.glob("[0-9]*.json"):
+        try:
+            minute = int(path.stem), Minute.from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            # The job has dropped the minute since.
+            continue
+        except _DAMAGE:
+            raise PermanentError(f"{path}: damaged file. Remove the file; the counters of this minute are lost") from None
+        yield minute

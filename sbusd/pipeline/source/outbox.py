@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from sbusd.archive.files import publish_draft, publish_file, sync_folder, temporary
-from sbusd.pipeline.errors import SourceError
+from sbusd.pipeline.errors import DamagedOutboxError, SourceError
 from sbusd.pipeline.source.options import InDoubt
 
 MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
@@ -80,6 +80,13 @@ class Outbox:
             self._remove(token)
             return delivery
 
+    def discard(self, series: str, number: int) -> None:
+        """Give up batch *number* of *series*: what was not published of it is dropped. Raises SourceError, OSError."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            publish_file(self.root / _DONE, json.dumps({**self._done(), series: number}).encode())
+            self._remove(f"{series}.{number}")
+
     def _publish(self, note: Path, content: Path, publish: Publish) -> BatchResult:
         """Publish the messages in *content*, from the last note on."""
         noted, tried = self._note(note)
@@ -115,7 +122,9 @@ class Outbox:
         value = _read(path)
         published, trying = value.get("published"), value.get("trying")
         if not isinstance(published, int) or not isinstance(trying, int):
-            raise SourceError(f"{path}: damaged file. Remove it and {path.stem}.arrow to give up the unpublished messages of this batch")
+            raise DamagedOutboxError(
+                f"{path}: damaged file. Remove it and {path.stem}.arrow to give up the unpublished messages of this batch"
+            )
         return published, trying
 
     def _done(self) -> dict[str, object]:
@@ -150,7 +159,7 @@ def _read(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise SourceError(f"{path}: damaged file: not a JSON object")
+        raise DamagedOutboxError(f"{path}: damaged file: not a JSON object")
     return value
 
 
@@ -166,5 +175,5 @@ def _reading(path: Path) -> Iterator[Iterator[pa.RecordBatch]]:
         try:
             reader = ipc.open_stream(stream)
         except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"{path}: damaged file: {error}") from None
+            raise DamagedOutboxError(f"{path}: damaged file: {error}") from None
         yield iter(reader)

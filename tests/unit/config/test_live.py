@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from sbusd.config.documents import settings_of
-from sbusd.config.files import ConfigError
+from sbusd.config.documents import parse, settings_of
+from sbusd.config.files import PACKAGE_FOLDER, ConfigError
 from sbusd.config.live import MAX_THRESHOLDS, Anomaly, LiveSettings, load_live_settings
+from sbusd.config.settings import DaemonSettings
+from tools.stage import ROOT
 
 FILE = Path("/etc/sbus/live.toml")
 
@@ -60,3 +63,24 @@ def test_errors(text: str, words: str) -> None:
         parsed(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def tap_users(*files: tuple[str, str | None]) -> tuple[int, ...]:
+    """Return the users with the right ``tap``, by drop-ins in this order: a name, and the text of the administrator or None."""
+    tables = []
+    for name, text in files:
+        folder = PACKAGE_FOLDER / "sbusd.toml.d" if text is None else Path("/etc/sbus/sbusd.toml.d")
+        content = (ROOT / "etc/sbusd.toml.d" / name).read_text() if text is None else text
+        content = re.sub(r'"(sbus-[a-z]+)"', lambda found: {"sbus-live": "1", "sbus-recorder": "2"}[found[1]], content)
+        tables.append((folder / name, parse(content)))
+    return tuple(settings_of(tables, DaemonSettings).rights.tap.users)
+
+
+def test_the_rules_of_the_package_grant_only_the_right_of_this_service() -> None:
+    live, recorder = ("50-live.toml", None), ("50-recorder.toml", None)
+    assert tap_users(live, recorder) == (1, 2)
+    assert tap_users(live) == (1,)
+    # An empty file masks the rules of the recorder, and a list of the administrator replaces those of both packages.
+    assert tap_users(live, ("50-recorder.toml", "")) == (1,)
+    assert tap_users(live, ("50-recorder.toml", "[rights]\ntap = { users = [7] }")) == (7,)
+    assert tap_users(live, recorder, ("55-own.toml", "[rights]\ntap = { users = [7] }")) == (7,)

@@ -14,8 +14,8 @@ def test_tables_fit_80_columns_whatever_users_write() -> None:
     groups = [
         Group(1000, f"x\x1b[2J{number}" * 20, number, (10**number % 10**17, 10**17, 10**16, 1, 1)) for number in range(MAX_SUBJECTS + 9)
     ]
-    state.fold(0, [*groups, Group(1000, "busy", 0, (10**18, 5, 0, 0, 0))], Losses())
-    state.close(LiveSettings(), {}, 60_070.0, "h")
+    state.fold(0, [*groups, Group(1000, "busy", 0, (10**18, 5, 0, 0, 0))], Losses(), LiveSettings(), frozenset())
+    state.close(LiveSettings(), lambda _: None, 60_070.0, "h")
     state.raised = {"flood": {"x" * 500, ""}}
     lines = list(lines_of(state, 60))
     assert all(len(line) <= 80 and line.isprintable() for line in lines), lines
