@@ -120,7 +120,7 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
         store = _store(destination, attempts)
         done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16)))
         try:
-            ownership = Ownership(store, host, Owner(done.header.id if done.header else "", socket.gethostname(), str(archive)))
+            ownership = Ownership(store, host, Owner.of_this_machine(done.header.id if done.header else "", socket.gethostname(), str(archive)))
             uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
             expiry = Expiry(destination, store, host, settings.retention)
             shipper = Shipper(

@@ -1,24 +1,32 @@
 """One shipper for each host name in a destination: the object ``hosts/HOST.json`` says which.
 
-An object store has no lock, and PyArrow no conditional request. So the object is written, read back, and read again before each index
-entry is written: of two shippers that start at the same time, at least one finds the other's mark and stops.
+An object store has no lock, and PyArrow no conditional request. So the object is written, read back, and read again before each segment
+and each index entry is written: of two shippers that start at the same time, at least one finds the other's mark and stops.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import uuid
 from dataclasses import asdict, dataclass
 from typing import Self
 
 from sbusd.archive.storage.store import Store
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
+from sbusd.systemd.machine_identity import machine_identity
 
 HOSTS = "hosts"
 """The folder of these objects."""
 
 _MAX_BYTES = 8 << 10
+
+_READINGS = 3
+"""Number of times that a mark is read before it counts as invalid: a failing connection can damage what is read."""
+
+_APPLICATION = uuid.UUID("a26a5a0c6be24d5c97a55f5e8f7ed6a5")
+"""Makes the identity of a machine differ from that for other programs."""
 
 
 class HostTakenError(SbusError):
@@ -27,20 +35,30 @@ class HostTakenError(SbusError):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A shipper: ``id`` is that of its list of shipped segments; ``machine`` and ``archive`` are for people."""
+    """A shipper: ``id`` is that of its list of shipped segments, ``identity`` that of its machine; ``machine`` and ``archive`` are for people.
+
+    A copy of a machine can have the same list, but its machine-id(5) should differ.
+    """
 
     id: str
     machine: str
     archive: str
+    identity: str
 
     def __str__(self) -> str:
-        return f"machine {printable(self.machine, 64)} with archive {printable(self.archive, 200)}, id {printable(self.id, 8)}"
+        names = f"machine {printable(self.machine, 64)} with archive {printable(self.archive, 200)}"
+        return f"{names}, id {printable(self.id, 8)}, machine identity {printable(self.identity, 8) or 'unknown'}"
+
+    @classmethod
+    def of_this_machine(cls, id_: str, machine: str, archive: str) -> Self:
+        """Return the owner with the identity of this machine."""
+        return cls(id_, machine, archive, machine_identity(_APPLICATION))
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
         """Return the owner in *content*. Raises ValueError."""
         value = json.loads(content)
-        texts = [value.get(name) for name in ("id", "machine", "archive")] if isinstance(value, dict) else [None]
+        texts = [value.get(name) for name in ("id", "machine", "archive", "identity")] if isinstance(value, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("fields are missing")
         return cls(*texts)
@@ -70,7 +88,7 @@ class Ownership:
     def check(self) -> None:
         """Read the mark. Raises HostTakenError, StorageError, OSError."""
         found = self._read()
-        if found is None or found.id != self._owner.id:
+        if found is None or (found.id, found.identity) != (self._owner.id, self._owner.identity):
             raise HostTakenError(
                 f"{self._store.path(self._name)}: host {self._host} is shipped by {found or 'no machine'}; this is {self._owner}."
                 " Give one of them another host in recorder.toml and ship.toml. If this machine replaces the other one, or has lost its"
