@@ -19,7 +19,7 @@ from sbusd.archive.record.layout import is_host
 from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter
 from sbusd.archive.storage.attempts import Attempts
 from sbusd.archive.storage.immutable import DifferentContentError
-from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, parse_location
+from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
 from sbusd.archive.storage.store import Store, store_of
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.ship import ShipSettings, load_ship_settings
@@ -118,13 +118,16 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
     try:
         attempts = Attempts(lambda line: log.record(RETRIED, reason=line), progress=heartbeat.beat)
         store = _store(destination, attempts)
-        done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16)))
+        endpoint = endpoint_of(os.environ) if isinstance(destination, RemotePath) and destination.scheme == "s3" else ""
+        done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16), endpoint))
         try:
-            ownership = Ownership(store, host, Owner.of_this_machine(done.header.id if done.header else "", socket.gethostname(), str(archive)))
+            ownership = Ownership(
+                store, host, Owner.of_this_machine(done.header.id if done.header else "", socket.gethostname(), str(archive))
+            )
             uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
             expiry = Expiry(destination, store, host, settings.retention)
             shipper = Shipper(
-                archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(by_force=claim)
+                archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(len(done), by_force=claim)
             )
             heartbeat.status = lambda: shipper.status(attempts.retries)
             for number in (signal.SIGTERM, signal.SIGINT):

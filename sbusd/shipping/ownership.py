@@ -35,7 +35,7 @@ class HostTakenError(SbusError):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A shipper: ``id`` is that of its list of shipped segments, ``identity`` that of its machine; ``machine`` and ``archive`` are for people.
+    """A shipper: ``id`` is that of its list, ``identity`` that of its machine; ``machine`` and ``archive`` are for people.
 
     A copy of a machine can have the same list, but its machine-id(5) should differ.
     """
@@ -73,14 +73,25 @@ class Ownership:
         self._owner = owner
         self._name = f"{HOSTS}/{host}.json"
 
-    def take(self, *, by_force: bool = False) -> None:
-        """Write the mark unless it exists; *by_force* replaces the mark of another shipper.
+    def take(self, listed: int = 0, *, by_force: bool = False) -> None:
+        """Write the mark unless it exists; *by_force* replaces another or invalid mark. *listed* segments are shipped already.
 
         Raises:
-            HostTakenError: it is another shipper's.
+            HostTakenError: it is another shipper's; or it is missing although segments are listed, and not *by_force*.
             StorageError, OSError: the store cannot be used.
         """
-        found = self._read()
+        try:
+            found = self._read()
+        except HostTakenError:
+            if not by_force:
+                raise
+            found = None
+        if found is None and listed and not by_force:
+            raise HostTakenError(
+                f"{self._store.path(self._name)}: missing, although {listed} segments are listed as shipped."
+                " The destination is another one, or was emptied. Move the list away to ship all segments again;"
+                " if only this object was lost, run sbus-ship --claim once"
+            )
         if found is None or (by_force and found != self._owner):
             self._store.put(self._name, io.BytesIO(json.dumps(asdict(self._owner)).encode() + b"\n"))
         self.check()
@@ -97,9 +108,13 @@ class Ownership:
 
     def _read(self) -> Owner | None:
         """Return the owner, None without a mark. Raises HostTakenError if it is invalid."""
-        try:
-            return Owner.from_json(self._store.read(self._name, _MAX_BYTES))
-        except FileNotFoundError:
-            return None
-        except (ValueError, RecursionError):
-            raise HostTakenError(f"{self._store.path(self._name)}: invalid mark of a shipper. Delete it if it is not needed") from None
+        for _ in range(_READINGS):
+            try:
+                return Owner.from_json(self._store.read(self._name, _MAX_BYTES))
+            except FileNotFoundError:
+                return None
+            except (ValueError, RecursionError):
+                continue
+        raise HostTakenError(
+            f"{self._store.path(self._name)}: invalid mark of a shipper. If no other machine ships as this host, run sbus-ship --claim once"
+        )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sbusd.archive.storage.attempts import Attempts, StorageError, reason_of
-from sbusd.archive.storage.location import RemotePath
+from sbusd.archive.storage.location import RemotePath, endpoint_of
 
 CONNECT_SECONDS = 10.0
 """Maximum time to connect to S3. Its client ends a request that transfers nothing for 3 seconds."""
@@ -47,7 +47,7 @@ def connect(scheme: str, authority: str, environ: Mapping[str, str] = os.environ
 
 def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
     """Return the client of S3. It makes no request yet."""
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = endpoint_of(environ)
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.path.strip("/")):
         raise StorageError(place, "invalid AWS_ENDPOINT_URL: must have the form https://HOST:PORT, without credentials and path")

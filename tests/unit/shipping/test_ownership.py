@@ -23,7 +23,8 @@ def test_a_name_belongs_to_its_first_shipper(tmp_path: Path) -> None:
     with pytest.raises(HostTakenError) as caught:
         second.take()
     assert str(caught.value).startswith(
-        f"{tmp_path}/hosts/alpha.json: host alpha is shipped by machine machine-a with archive /archive/a, id 11111111…, machine identity 33333333…;"
+        f"{tmp_path}/hosts/alpha.json: host alpha is shipped by machine machine-a with archive /archive/a, id 11111111…,"
+        " machine identity 33333333…;"
         " this is machine machine-b\\x1b with archive /archive/b, id 22222222…, machine identity unknown."
     )
     first.check()
@@ -40,12 +41,33 @@ def test_a_missing_or_invalid_mark_is_refused(tmp_path: Path) -> None:
         store.put("hosts/alpha.json", io.BytesIO(content))
         with pytest.raises(HostTakenError, match="invalid mark of a shipper"):
             Ownership(store, "alpha", FIRST).take()
+    Ownership(store, "alpha", FIRST).take(by_force=True)
+    Ownership(store, "alpha", FIRST).take()
+
+
+def test_a_missing_mark_is_an_error_if_segments_are_listed(tmp_path: Path) -> None:
+    ownership = Ownership(LocalStore(tmp_path), "alpha", FIRST)
+    with pytest.raises(HostTakenError, match=r"alpha\.json: missing, although 3 segments are listed as shipped"):
+        ownership.take(3)
+    assert list(tmp_path.iterdir()) == []
+    ownership.take(3, by_force=True)
+    ownership.take(3)
+
+
+def test_one_wrong_reading_of_the_mark_is_not_an_invalid_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    ownership = Ownership(store, "alpha", FIRST)
+    ownership.take()
+    read, wrong = store.read, [b"{", b""]
+    monkeypatch.setattr(store, "read", lambda name, limit: wrong.pop() if wrong else read(name, limit))
+    ownership.check()
+    assert wrong == []
 
 
 def test_a_copy_of_a_machine_with_the_same_list_is_refused(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     Ownership(store, "alpha", FIRST).take()
-    with pytest.raises(HostTakenError, match="machine identity 33333333…; this is .*, machine identity 44444444…"):
+    with pytest.raises(HostTakenError, match=r"machine identity 33333333…; this is .*, machine identity 44444444…"):
         Ownership(store, "alpha", dataclasses.replace(FIRST, identity="4" * 32)).take()
 
 

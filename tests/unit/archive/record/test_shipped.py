@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
+from sbusd.archive.record.shipped import ListHeader, ListWriter, OtherDestinationError, ShippedList
 
 HEADER = ListHeader("s3://bucket/x", "alpha", "1" * 32)
 
@@ -58,16 +58,32 @@ def test_a_new_file_is_read_from_its_start(tmp_path: Path) -> None:
 def test_a_list_for_another_destination_or_host_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shipped"
     ListWriter(path, HEADER).close()
-    for destination, host in (("s3://other/x", "alpha"), ("s3://bucket/x", "beta")):
-        with pytest.raises(RecordError) as caught:
-            ListWriter(path, ListHeader(destination, host, "3" * 32))
+    for destination, endpoint, host, shown in (
+        ("s3://other/x", "", "alpha", "s3://other/x as host alpha"),
+        ("s3://bucket/x", "", "beta", "s3://bucket/x as host beta"),
+        ("s3://bucket/x", "https://store", "alpha", "s3://bucket/x at https://store as host alpha"),
+    ):
+        with pytest.raises(OtherDestinationError) as caught:
+            ListWriter(path, ListHeader(destination, host, "3" * 32, endpoint))
         assert str(caught.value) == (
-            f"{path}: lists what was shipped to s3://bucket/x as host alpha, not to {destination} as host {host}."
-            " Move it away to ship all segments again"
+            f"{path}: lists what was shipped to s3://bucket/x as host alpha, not to {shown}."
+            " Move it away to ship all segments again; see sbus-ship(8)"
         )
+    path.write_bytes(ListHeader("s3://bucket/x", "alpha", "1", "https://store/").to_line())
+    ListWriter(path, ListHeader("s3://bucket/x", "alpha", "2", "https://store")).close()
 
 
-@pytest.mark.parametrize("line", [b"", b"x\n", b"[]\n", b'{"version": 2}\n', b'{"version": 1, "host": "a"}\n', b"[" * 9_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"x\n",
+        b"[]\n",
+        b'{"version": 2}\n',
+        b'{"version": 1, "host": "a"}\n',
+        b"[" * 9_000,
+    ],
+)
 def test_a_damaged_first_line_is_an_error(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "shipped").write_bytes(line)
     with pytest.raises(RecordError, match="damaged list of shipped segments: the first line"):
