@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -26,7 +27,7 @@ from sbusd.config.ship import ShipSettings, load_ship_settings
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
 from sbusd.shipping.log_messages import RETRIED, STARTED, STOPPED
 from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.service import Heartbeat, Shipper
@@ -102,7 +103,7 @@ def _host(settings: ShipSettings) -> str:
 
 
 def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: bool, claim: bool) -> None:
-    """Ship until a signal arrives."""
+    """Ship until a signal arrives, or only claim the name of the host."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
@@ -112,39 +113,39 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
     archive, state = Path(settings.archive), Path(settings.state)
     if not archive.is_dir():
         raise RecordError(archive, "not an archive: no such directory")
-    make_private(state, (LIST, _LOCK, f".{LIST}.tmp"))
+    make_private(state, (LIST, EXPIRED_LIST, _LOCK, f".{LIST}.tmp", f".{EXPIRED_LIST}.tmp"))
     heartbeat = Heartbeat(manager)
-    lock = _lock(state)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(manager.close)
+        stack.callback(os.close, _lock(state))
         attempts = Attempts(lambda line: log.record(RETRIED, reason=line), progress=heartbeat.beat)
         store = _store(destination, attempts)
-        endpoint = endpoint_of(os.environ) if isinstance(destination, RemotePath) and destination.scheme == "s3" else ""
-        done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16), endpoint))
-        try:
-            ownership = Ownership(
-                store, host, Owner.of_this_machine(done.header.id if done.header else "", socket.gethostname(), str(archive))
-            )
-            uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
-            expiry = Expiry(destination, store, host, settings.retention)
-            shipper = Shipper(
-                archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(len(done), by_force=claim)
-            )
-            heartbeat.status = lambda: shipper.status(attempts.retries)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: shipper.stop())
-            log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
-            manager.ready("starting")
-            shipper.run(settings.interval, once=once)
-            manager.stopping()
-            counts = shipper.counts
-            log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)
-            if once and counts.unreadable:
-                raise RecordError(archive, f"damaged segments that were not shipped: {counts.unreadable}")
-        finally:
-            done.close()
-    finally:
-        os.close(lock)
-        manager.close()
+        done = stack.enter_context(contextlib.closing(ListWriter(state / LIST, _new_header(destination, host))))
+        header = done.header or _new_header(destination, host)
+        expired = stack.enter_context(contextlib.closing(expired_list(state / EXPIRED_LIST, header)))
+        ownership = Ownership(store, host, Owner.of_this_machine(header.id, socket.gethostname(), str(archive)))
+        uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
+        expiry = Expiry(store, done, expired, settings.retention)
+        shipper = Shipper(
+            archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(len(done), by_force=claim)
+        )
+        heartbeat.status = lambda: shipper.status(attempts.retries)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: shipper.stop())
+        log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
+        manager.ready("starting")
+        shipper.run(settings.interval, once=once)
+        manager.stopping()
+        counts = shipper.counts
+        log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)
+        if once and counts.unreadable:
+            raise RecordError(archive, f"damaged segments that were not shipped: {counts.unreadable}")
+
+
+def _new_header(destination: ArchivePath, host: str) -> ListHeader:
+    """Return the first line of a new list."""
+    endpoint = endpoint_of(os.environ) if isinstance(destination, RemotePath) and destination.scheme == "s3" else ""
+    return ListHeader(str(destination), host, secrets.token_hex(16), endpoint)
 
 
 def _store(destination: ArchivePath, attempts: Attempts) -> Store:

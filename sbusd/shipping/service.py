@@ -112,6 +112,7 @@ class Shipper:
             "lost": counts.lost,
             "unreadable": counts.unreadable,
             "expired": counts.expired + self._expiry.removed,
+            "expired but unreadable": self._expiry.unreadable,
         }
         return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
 

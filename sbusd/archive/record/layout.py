@@ -80,6 +80,12 @@ class SegmentName:
         return cls(match[1], int(match[2]), match[3], int(match[4]))
 
     @property
+    def start_ns(self) -> int:
+        """The start of the hour, in nanoseconds since 1970."""
+        day = datetime.datetime.fromisoformat(self.date).replace(tzinfo=datetime.UTC)
+        return (int(day.timestamp()) + self.hour * 3_600) * 10**9
+
+    @property
     def folder(self) -> PurePosixPath:
         """The directory, relative to the archive."""
         return PurePosixPath(f"date={self.date}", f"hour={self.hour:02}", f"host={self.host}")

@@ -26,6 +26,7 @@ def test_any_name_survives_encoding(ts: int, first_seq: int, host: str) -> None:
     name = SegmentName.at(ts, host, first_seq)
     assert SegmentName.parse(name.path) == name
     assert hour_of(ts) <= ts < hour_of(ts) + HOUR_NS
+    assert name.start_ns == hour_of(ts)
 
 
 @pytest.mark.parametrize(
