@@ -32,6 +32,8 @@ class Outcome(enum.Enum):
     """The destination has it already."""
     LOST = "lost"
     """Retention of the recorder removed it before it was shipped."""
+    EARLIER = "earlier"
+    """Retention of the recorder removed it before the list of shipped segments was created."""
     EXPIRED = "expired"
     """The retention of the destination would remove it at once."""
 
@@ -53,9 +55,19 @@ class Uploader:
     """Ships the segments of *archive* to *store*."""
 
     def __init__(
-        self, archive: Path, store: Store, ownership: Ownership, keep_seconds: float = 0.0, progress: Callable[[], None] = lambda: None
+        self,
+        archive: Path,
+        store: Store,
+        ownership: Ownership,
+        keep_seconds: float = 0.0,
+        progress: Callable[[], None] = lambda: None,
+        *,
+        since_ns: int = 0,
     ) -> None:
-        """*keep_seconds* is the retention of the destination, 0 for none. *progress* is called again and again during a transfer."""
+        """*keep_seconds* is the retention of the destination, 0 for none. *progress* is called again and again during a transfer.
+
+        *since_ns* is the time since which segments are shipped, nanoseconds since 1970.
+        """
         self.bytes = 0
         """Bytes of the segments that were shipped."""
         self._archive = archive
@@ -63,6 +75,7 @@ class Uploader:
         self._ownership = ownership
         self._keep_ns = int(keep_seconds * 1e9)
         self._progress = progress
+        self._since_ns = since_ns
 
     def ship(self, name: str, now_ns: int) -> Outcome:
         """Ship the segment whose index entry has the file *name*. A repeated call changes nothing.
@@ -79,8 +92,8 @@ class Uploader:
         if (remote := self._remote(name)) is not None:
             self._compare(entry, remote, name)
             return Outcome.PRESENT
-        if entry.is_removed:
-            return Outcome.LOST
+        if entry.removed_at is not None:
+            return Outcome.LOST if entry.removed_at >= self._since_ns else Outcome.EARLIER
         if self._keep_ns and hour_of(entry.min_ts) + HOUR_NS + self._keep_ns <= now_ns:
             return Outcome.EXPIRED
         try:

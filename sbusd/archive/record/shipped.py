@@ -30,13 +30,16 @@ class OtherDestinationError(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class ListHeader:
-    """The first line: ``id`` is random, and identifies this list in the destination. ``endpoint`` is the URL of its server, empty for the
-    default one."""
+    """The first line: ``id`` is random, and identifies this list in the destination.
+
+    ``endpoint`` is the URL of its server, empty for the default one; ``created`` the time of the first line, in nanoseconds since 1970.
+    """
 
     destination: str
     host: str
     id: str
     endpoint: str = ""
+    created: int = 0
     version: int = LIST_VERSION
 
     def to_line(self) -> bytes:
@@ -55,7 +58,8 @@ class ListHeader:
         texts = [text for name in ("destination", "host", "id") if isinstance(text := value.get(name), str) and text]
         if len(texts) != 3:
             raise ValueError("the first line does not have destination, host and id")
-        return cls(texts[0], texts[1], texts[2], str(value.get("endpoint", "")))
+        created = value.get("created")
+        return cls(texts[0], texts[1], texts[2], str(value.get("endpoint", "")), created if type(created) is int else 0)
 
     @property
     def place(self) -> tuple[str, str, str]:

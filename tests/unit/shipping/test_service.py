@@ -123,6 +123,13 @@ def test_failures_are_repeated_counted_and_logged_ever_more_rarely(tmp_path: Pat
     assert bench.shipper.counts.failures == 12
 
 
+def test_what_was_removed_before_shipping_began_is_counted_but_not_logged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda _: Outcome.EARLIER)
+    bench.shipper.run(1.0, once=True)
+    assert (bench.shipper.counts.earlier, len(bench.done), bench.log.records) == (3, 3, [])
+    assert bench.shipper.status(0) == "0 segments shipped, 0 MiB; 0 waiting; removed before shipping began: 3"
+
+
 def test_what_cannot_expire_is_in_the_status(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda _: Outcome.SHIPPED)
     bench.shipper._expiry.unreadable = 3

@@ -162,6 +162,14 @@ def test_a_segment_that_was_removed_before_is_lost_and_one_that_was_shipped_stay
     assert bench.ship() is Outcome.LOST
 
 
+def test_a_segment_that_was_removed_before_shipping_began_is_not_lost(bench: Bench) -> None:
+    write_entry(bench.archive, dataclasses.replace(bench.entry, removed_at=NOON, removed_because="retention"))
+    outcomes = [
+        Uploader(bench.archive, bench.store, bench.ownership, since_ns=since).ship(bench.name, NOON) for since in (0, NOON, NOON + 1)
+    ]
+    assert outcomes == [Outcome.LOST, Outcome.LOST, Outcome.EARLIER]
+
+
 def test_a_segment_that_would_expire_at_once_is_not_shipped(tmp_path: Path) -> None:
     bench = Bench(tmp_path, keep_seconds=3_600.0)
     bench.now = NOON + 2 * HOUR_NS

@@ -30,6 +30,12 @@ def test_what_is_added_is_read_again(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o7777 == 0o640
 
 
+def test_the_first_line_survives_encoding_and_older_ones_are_read() -> None:
+    header = ListHeader("s3://bucket/x", "alpha", "1", "https://store", 17)
+    assert ListHeader.from_line(header.to_line()) == header
+    assert ListHeader.from_line(b'{"version": 1, "host": "a", "destination": "/b", "id": "c"}\n') == ListHeader("/b", "a", "c")
+
+
 def test_an_incomplete_line_does_not_count_and_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "shipped"
     path.write_bytes(HEADER.to_line() + b"a.json\nb.js")
