@@ -135,14 +135,15 @@ class ArchiveIndex:
         """Return which of *entries* can be read; those in *known* are not verified again."""
         verified = _names(known)
         found = _Found([], [], [], [])
-        digests: set[str] = set()
+        digests: set[tuple[str, str]] = set()
         for entry in sorted(entries, key=lambda entry: entry.path):
             if entry.is_removed:
                 found.removed.append(entry.path)
             elif self._is_readable(entry, verified):
-                # A copied archive can contain the same rows under two names; they are read once.
-                if entry.sha256 not in digests:
-                    digests.add(entry.sha256)
+                # A copied archive can contain the same rows of a host under two names; they are read once. A host that copies the segment
+                # of another one does not hide it.
+                if (entry.host, entry.sha256) not in digests:
+                    digests.add((entry.host, entry.sha256))
                     found.present.append(entry)
             else:
                 found.absent.append(entry.path)

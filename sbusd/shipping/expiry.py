@@ -1,66 +1,96 @@
 """Removes expired segments of this host from the destination: the retention there is apart from that of the recorder.
 
 As in a directory, the index entry is marked first, and then the segment is deleted, so that a reader knows that the hour is incomplete.
+Only the names in the list of shipped segments are considered: the index of the destination has those of all hosts, and is long.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
-from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import index_names, read_entry
+from sbusd.archive.record.index import MAX_ENTRY_BYTES, IndexEntry, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
-from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
 from sbusd.archive.storage.store import Store
+
+EXPIRED_LIST = "expired"
+"""The name of the list of expired segments in the directory of the state."""
+
+_INTERVAL_NS = HOUR_NS
+"""A segment expires at the end of an hour."""
+
+
+def expired_list(path: Path, header: ListHeader) -> ListWriter:
+    """Return the list of expired segments in *path*, a new one if it does not belong to the list of shipped segments with *header*.
+
+    Raises:
+        RecordError: it is damaged.
+        OSError: it cannot be read or written.
+    """
+    known = ShippedList(path)
+    if path.exists():
+        known.refresh()
+    if known.header not in (None, header):
+        path.unlink()
+    return ListWriter(path, header)
 
 
 class Expiry:
-    """The retention of the segments of *host* in *store*, which is at *root*."""
+    """The retention of the segments in the list *shipped*, which are in *store*. *done* lists those that expired; it is durable."""
 
-    def __init__(self, root: ArchivePath, store: Store, host: str, keep_seconds: float) -> None:
+    def __init__(self, store: Store, shipped: ShippedList, done: ListWriter, keep_seconds: float) -> None:
         self.removed = 0
         """Number of segments that were removed."""
         self.unreadable = 0
-        """Number of expired segments that stay, because their entries cannot be read."""
-        self._root = root
+        """Number of expired segments that stay, because their entries cannot be read; of the last call that looked for expired segments."""
         self._store = store
-        self._host = host
+        self._shipped = shipped
+        self._done = done
         self._keep_ns = int(keep_seconds * 1e9)
-        self._done: set[SegmentName] = set()
+        self._searched_ns: int | None = None
 
     def remove(self, now_ns: int) -> Iterator[SegmentName]:
         """Remove the segments that are expired at *now_ns*, and yield each. A repeated call finishes what was interrupted.
 
+        It does nothing if the last call that was completed was less than an hour ago.
+
         Raises:
-            StorageError, OSError: the store cannot be used.
+            StorageError, OSError: the store, or the list of expired segments, cannot be used.
         """
-        if not self._keep_ns:
+        if not self._keep_ns or (self._searched_ns is not None and abs(now_ns - self._searched_ns) < _INTERVAL_NS):
             return
         self.unreadable = 0
-        for name in index_names(self._root, lambda _: None):
-            if name.host != self._host or name in self._done or _end_ns(name) + self._keep_ns > now_ns:
+        for text in sorted(name for name in self._shipped if name not in self._done):
+            name = segment_of_entry(text)
+            if name is None or name.start_ns + HOUR_NS + self._keep_ns > now_ns:
                 continue
             try:
-                entry = read_entry(self._root / name.index_path)
-            except RecordError:
+                is_removed = self._remove(name, now_ns)
+            except ValueError:
                 self.unreadable += 1
                 continue
-            if entry.name != name:
-                self.unreadable += 1
-                continue
-            if not entry.is_removed:
-                marked = dataclasses.replace(entry, removed_at=now_ns, removed_because="retention")
-                self._store.put(name.index_path, io.BytesIO((marked.to_json() + "\n").encode()))
+            self._done.add(text)
+            if is_removed:
                 self.removed += 1
-            self._store.delete(entry.path)
-            self._done.add(name)
-            yield name
+                yield name
+        self._searched_ns = now_ns
 
-
-def _end_ns(name: SegmentName) -> int:
-    """Return the end of the hour of *name*, in nanoseconds since 1970."""
-    day = datetime.datetime.fromisoformat(name.date).replace(tzinfo=datetime.UTC)
-    return (int(day.timestamp()) + name.hour * 3_600) * 10**9 + HOUR_NS
+    def _remove(self, name: SegmentName, now_ns: int) -> bool:
+        """Mark the entry of one segment, and delete the segment; return whether it existed. Raises ValueError: the entry is invalid."""
+        try:
+            entry = IndexEntry.from_json(self._store.read(name.index_path, MAX_ENTRY_BYTES).decode())
+        except FileNotFoundError:
+            # Nothing was shipped: the recorder removed the segment before.
+            return False
+        if entry.name != name:
+            raise ValueError(f"the entry describes another segment, {entry.path}")
+        if not entry.is_removed:
+            marked = dataclasses.replace(entry, removed_at=now_ns, removed_because="retention")
+            self._store.put(name.index_path, io.BytesIO((marked.to_json() + "\n").encode()))
+        elif not self._store.exists(entry.path):
+            return False
+        self._store.delete(entry.path)
+        return True

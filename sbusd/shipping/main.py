@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import pwd
 import secrets
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,17 +19,18 @@ import typer
 from sbusd.archive.files import ExposedFolderError, RecordError, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import is_host
-from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter
-from sbusd.archive.storage.attempts import Attempts
+from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDestinationError
+from sbusd.archive.storage.attempts import Attempts, UnsupportedClientError
 from sbusd.archive.storage.immutable import DifferentContentError
-from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, parse_location
+from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
 from sbusd.archive.storage.store import Store, store_of
 from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
 from sbusd.shipping.log_messages import RETRIED, STARTED, STOPPED
 from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.service import Heartbeat, Shipper
@@ -49,6 +53,17 @@ class StateInUseError(SbusError):
     """Another shipper uses the same state."""
 
 
+class StateOwnerError(SbusError):
+    """The state belongs to another user."""
+
+
+_FOR_ADMINISTRATORS = (
+    ConfigError, LocationError, ExposedFolderError, HostTakenError, DifferentContentError, OtherDestinationError, StateOwnerError,
+    UnsupportedClientError,
+)  # fmt: skip
+"""Errors that a restart cannot end."""
+
+
 @app.command(cls=PlainCommand)
 def ship(
     *,
@@ -57,18 +72,19 @@ def ship(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Ship the segments that exist now, and exit.")] = False,
-    claim: Annotated[bool, typer.Option("--claim", help="Ship as this host even if another machine did so before.")] = False,
+    claim: Annotated[bool, typer.Option("--claim", help="Claim the name of this host, also if another machine has it, and exit.")] = False,
     _version: VersionOption = False,
 ) -> None:
     """Copy the archive of sbus-recorder to an object store."""
     try:
-        settings = load_ship_settings(config or default_main_file("ship.toml", user_bus=False), required=config is not None)
-        destination, host = _destination(settings), _host(settings)
+        main_file = config or default_main_file("ship.toml", user_bus=False)
+        settings = load_ship_settings(main_file, required=config is not None)
+        destination, host = _destination(settings), _host(settings, main_file.with_name("recorder.toml"))
         if check:
             typer.echo("configuration is valid")
             return
         _run(settings, destination, host, once=once, claim=claim)
-    except (ConfigError, LocationError, ExposedFolderError, HostTakenError, DifferentContentError) as wrong:
+    except _FOR_ADMINISTRATORS as wrong:
         _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         _fail(str(wrong))
@@ -93,16 +109,16 @@ def _destination(settings: ShipSettings) -> ArchivePath:
     return found
 
 
-def _host(settings: ShipSettings) -> str:
-    """Return the name of this host in the archive. Raises LocationError."""
-    host = settings.host or socket.gethostname()
+def _host(settings: ShipSettings, recorder_file: Path) -> str:
+    """Return the name of this host in the archive: by default that of the recorder. Raises ConfigError, LocationError."""
+    host = settings.host or load_recorder_settings(recorder_file).host or socket.gethostname()
     if not is_host(host):
-        raise LocationError(f"invalid host name {host!r} for an archive: set host in ship.toml, see sbus-ship(8)")
+        raise LocationError(f"invalid host name {host!r} for an archive: set host in recorder.toml and ship.toml, see sbus-ship(8)")
     return host
 
 
 def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: bool, claim: bool) -> None:
-    """Ship until a signal arrives."""
+    """Ship until a signal arrives, or only claim the name of the host."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
@@ -112,36 +128,56 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
     archive, state = Path(settings.archive), Path(settings.state)
     if not archive.is_dir():
         raise RecordError(archive, "not an archive: no such directory")
-    make_private(state, (LIST, _LOCK, f".{LIST}.tmp"))
+    _check_user(state)
+    make_private(state, (LIST, EXPIRED_LIST, _LOCK, f".{LIST}.tmp", f".{EXPIRED_LIST}.tmp"))
     heartbeat = Heartbeat(manager)
-    lock = _lock(state)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(manager.close)
+        stack.callback(os.close, _lock(state))
         attempts = Attempts(lambda line: log.record(RETRIED, reason=line), progress=heartbeat.beat)
         store = _store(destination, attempts)
-        done = ListWriter(state / LIST, ListHeader(str(destination), host, secrets.token_hex(16)))
+        done = stack.enter_context(contextlib.closing(ListWriter(state / LIST, _new_header(destination, host))))
+        header = done.header or _new_header(destination, host)
+        ownership = Ownership(store, host, Owner.of_this_machine(header.id, socket.gethostname(), str(archive)))
+        if claim:
+            ownership.take(len(done), by_force=True)
+            typer.echo(f"claimed host {host} in {destination}")
+            return
+        expired = stack.enter_context(contextlib.closing(expired_list(state / EXPIRED_LIST, header)))
+        uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat, since_ns=header.created)
+        expiry = Expiry(store, done, expired, settings.retention)
+        shipper = Shipper(archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(len(done)))
+        heartbeat.status = lambda: shipper.status(attempts.retries)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: shipper.stop())
+        log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
+        manager.ready("starting")
+        shipper.run(settings.interval, once=once)
+        manager.stopping()
+        counts = shipper.counts
+        log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)
+        if once and counts.unreadable:
+            raise RecordError(archive, f"damaged segments that were not shipped: {counts.unreadable}")
+
+
+def _new_header(destination: ArchivePath, host: str) -> ListHeader:
+    """Return the first line of a new list."""
+    endpoint = endpoint_of(os.environ) if isinstance(destination, RemotePath) and destination.scheme == "s3" else ""
+    return ListHeader(str(destination), host, secrets.token_hex(16), endpoint, time.time_ns())
+
+
+def _check_user(state: Path) -> None:
+    """Refuse to write files that the user of the service could not write. Raises StateOwnerError, OSError."""
+    try:
+        owner = state.stat().st_uid
+    except FileNotFoundError:
+        return
+    if owner != os.geteuid():
         try:
-            ownership = Ownership(store, host, Owner(done.header.id if done.header else "", socket.gethostname(), str(archive)))
-            uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat)
-            expiry = Expiry(destination, store, host, settings.retention)
-            shipper = Shipper(
-                archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(by_force=claim)
-            )
-            heartbeat.status = lambda: shipper.status(attempts.retries)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: shipper.stop())
-            log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
-            manager.ready("starting")
-            shipper.run(settings.interval, once=once)
-            manager.stopping()
-            counts = shipper.counts
-            log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)
-            if once and counts.unreadable:
-                raise RecordError(archive, f"damaged segments that were not shipped: {counts.unreadable}")
-        finally:
-            done.close()
-    finally:
-        os.close(lock)
-        manager.close()
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = str(owner)
+        raise StateOwnerError(f"{state}: owned by user {printable(name, 64)}. Run sbus-ship as this user, see sbus-ship(8)")
 
 
 def _store(destination: ArchivePath, attempts: Attempts) -> Store:

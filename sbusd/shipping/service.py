@@ -41,6 +41,8 @@ class Counts:
     shipped: int = 0
     present: int = 0
     lost: int = 0
+    earlier: int = 0
+    """Segments that the recorder removed before the list of shipped segments was created."""
     expired: int = 0
     failures: int = 0
     unreadable: int = 0
@@ -110,8 +112,10 @@ class Shipper:
             "failures": counts.failures,
             "retries": retries,
             "lost": counts.lost,
+            "removed before shipping began": counts.earlier,
             "unreadable": counts.unreadable,
             "expired": counts.expired + self._expiry.removed,
+            "expired but unreadable": self._expiry.unreadable,
         }
         return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
 
@@ -171,6 +175,8 @@ class Shipper:
                 self.counts.shipped += 1
             case Outcome.PRESENT:
                 self.counts.present += 1
+            case Outcome.EARLIER:
+                self.counts.earlier += 1
             case Outcome.EXPIRED:
                 self.counts.expired += 1
             case Outcome.LOST:

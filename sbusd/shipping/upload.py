@@ -20,6 +20,9 @@ from sbusd.archive.storage.immutable import Content, DifferentContentError, put_
 from sbusd.archive.storage.store import Store
 from sbusd.shipping.ownership import Ownership
 
+_READINGS = 3
+"""Number of times that a remote entry is read before it counts as damaged: a failing connection can damage what is read."""
+
 
 class Outcome(enum.Enum):
     """What became of one segment."""
@@ -29,6 +32,8 @@ class Outcome(enum.Enum):
     """The destination has it already."""
     LOST = "lost"
     """Retention of the recorder removed it before it was shipped."""
+    EARLIER = "earlier"
+    """Retention of the recorder removed it before the list of shipped segments was created."""
     EXPIRED = "expired"
     """The retention of the destination would remove it at once."""
 
@@ -50,9 +55,19 @@ class Uploader:
     """Ships the segments of *archive* to *store*."""
 
     def __init__(
-        self, archive: Path, store: Store, ownership: Ownership, keep_seconds: float = 0.0, progress: Callable[[], None] = lambda: None
+        self,
+        archive: Path,
+        store: Store,
+        ownership: Ownership,
+        keep_seconds: float = 0.0,
+        progress: Callable[[], None] = lambda: None,
+        *,
+        since_ns: int = 0,
     ) -> None:
-        """*keep_seconds* is the retention of the destination, 0 for none. *progress* is called again and again during a transfer."""
+        """*keep_seconds* is the retention of the destination, 0 for none. *progress* is called again and again during a transfer.
+
+        *since_ns* is the time since which segments are shipped, nanoseconds since 1970.
+        """
         self.bytes = 0
         """Bytes of the segments that were shipped."""
         self._archive = archive
@@ -60,6 +75,7 @@ class Uploader:
         self._ownership = ownership
         self._keep_ns = int(keep_seconds * 1e9)
         self._progress = progress
+        self._since_ns = since_ns
 
     def ship(self, name: str, now_ns: int) -> Outcome:
         """Ship the segment whose index entry has the file *name*. A repeated call changes nothing.
@@ -76,8 +92,8 @@ class Uploader:
         if (remote := self._remote(name)) is not None:
             self._compare(entry, remote, name)
             return Outcome.PRESENT
-        if entry.is_removed:
-            return Outcome.LOST
+        if entry.removed_at is not None:
+            return Outcome.LOST if entry.removed_at >= self._since_ns else Outcome.EARLIER
         if self._keep_ns and hour_of(entry.min_ts) + HOUR_NS + self._keep_ns <= now_ns:
             return Outcome.EXPIRED
         try:
@@ -92,17 +108,22 @@ class Uploader:
         with source:
             self._verify(entry, source)
             # Without an index entry, an object of this name is the rest of an interrupted upload.
-            put_once(self._store, entry.path, source, self._archive / entry.path, Content(entry.bytes, entry.sha256), replaces=True)
+            wanted = Content(entry.bytes, entry.sha256)
+            put_once(self._store, entry.path, source, self._archive / entry.path, wanted, before_write=lambda: self._check(entry, name))
         self._put_entry(entry, name)
         self.bytes += entry.bytes
         return Outcome.SHIPPED
 
     def _remote(self, name: str) -> IndexEntry | None:
         """Return the index entry in the destination, None if it does not exist, or is the damaged rest of an interrupted upload."""
-        try:
-            return IndexEntry.from_json(self._store.read(f"{INDEX}/{name}", MAX_ENTRY_BYTES).decode())
-        except (FileNotFoundError, ValueError):
-            return None
+        for _ in range(_READINGS):
+            try:
+                return IndexEntry.from_json(self._store.read(f"{INDEX}/{name}", MAX_ENTRY_BYTES).decode())
+            except FileNotFoundError:
+                return None
+            except ValueError:
+                continue
+        return None
 
     def _compare(self, entry: IndexEntry, remote: IndexEntry, name: str) -> None:
         """Raise DifferentContentError unless *remote* describes the segment of *entry*."""
@@ -110,12 +131,18 @@ class Uploader:
         if mine != found or remote.path != entry.path:
             raise DifferentContentError(self._store.path(f"{INDEX}/{name}"), found, self._archive / INDEX / name, mine)
 
+    def _check(self, entry: IndexEntry, name: str) -> None:
+        """Raise HostTakenError or DifferentContentError if another machine has taken the name of the host, or of the segment."""
+        self._ownership.check()
+        if (remote := self._remote(name)) is not None:
+            self._compare(entry, remote, name)
+
     def _put_entry(self, entry: IndexEntry, name: str) -> None:
         """Write the index entry of a segment that was shipped."""
-        self._ownership.check()
         content = (dataclasses.replace(entry, removed_at=None, removed_because=None).to_json() + "\n").encode()
         wanted = Content(len(content), hashlib.sha256(content).hexdigest())
-        put_once(self._store, f"{INDEX}/{name}", io.BytesIO(content), self._archive / INDEX / name, wanted, replaces=True)
+        origin = self._archive / INDEX / name
+        put_once(self._store, f"{INDEX}/{name}", io.BytesIO(content), origin, wanted, before_write=lambda: self._check(entry, name))
 
     def _open(self, entry: IndexEntry) -> BinaryIO:
         """Return the local segment. Raises FileNotFoundError, RecordError if it is not a regular file, OSError."""

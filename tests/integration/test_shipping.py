@@ -18,6 +18,7 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
+from tests.support import skips
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import NOON, message
 from tests.support.traffic import GrowingRecord, deliver
@@ -136,6 +137,9 @@ def test_killed_anywhere_the_remote_archive_is_valid_and_becomes_equal(server: O
     status, said = host.ship(server_environment(server))
     assert (status, "run sbus-ship --claim once" in said) == (os.EX_CONFIG, True), said
     status, said = host.ship(server_environment(server), "--claim")
+    assert (status, said) == (0, f"claimed host alpha in s3://{BUCKET}/{host.prefix}\n")
+    assert not host.is_listed(1)
+    status, said = host.ship(server_environment(server))
     assert (status, "0 segments with 0 bytes shipped, 0 waiting" in said) == (0, True), said
     assert without_marks(server.contents(host.prefix)) == local(host)
 
@@ -196,7 +200,7 @@ def test_what_the_recorder_removed_stays_remote_and_what_expires_remote_stays_lo
     (host.archive / new.path).unlink()
     deliver(host.archive, "alpha", [message(3, ts=now)])
     third = next(entry for entry in read_index(host.archive) if entry.first_seq == 3)
-    write_entry(host.archive, replace(third, removed_at=now, removed_because="quota"))
+    write_entry(host.archive, replace(third, removed_at=time.time_ns(), removed_because="quota"))
     (host.archive / third.path).unlink()
     status, said = host.ship(server_environment(server))
     assert status == 0
@@ -295,10 +299,14 @@ def test_only_one_shipper_uses_a_state(server: ObjectServer, tmp_path: Path) -> 
     assert f"{tmp_path}/a/state: in use by another sbus-ship, process {process.pid}" in said
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=_SECONDS)
+    endpoint = server_environment(server)["AWS_ENDPOINT_URL"]
     host.settings["destination"] = f"s3://{BUCKET}/elsewhere"
     status, said = host.ship(server_environment(server))
-    assert status == 1
-    assert f"lists what was shipped to s3://{BUCKET}/lock as host alpha, not to s3://{BUCKET}/elsewhere as host alpha." in said
+    assert status == os.EX_CONFIG
+    assert (
+        f"lists what was shipped to s3://{BUCKET}/lock at {endpoint} as host alpha, not to s3://{BUCKET}/elsewhere at {endpoint} as host"
+        in said
+    )
 
 
 def test_a_directory_is_a_destination_too(tmp_path: Path) -> None:
@@ -308,3 +316,43 @@ def test_a_directory_is_a_destination_too(tmp_path: Path) -> None:
     assert status == 0, said
     found = {str(path.relative_to(tmp_path / "mounted")): path.read_bytes() for path in (tmp_path / "mounted").rglob("*") if path.is_file()}
     assert without_marks(found) == local(host)
+
+
+def test_a_destination_that_became_another_one_is_noticed(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", "", destination=str(tmp_path / "mounted"))
+    deliver(host.archive, "alpha", [message(1)])
+    assert host.ship({})[0] == 0
+    shutil.move(tmp_path / "mounted", tmp_path / "unmounted")
+    deliver(host.archive, "alpha", [message(2)])
+    status, said = host.ship({})
+    assert status == os.EX_CONFIG
+    assert f"{tmp_path}/mounted/hosts/alpha.json: missing, although 1 segments are listed as shipped" in said
+    assert not (tmp_path / "mounted").exists()
+
+
+def test_the_host_of_the_recorder_is_shipped(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", "", destination=str(tmp_path / "mounted"))
+    deliver(host.archive, "gamma", [message(1)])
+    del host.settings["host"]
+    (host.folder / "recorder.toml").write_text('host = "gamma"\n')
+    status, said = host.ship({})
+    assert (status, "1 segments with " in said) == (0, True), said
+
+
+def test_without_pyarrow_an_administrator_must_act(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", "", destination=str(tmp_path / "mounted"))
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('pyarrow')\n")
+    status, said = host.ship({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert status == os.EX_CONFIG
+    assert said.startswith("sbus-ship: pyarrow is not installed. Install it with: ")
+
+
+def test_another_user_is_refused(tmp_path: Path) -> None:
+    skips.require_root()
+    host = Host(tmp_path / "a", "", destination=str(tmp_path / "mounted"))
+    (host.folder / "state").mkdir(mode=0o750)
+    os.chown(host.folder / "state", 65534, 65534)
+    status, said = host.ship({}, "--claim")
+    assert status == os.EX_CONFIG
+    assert f"{host.folder}/state: owned by user " in said
+    assert list((host.folder / "state").iterdir()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from sbusd.archive.files import RecordError, make_folder, publish_file
-from sbusd.archive.record.layout import INDEX, SegmentName, is_host
+from sbusd.archive.record.layout import INDEX, SegmentName, is_host, is_hour
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
 from sbusd.archive.storage.store import store_of
 
@@ -137,8 +136,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """The fields of an entry without the version, and their JSON types; booleans are not numbers."""
 
 
-_OF_AN_HOUR = re.compile(r"(\d{4}-\d\d-\d\d)T([01]\d|2[0-3])\..*\.json", re.DOTALL)
-_ENTRY_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.(.+)\.(\d{20})\.json")
+_OF_AN_HOUR = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)\..*\.json", re.ASCII | re.DOTALL)
+_ENTRY_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.(.+)\.(\d{20})\.json", re.ASCII)
 _DATE_AND_HOUR = slice(0, 10), slice(11, 13)
 
 
@@ -225,16 +224,24 @@ def index_names(archive: ArchivePath, unreadable: Callable[[RecordError], None] 
     """
     found = []
     for name in entry_names(archive):
-        match = _ENTRY_NAME.fullmatch(name)
-        if match is None or (is_remote(archive) and not is_host(match[1])):
+        segment = segment_of_entry(name)
+        if segment is None or (is_remote(archive) and not is_host(segment.host)):
             error = _invalid_name(archive, name)
             if unreadable is None:
                 raise error
             unreadable(error)
             continue
-        date, hour = (name[part] for part in _DATE_AND_HOUR)
-        found.append(SegmentName(date, int(hour), match[1], int(match[2])))
+        found.append(segment)
     return found
+
+
+def segment_of_entry(name: str) -> SegmentName | None:
+    """Return the name of the segment whose index entry has the file *name*; None if the name is invalid."""
+    match = _ENTRY_NAME.fullmatch(name)
+    if match is None:
+        return None
+    date, hour = (name[part] for part in _DATE_AND_HOUR)
+    return SegmentName(date, int(hour), match[1], int(match[2])) if is_hour(date, int(hour)) else None
 
 
 def _invalid_name(archive: ArchivePath, name: str) -> RecordError:
@@ -259,10 +266,7 @@ def entry_names(archive: ArchivePath) -> list[str]:
 def hour_of_entry(name: str) -> tuple[str, int] | None:
     """Return the day and hour of an index entry that cannot be read, by its file *name*; None if the name is invalid."""
     match = _OF_AN_HOUR.fullmatch(name)
-    try:
-        return None if match is None else (datetime.date.fromisoformat(match[1]).isoformat(), int(match[2]))
-    except ValueError:
-        return None
+    return (match[1], int(match[2])) if match and is_hour(match[1], int(match[2])) else None
 
 
 def last_position(archive: Path, host: str) -> int:

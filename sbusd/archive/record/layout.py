@@ -31,12 +31,24 @@ MAX_HOST_CHARACTERS = 64
 """HOST_NAME_MAX of Linux."""
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_FOLDER = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/host=([^/]+)/(\d{20})\.parquet")
+_FOLDER = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/host=([^/]+)/(\d{20})\.parquet", re.ASCII)
+
+_YEARS = range(1970, 9001)
+"""Years of a record: Python can compute the hours before and after each of their hours."""
 
 
 def is_host(name: str) -> bool:
     """Return whether *name* is valid as host name in an archive: hostname(7) and ``_``, so file names need no escapes."""
     return len(name) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(name) is not None
+
+
+def is_hour(date: str, hour: int) -> bool:
+    """Return whether *date* is a day from 1970 to 9000 in the form ``YYYY-MM-DD``, and *hour* one from 0 to 23."""
+    try:
+        day = datetime.date.fromisoformat(date)
+    except ValueError:
+        return False
+    return day.isoformat() == date and day.year in _YEARS and hour in range(24)
 
 
 def hour_of(ts: int) -> int:
@@ -63,10 +75,15 @@ class SegmentName:
     def parse(cls, path: str) -> Self:
         """Return the name for *path*, relative to the archive. Raises ValueError if it is not the path of a segment."""
         match = _FOLDER.fullmatch(path)
-        if match is None or int(match[2]) > 23 or not is_host(match[3]):
+        if match is None or not is_hour(match[1], int(match[2])) or not is_host(match[3]):
             raise ValueError(f"invalid segment path {path!r}")
-        datetime.date.fromisoformat(match[1])
         return cls(match[1], int(match[2]), match[3], int(match[4]))
+
+    @property
+    def start_ns(self) -> int:
+        """The start of the hour, in nanoseconds since 1970."""
+        day = datetime.datetime.fromisoformat(self.date).replace(tzinfo=datetime.UTC)
+        return (int(day.timestamp()) + self.hour * 3_600) * 10**9
 
     @property
     def folder(self) -> PurePosixPath:

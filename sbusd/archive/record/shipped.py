@@ -1,13 +1,14 @@
 """The list of shipped segments: sbus-ship(8) writes it, and the retention of sbus-recorder(8) reads it.
 
-The first line is a JSON object, which names the destination, the host and the shipper. Each later line is the file name of an index entry.
-A line without its end was not completed, and does not count. Lines are only added.
+The first line is a JSON object, which names the destination, its server, the host and the shipper. Each later line is the file name of an
+index entry. A line without its end was not completed, and does not count. Lines are only added.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -23,13 +24,22 @@ _MAX_HEADER_BYTES = 8 << 10
 _CHUNK_BYTES = 1 << 20
 
 
+class OtherDestinationError(RecordError):
+    """A list belongs to another destination, server or host."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListHeader:
-    """The first line: ``id`` is random, and identifies this list in the destination."""
+    """The first line: ``id`` is random, and identifies this list in the destination.
+
+    ``endpoint`` is the URL of its server, empty for the default one; ``created`` the time of the first line, in nanoseconds since 1970.
+    """
 
     destination: str
     host: str
     id: str
+    endpoint: str = ""
+    created: int = 0
     version: int = LIST_VERSION
 
     def to_line(self) -> bytes:
@@ -48,7 +58,16 @@ class ListHeader:
         texts = [text for name in ("destination", "host", "id") if isinstance(text := value.get(name), str) and text]
         if len(texts) != 3:
             raise ValueError("the first line does not have destination, host and id")
-        return cls(texts[0], texts[1], texts[2])
+        created = value.get("created")
+        return cls(texts[0], texts[1], texts[2], str(value.get("endpoint", "")), created if type(created) is int else 0)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What a list belongs to: destination, server and host."""
+        return self.destination, self.endpoint.rstrip("/"), self.host
+
+    def __str__(self) -> str:
+        return f"{self.destination}{f' at {self.endpoint}' if self.endpoint else ''} as host {self.host}"
 
 
 class ShippedList:
@@ -64,6 +83,9 @@ class ShippedList:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -108,7 +130,8 @@ class ListWriter(ShippedList):
         """Read the list, or create it with *header*.
 
         Raises:
-            RecordError: it is damaged, or belongs to another destination or host.
+            OtherDestinationError: it belongs to another destination, server or host.
+            RecordError: it is damaged.
             OSError: it cannot be read or written.
         """
         super().__init__(path)
@@ -116,11 +139,9 @@ class ListWriter(ShippedList):
             publish_file(path, header.to_line())
         self.refresh()
         known = self.header or header
-        if (known.destination, known.host) != (header.destination, header.host):
-            raise RecordError(
-                path,
-                f"lists what was shipped to {known.destination} as host {known.host}, not to {header.destination} as host {header.host}."
-                " Move it away to ship all segments again",
+        if known.place != header.place:
+            raise OtherDestinationError(
+                path, f"lists what was shipped to {known}, not to {header}. Move it away to ship all segments again; see sbus-ship(8)"
             )
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         # A line that an earlier process did not complete is overwritten.

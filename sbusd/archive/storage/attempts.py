@@ -48,6 +48,10 @@ class StorageError(SbusError):
         return type(self), (self.path, self.reason)
 
 
+class UnsupportedClientError(StorageError):
+    """The installed PyArrow does not have the client of a store, or what the environment requires of it."""
+
+
 class Attempts:
     """Runs operations, and counts what was repeated."""
 

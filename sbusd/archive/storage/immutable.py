@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from sbusd.archive.storage.location import ArchivePath
@@ -37,23 +38,27 @@ class DamagedCopyError(SbusError):
     """A file was written, but does not have the content that was written."""
 
 
-def put_once(store: Store, name: str, source: BinaryIO, origin: ArchivePath, wanted: Content, *, replaces: bool = False) -> bool:
+def put_once(
+    store: Store, name: str, source: BinaryIO, origin: ArchivePath, wanted: Content, *, before_write: Callable[[], None] | None = None
+) -> bool:
     """Write *source*, the content of *origin*, to *name*, and read it back; return whether it was written.
 
-    If *name* has the *wanted* content already, it is not written. With *replaces*, other content is replaced: the rest of an interrupted
-    write, to which nothing refers.
+    If *name* has the *wanted* content already, it is not written. *before_write* is called before each write, and raises an error if other
+    content must stay; without an error it is replaced, as the rest of an interrupted write, to which nothing refers.
 
     Raises:
-        DifferentContentError: *name* has other content, and not *replaces*.
+        DifferentContentError: *name* has other content, and *before_write* is None.
         DamagedCopyError: the store does not return what was written.
         StorageError, OSError: the store cannot be used, or *source* cannot be read.
     """
     found = _content(store, name, wanted)
     if found == wanted:
         return False
-    if found is not None and not replaces:
+    if found is not None and before_write is None:
         raise DifferentContentError(store.path(name), found, origin, wanted)
     for _ in range(_WRITINGS):
+        if before_write is not None:
+            before_write()
         store.put(name, source)
         found = _content(store, name, wanted)
         if found == wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -101,6 +102,11 @@ def parse_location(text: str) -> ArchivePath:
         raise LocationError(f"invalid location {text!r}: invalid {'bucket' if parts.scheme == 's3' else 'host'} {parts.netloc!r}")
     path = parts.path.strip("/")
     return RemotePath(parts.scheme, parts.netloc, "/".join(_parts(path)) if path else "")
+
+
+def endpoint_of(environ: Mapping[str, str]) -> str:
+    """Return the URL of the server of S3 in *environ*, as it is written there; empty means Amazon's."""
+    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def _parts(relative: str) -> list[str]:

@@ -7,14 +7,14 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from sbusd.archive.storage.attempts import Attempts, StorageError, reason_of
-from sbusd.archive.storage.location import RemotePath
+from sbusd.archive.storage.attempts import Attempts, StorageError, UnsupportedClientError, reason_of
+from sbusd.archive.storage.location import RemotePath, endpoint_of
 
 CONNECT_SECONDS = 10.0
 """Maximum time to connect to S3. Its client ends a request that transfers nothing for 3 seconds."""
@@ -23,6 +23,9 @@ CHUNK_BYTES = 4 << 20
 """Size of a request for a part of an object, and of a part that is passed to the client: the memory that one transfer uses."""
 
 _HDFS_PORT = 8020
+
+_NEWER_OPTIONS = 21
+"""The first version of PyArrow with all options of its client of S3 that are used here."""
 
 _Result = TypeVar("_Result")
 
@@ -33,7 +36,8 @@ def connect(scheme: str, authority: str, environ: Mapping[str, str] = os.environ
     S3 uses the variables ``AWS_*``, among them ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` for servers that are not Amazon's.
 
     Raises:
-        StorageError: the client is not available, or a variable is invalid.
+        UnsupportedClientError: the client is not available, or too old for a variable.
+        StorageError: a variable is invalid.
     """
     place = RemotePath(scheme, authority, "")
     try:
@@ -41,13 +45,15 @@ def connect(scheme: str, authority: str, environ: Mapping[str, str] = os.environ
             host, _, port = authority.partition(":")
             return fs.HadoopFileSystem(host, int(port or _HDFS_PORT))
         return _connect_s3(place, environ)
+    except ImportError as error:
+        raise UnsupportedClientError(place, f"pyarrow {pa.__version__} has no client for {scheme}: {reason_of(error, environ)}") from None
     except (OSError, ValueError) as error:
         raise StorageError(place, f"cannot connect: {reason_of(error, environ)}") from None
 
 
 def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
     """Return the client of S3. It makes no request yet."""
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = endpoint_of(environ)
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.path.strip("/")):
         raise StorageError(place, "invalid AWS_ENDPOINT_URL: must have the form https://HOST:PORT, without credentials and path")
@@ -66,12 +72,23 @@ def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
         connect_timeout=CONNECT_SECONDS,
         # Otherwise the client keeps all parts in memory that are not sent yet.
         background_writes=False,
-        # Small objects are then written by one request.
-        allow_delayed_open=True,
         # Attempts repeats requests, and counts them.
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
-        tls_ca_file_path=environ.get("AWS_CA_BUNDLE") or None,
+        **_newer_options(place, environ),
     )
+
+
+def _newer_options(place: RemotePath, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that only new clients have. Raises UnsupportedClientError if an old one would ignore the environment."""
+    authorities = environ.get("AWS_CA_BUNDLE") or None
+    if int(pa.__version__.partition(".")[0]) >= _NEWER_OPTIONS:
+        # With the first one, small objects are written by one request.
+        return {"allow_delayed_open": True, "tls_ca_file_path": authorities}
+    if authorities is not None:
+        raise UnsupportedClientError(
+            place, f"AWS_CA_BUNDLE needs pyarrow {_NEWER_OPTIONS} or later, not {pa.__version__}. Upgrade it, or unset the variable"
+        )
+    return {}
 
 
 class ObjectClient:

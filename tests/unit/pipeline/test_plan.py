@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
@@ -44,6 +45,22 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def test_a_copied_segment_is_read_once_for_each_host(bench: Bench) -> None:
+    entry = bench.deliver("beta", 7)
+    content = (bench.root / entry.path).read_bytes()
+    copies = [
+        dataclasses.replace(entry, path=dataclasses.replace(entry.name, host=host, first_seq=seq).path, host=host)
+        for host, seq in (("alpha", 7), ("beta", 8))
+    ]
+    for copy in copies:
+        (bench.root / copy.path).parent.mkdir(parents=True, exist_ok=True)
+        (bench.root / copy.path).write_bytes(content)
+        write_entry(bench.root, copy)
+    task = bench.task()
+    assert task is not None
+    assert [found.path for found in task.manifest.segments] == [copies[0].path, entry.path]
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])

@@ -214,3 +214,14 @@ def test_a_run_that_was_killed_between_two_publications_is_completed(runs: Runs)
     assert runs.run() == [second]
     assert runs.run() == []
     assert {*first, *second} == {"2026-11-20T12:calls", "2026-11-20T13:traffic"}
+
+
+@pytest.mark.parametrize("hour", ["0001-01-01T00", "9999-12-31T23", "2026-13-45T99"])
+def test_an_entry_of_an_impossible_hour_does_not_stop_the_others(runs: Runs, hour: str) -> None:
+    deliver(runs.archive, "alpha", [message(1)])
+    (entry,) = RecordReader(runs.archive).entries()
+    name = Path(entry.name.index_path).name.replace(f"{entry.date}T{entry.hour:02}", hour)
+    path = entry.path.replace(entry.date, hour[:10]).replace("hour=12", f"hour={hour[11:]}")
+    content = entry.to_json().replace(entry.path, path).replace(entry.date, hour[:10]).replace('"hour":12', f'"hour":{int(hour[11:])}')
+    (runs.archive / "index" / name).write_text(content)
+    assert runs.run() == [[f"{entry.date}T{entry.hour:02}:{TABLES[0].name}"]]

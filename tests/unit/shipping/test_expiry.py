@@ -1,60 +1,153 @@
-"""Retention of the destination: marks, then deletes, only segments of the own host, and finishes what was interrupted."""
+"""Retention of the destination: marks, then deletes, only segments in the list of shipped ones, and finishes what was interrupted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
 from sbusd.archive.storage.local import LocalStore
-from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.expiry import Expiry, expired_list
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
 DAY_NS = 24 * HOUR_NS
 
-
-def expiry(root: Path, days: int = 1) -> Expiry:
-    """Return the retention of alpha's segments."""
-    return Expiry(root, LocalStore(root), "alpha", days * 86_400.0)
+HEADER = ListHeader("s3://bucket/x", "alpha", "1")
 
 
-def test_expired_segments_of_this_host_are_marked_and_deleted(tmp_path: Path) -> None:
+class _Counted(LocalStore):
+    """A store that notes what was read, and lists nothing."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read_names: list[str] = []
+
+    def read(self, name: str, limit: int) -> bytes:
+        self.read_names.append(name)
+        return super().read(name, limit)
+
+    def names(self, folder: str) -> list[str]:
+        raise AssertionError(folder)
+
+
+class Bench:
+    """A destination with segments of alpha, all of them listed as shipped, and of beta."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.state = folder / "store", folder / "state"
+        self.state.mkdir()
+        self.shipped = ListWriter(self.state / "shipped", HEADER)
+        self.store = _Counted(self.root)
+
+    def deliver(self, host: str = "alpha", seq: int = 1, ts: int = NOON) -> None:
+        for entry in deliver(self.root, host, [message(seq, ts=ts)]):
+            if host == "alpha":
+                self.shipped.add(Path(entry.name.index_path).name)
+
+    def expiry(self, days: int = 1) -> Expiry:
+        """Return the retention of alpha's segments, as of a new process."""
+        return Expiry(self.store, self.shipped, expired_list(self.state / "expired", HEADER), days * 86_400.0)
+
+    def list_(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.shipped.add(name)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_expired_segments_of_this_host_are_marked_and_deleted(bench: Bench) -> None:
     for host in ("alpha", "beta"):
-        deliver(tmp_path, host, [message(1)])
-        deliver(tmp_path, host, [message(2, ts=NOON + HOUR_NS)])
-    made = expiry(tmp_path)
-    assert list(made.remove(NOON + HOUR_NS + DAY_NS - 1)) == []
+        bench.deliver(host)
+        bench.deliver(host, 2, NOON + HOUR_NS)
+    assert list(bench.expiry().remove(NOON + HOUR_NS + DAY_NS - 1)) == []
     now = NOON + HOUR_NS + DAY_NS
+    made = bench.expiry()
     (removed,) = made.remove(now)
     assert (removed.host, removed.hour, made.removed) == ("alpha", 12, 1)
-    state = {(entry.host, entry.first_seq): (entry.removed_because, (tmp_path / entry.path).exists()) for entry in read_index(tmp_path)}
+    state = {(e.host, e.first_seq): (e.removed_because, (bench.root / e.path).exists()) for e in read_index(bench.root)}
     assert state == {("alpha", 1): ("retention", False), ("alpha", 2): (None, True), ("beta", 1): (None, True), ("beta", 2): (None, True)}
-    assert list(made.remove(now)) == []
-    assert list(expiry(tmp_path, 0).remove(now * 2)) == []
+    assert list(bench.expiry(0).remove(now * 2)) == []
 
 
-def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_what_is_done_is_not_repeated_and_a_search_takes_place_once_an_hour(bench: Bench) -> None:
+    bench.deliver()
+    bench.deliver(seq=2, ts=NOON + HOUR_NS)
+    now = NOON + HOUR_NS + DAY_NS
+    made = bench.expiry()
+    assert len(list(made.remove(now))) == 1
+    bench.store.read_names.clear()
+    # Another process, and this one in the next seconds.
+    assert list(bench.expiry().remove(now)) == []
+    assert list(made.remove(now + HOUR_NS - 1)) == []
+    assert bench.store.read_names == []
+    (second,) = made.remove(now + HOUR_NS)
+    assert (second.first_seq, bench.store.read_names, made.removed) == (2, [second.index_path], 2)
 
-    deliver(tmp_path, "alpha", [message(1)])
-    (entry,) = read_index(tmp_path)
-    write_entry(tmp_path, replace(entry, removed_at=NOON, removed_because="retention"))
-    made = expiry(tmp_path)
+
+def test_an_interrupted_search_is_continued_at_once(bench: Bench) -> None:
+    bench.deliver()
+    bench.deliver(seq=2)
+    made = bench.expiry()
+    now = NOON + 3 * DAY_NS
+    first = next(made.remove(now))
+    (second,) = made.remove(now)
+    assert (first.first_seq, second.first_seq) == (1, 2)
+
+
+def test_an_interrupted_removal_is_finished(bench: Bench) -> None:
+    bench.deliver()
+    (entry,) = read_index(bench.root)
+    write_entry(bench.root, replace(entry, removed_at=NOON, removed_because="retention"))
+    made = bench.expiry()
     assert [name.path for name in made.remove(NOON + 3 * DAY_NS)] == [entry.path]
-    assert not (tmp_path / entry.path).exists()
-    assert next(iter(read_index(tmp_path))).removed_at == NOON
-    assert made.removed == 0
+    assert not (bench.root / entry.path).exists()
+    assert next(iter(read_index(bench.root))).removed_at == NOON
+    assert made.removed == 1
 
 
-def test_damaged_entries_stay_and_are_counted(tmp_path: Path) -> None:
-    deliver(tmp_path, "alpha", [message(1)])
-    deliver(tmp_path, "alpha", [message(2)])
-    first, second = read_index(tmp_path)
-    (tmp_path / first.name.index_path).write_text("{")
-    (tmp_path / second.name.index_path).write_text(first.to_json())
-    made = expiry(tmp_path)
+def test_what_was_removed_before_or_never_shipped_is_not_reported(bench: Bench) -> None:
+    bench.deliver()
+    (entry,) = read_index(bench.root)
+    write_entry(bench.root, replace(entry, removed_at=NOON, removed_because="retention"))
+    (bench.root / entry.path).unlink()
+    names = [f"2026-11-19T00.alpha.{1:020}.json", f"2026-13-45T99.alpha.{1:020}.json", "x"]
+    bench.list_(names)
+    made = bench.expiry()
+    assert list(made.remove(NOON + 3 * DAY_NS)) == []
+    assert (made.removed, made.unreadable) == (0, 0)
+    done = ShippedList(bench.state / "expired")
+    done.refresh()
+    assert set(done) == {names[0], Path(entry.name.index_path).name}
+
+
+def test_damaged_entries_stay_and_are_counted(bench: Bench) -> None:
+    bench.deliver()
+    bench.deliver(seq=2)
+    first, second = read_index(bench.root)
+    (bench.root / first.name.index_path).write_text("{")
+    (bench.root / second.name.index_path).write_text(first.to_json())
+    made = bench.expiry()
     assert list(made.remove(NOON + 3 * DAY_NS)) == []
     assert made.unreadable == 2
-    assert (tmp_path / first.path).exists()
-    assert (tmp_path / second.path).exists()
+    assert (bench.root / first.path).exists()
+    assert (bench.root / second.path).exists()
+    # They are tried again.
+    (bench.root / first.name.index_path).write_text(first.to_json())
+    assert len(list(made.remove(NOON + 4 * DAY_NS))) == made.unreadable == 1
+
+
+def test_a_list_of_another_destination_is_begun_again(bench: Bench) -> None:
+    done = expired_list(bench.state / "expired", HEADER)
+    done.add("x")
+    done.close()
+    assert set(expired_list(bench.state / "expired", HEADER)) == {"x"}
+    assert set(expired_list(bench.state / "expired", replace(HEADER, id="2"))) == set()

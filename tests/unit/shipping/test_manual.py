@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+import shlex
 import subprocess
 import tomllib
 import typing
@@ -63,6 +65,25 @@ def test_the_examples_are_right(tmp_path: Path) -> None:
     assert main._destination(settings) == RemotePath("s3", "records", "fleet")
     assert read_settings([tmp_path / "recorder.toml"], RecorderSettings).shipped == f"{settings.state}/{LIST}"
     assert tomllib.loads(ship)["retention"] == "365d"
+
+
+def test_the_command_of_a_claim_runs_as_the_service_does() -> None:
+    (text,) = re.findall(r"^# systemd-run (.*?)\n# ", section("EXAMPLES"), re.MULTILINE | re.DOTALL)
+    command = shlex.split(text.replace("\\e\n", ""))
+    assert command[-2:] == ["/usr/bin/sbus-ship", "--claim"]
+    properties = {following for place, following in itertools.pairwise(command) if place == "-p"}
+    unit = (ROOT / "units" / "system" / "sbus-ship.service").read_text().splitlines()
+    assert len(properties) == 6
+    assert properties <= set(unit)
+
+
+def test_the_drop_ins_change_what_the_unit_has() -> None:
+    drop_ins = re.findall(r"-offset indent\n(\[.*?)\n\.Ed", section("CONFIGURATION"), re.DOTALL)
+    assert len(drop_ins) == 3
+    unit = (ROOT / "units" / "system" / "sbus-ship.service").read_text()
+    keys = {line.partition("=")[0] for text in drop_ins for line in text.splitlines() if not line.startswith("[")}
+    assert {key for key in keys if f"\n{key}=" not in unit} == {"RequiresMountsFor", "ReadWritePaths"}
+    assert "\nRestartPreventExitStatus=78\n" in unit
 
 
 def test_every_message_is_documented() -> None:

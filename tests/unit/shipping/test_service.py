@@ -13,7 +13,7 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.shipped import ListHeader, ListWriter
 from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping import service
-from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.expiry import Expiry, expired_list
 from sbusd.shipping.log_messages import AGAIN, FAILED, LOST, UNREADABLE
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Outcome
@@ -21,6 +21,8 @@ from sbusd.systemd.log_records import LogMessage
 from sbusd.systemd.service_manager import ServiceManager
 from tests.support.records import message
 from tests.support.traffic import deliver
+
+HEADER = ListHeader("s3://bucket/x", "alpha", "1")
 
 
 class _Uploader:
@@ -55,9 +57,9 @@ class Bench:
             deliver(archive, "alpha", [message(seq)])
         deliver(archive, "beta", [message(1)])
         self.uploader, self.log, self.path = _Uploader(act), _Log(), folder / "shipped"
-        self.done = ListWriter(self.path, ListHeader("s3://bucket/x", "alpha", "1"))
+        self.done = ListWriter(self.path, HEADER)
         self.claims = 0
-        expiry = Expiry(folder, LocalStore(folder), "alpha", 0.0)
+        expiry = Expiry(LocalStore(folder), self.done, expired_list(folder / "expired", HEADER), 0.0)
         self.shipper = Shipper(archive, "alpha", self.uploader, expiry, self.done, log=self.log, claim=self.claim)  # type: ignore[arg-type]
 
     def claim(self) -> None:
@@ -119,6 +121,19 @@ def test_failures_are_repeated_counted_and_logged_ever_more_rarely(tmp_path: Pat
         most = min(service.FIRST_DELAY_SECONDS * 2**place, service.LONGEST_DELAY_SECONDS)
         assert most / 2 <= delay <= most
     assert bench.shipper.counts.failures == 12
+
+
+def test_what_was_removed_before_shipping_began_is_counted_but_not_logged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda _: Outcome.EARLIER)
+    bench.shipper.run(1.0, once=True)
+    assert (bench.shipper.counts.earlier, len(bench.done), bench.log.records) == (3, 3, [])
+    assert bench.shipper.status(0) == "0 segments shipped, 0 MiB; 0 waiting; removed before shipping began: 3"
+
+
+def test_what_cannot_expire_is_in_the_status(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda _: Outcome.SHIPPED)
+    bench.shipper._expiry.unreadable = 3
+    assert bench.shipper.status(0) == "0 segments shipped, 0 MiB; 0 waiting; expired but unreadable: 3"
 
 
 def test_a_failure_ends_a_run_that_was_to_ship_once(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Bench:
         self.archive = folder / "archive"
         deliver(self.archive, "alpha", [message(1)])
         self.store = _Recorded(folder / "store")
-        self.ownership = Ownership(self.store, "alpha", Owner("1", "machine-a", "/a"))
+        self.ownership = Ownership(self.store, "alpha", Owner("1", "machine-a", "/a", "11"))
         self.ownership.take()
         self.store.written.clear()
         self.beats = 0
@@ -92,12 +92,61 @@ def test_another_segment_of_the_same_name_is_refused(bench: Bench) -> None:
     assert bench.store.written == []
 
 
-def test_no_entry_is_written_after_another_shipper_took_the_name(bench: Bench) -> None:
-    Ownership(bench.store, "alpha", Owner("2", "machine-b", "/b")).take(by_force=True)
+class _Raced(_Recorded):
+    """A store in which another machine ships *entry* when the machine of the test has written *when*, or begins to write if it is empty."""
+
+    def __init__(self, root: Path, entry: IndexEntry, when: str) -> None:
+        super().__init__(root)
+        self._entry, self._when = entry, when
+
+    def digest(self, name: str) -> tuple[int, str]:
+        if not self._when:
+            self._win()
+        return super().digest(name)
+
+    def put(self, name: str, source: BinaryIO) -> None:
+        super().put(name, source)
+        if name == self._when:
+            self._win()
+
+    def _win(self) -> None:
+        write_entry(self.path(""), self._entry)
+        LocalStore.put(self, self._entry.path, io.BytesIO(b"PAR1 of another machine PAR1"))
+
+
+@pytest.mark.parametrize("wins", ["before the segment", "after the segment"])
+def test_an_entry_that_another_machine_wrote_meanwhile_stays(bench: Bench, wins: str) -> None:
+    other = dataclasses.replace(bench.entry, sha256="0" * 64)
+    store = _Raced(bench.store.path(""), other, bench.entry.path if wins == "after the segment" else "")
+    ownership = Ownership(store, "alpha", Owner("1", "machine-a", "/a", "11"))
+    with pytest.raises(DifferentContentError, match="exists with other content"):
+        Uploader(bench.archive, store, ownership).ship(bench.name, NOON)
+    assert list(read_index(store.path(""))) == [other]
+    assert store.path(other.path).read_bytes() == b"PAR1 of another machine PAR1"
+    assert bench.entry.name.index_path not in store.written
+
+
+def test_one_wrong_reading_of_an_entry_is_not_a_damaged_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_entry(bench.store.path(""), dataclasses.replace(bench.entry, sha256="0" * 64))
+    read, left = bench.store.read, [2]
+
+    def misread(name: str, limit: int) -> bytes:
+        left[0] -= 1
+        return b"{" if left[0] >= 0 else read(name, limit)
+
+    monkeypatch.setattr(bench.store, "read", misread)
+    with pytest.raises(DifferentContentError):
+        bench.ship()
+    assert bench.store.written == []
+
+
+@pytest.mark.parametrize("other", [Owner("2", "machine-b", "/b", "22"), Owner("1", "machine-a", "/a", "22")], ids=["another", "a copy"])
+def test_nothing_is_written_after_another_machine_took_the_name(bench: Bench, other: Owner) -> None:
+    Ownership(bench.store, "alpha", other).take(by_force=True)
     bench.store.written.clear()
     with pytest.raises(HostTakenError):
         bench.ship()
-    assert bench.store.written == [bench.entry.path]
+    assert bench.store.written == []
 
 
 @pytest.mark.parametrize("because", ["quota", "retention"])
@@ -111,6 +160,14 @@ def test_a_segment_that_was_removed_before_is_lost_and_one_that_was_shipped_stay
     assert list(read_index(bench.store.path(""))) == [shipped]
     bench.store.delete(shipped.name.index_path)
     assert bench.ship() is Outcome.LOST
+
+
+def test_a_segment_that_was_removed_before_shipping_began_is_not_lost(bench: Bench) -> None:
+    write_entry(bench.archive, dataclasses.replace(bench.entry, removed_at=NOON, removed_because="retention"))
+    outcomes = [
+        Uploader(bench.archive, bench.store, bench.ownership, since_ns=since).ship(bench.name, NOON) for since in (0, NOON, NOON + 1)
+    ]
+    assert outcomes == [Outcome.LOST, Outcome.LOST, Outcome.EARLIER]
 
 
 def test_a_segment_that_would_expire_at_once_is_not_shipped(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, read_entry, read_index, write_entry
+from sbusd.archive.record.index import IndexEntry, hour_of_entry, index_names, read_entry, read_index, segment_of_entry, write_entry
 from sbusd.archive.record.layout import SegmentName
 from tests.support.records import NOON
 
@@ -106,3 +106,25 @@ def test_every_field_is_checked_when_read() -> None:
     from sbusd.archive.record.index import _TYPES
 
     assert {each.name for each in dataclasses.fields(IndexEntry)} == {*_TYPES, "version"}
+
+
+IMPOSSIBLE = ["0001-01-01T00", "1969-12-31T23", "9999-12-31T23", "2026-13-45T99", "2026-11-20T24", "2026-11-2\u0660T12"]
+
+
+@pytest.mark.parametrize("hour", IMPOSSIBLE)
+def test_an_entry_of_an_impossible_hour_is_skipped_and_reported(tmp_path: Path, hour: str) -> None:
+    write_entry(tmp_path, entry())
+    name = f"{hour}.alpha.{1:020}.json"
+    (tmp_path / "index" / name).write_text(entry().to_json())
+    errors: list[RecordError] = []
+    assert index_names(tmp_path, errors.append) == [entry().name]
+    assert [error.path.name for error in errors] == [name]
+    assert (hour_of_entry(name), segment_of_entry(name)) == (None, None)
+    with pytest.raises(RecordError, match="does not name a segment"):
+        index_names(tmp_path)
+
+
+def test_the_name_of_an_entry_names_its_segment() -> None:
+    name = entry().name
+    assert segment_of_entry(Path(name.index_path).name) == name
+    assert hour_of_entry(Path(name.index_path).name) == (name.date, name.hour)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.archive.files import temporary
-from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, is_host
+from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, is_host, is_hour
+from sbusd.archive.tables.hours import Hour
 from tests.support.records import NOON
 
 
@@ -25,6 +26,7 @@ def test_any_name_survives_encoding(ts: int, first_seq: int, host: str) -> None:
     name = SegmentName.at(ts, host, first_seq)
     assert SegmentName.parse(name.path) == name
     assert hour_of(ts) <= ts < hour_of(ts) + HOUR_NS
+    assert name.start_ns == hour_of(ts)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,9 @@ def test_any_name_survives_encoding(ts: int, first_seq: int, host: str) -> None:
         "",
         "../etc/passwd",
         "date=2026-11-20/hour=24/host=a/00000000000000000001.parquet",
+        "date=0001-01-01/hour=00/host=a/00000000000000000001.parquet",
+        "date=9999-12-31/hour=23/host=a/00000000000000000001.parquet",
+        "date=2026-11-20/hour=1\u0662/host=a/00000000000000000001.parquet",
         "date=2026-13-20/hour=12/host=a/00000000000000000001.parquet",
         "date=2026-11-20/hour=12/host=../00000000000000000001.parquet",
         "date=2026-11-20/hour=12/host=a/1.parquet",
@@ -42,6 +47,20 @@ def test_any_name_survives_encoding(ts: int, first_seq: int, host: str) -> None:
 def test_an_invalid_segment_path_is_rejected(path: str) -> None:
     with pytest.raises(ValueError):
         SegmentName.parse(path)
+
+
+@pytest.mark.parametrize(
+    ("date", "hour", "right"),
+    [
+        ("1970-01-01", 0, True), ("9000-12-31", 23, True), ("2028-02-29", 1, True),
+        ("1969-12-31", 23, False), ("9001-01-01", 0, False), ("0001-01-01", 0, False), ("9999-12-31", 23, False),
+        ("2027-02-29", 0, False), ("2026-13-45", 0, False), ("2026-11-20", 24, False), ("2026-W47-5", 0, False), ("20261120", 0, False),
+    ],
+)  # fmt: skip
+def test_hours_are_those_whose_neighbours_can_be_computed(date: str, hour: int, right: bool) -> None:
+    assert is_hour(date, hour) is right
+    if right:
+        assert Hour(date, hour).preceding < Hour(date, hour) < Hour(date, hour).following
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
+from sbusd.archive.record.shipped import ListHeader, ListWriter, OtherDestinationError, ShippedList
 
 HEADER = ListHeader("s3://bucket/x", "alpha", "1" * 32)
 
@@ -28,6 +28,12 @@ def test_what_is_added_is_read_again(tmp_path: Path) -> None:
     assert (again.header, "b.json" in again) == (HEADER, True)
     again.close()
     assert path.stat().st_mode & 0o7777 == 0o640
+
+
+def test_the_first_line_survives_encoding_and_older_ones_are_read() -> None:
+    header = ListHeader("s3://bucket/x", "alpha", "1", "https://store", 17)
+    assert ListHeader.from_line(header.to_line()) == header
+    assert ListHeader.from_line(b'{"version": 1, "host": "a", "destination": "/b", "id": "c"}\n') == ListHeader("/b", "a", "c")
 
 
 def test_an_incomplete_line_does_not_count_and_is_overwritten(tmp_path: Path) -> None:
@@ -58,16 +64,32 @@ def test_a_new_file_is_read_from_its_start(tmp_path: Path) -> None:
 def test_a_list_for_another_destination_or_host_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shipped"
     ListWriter(path, HEADER).close()
-    for destination, host in (("s3://other/x", "alpha"), ("s3://bucket/x", "beta")):
-        with pytest.raises(RecordError) as caught:
-            ListWriter(path, ListHeader(destination, host, "3" * 32))
+    for destination, endpoint, host, shown in (
+        ("s3://other/x", "", "alpha", "s3://other/x as host alpha"),
+        ("s3://bucket/x", "", "beta", "s3://bucket/x as host beta"),
+        ("s3://bucket/x", "https://store", "alpha", "s3://bucket/x at https://store as host alpha"),
+    ):
+        with pytest.raises(OtherDestinationError) as caught:
+            ListWriter(path, ListHeader(destination, host, "3" * 32, endpoint))
         assert str(caught.value) == (
-            f"{path}: lists what was shipped to s3://bucket/x as host alpha, not to {destination} as host {host}."
-            " Move it away to ship all segments again"
+            f"{path}: lists what was shipped to s3://bucket/x as host alpha, not to {shown}."
+            " Move it away to ship all segments again; see sbus-ship(8)"
         )
+    path.write_bytes(ListHeader("s3://bucket/x", "alpha", "1", "https://store/").to_line())
+    ListWriter(path, ListHeader("s3://bucket/x", "alpha", "2", "https://store")).close()
 
 
-@pytest.mark.parametrize("line", [b"", b"x\n", b"[]\n", b'{"version": 2}\n', b'{"version": 1, "host": "a"}\n', b"[" * 9_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"x\n",
+        b"[]\n",
+        b'{"version": 2}\n',
+        b'{"version": 1, "host": "a"}\n',
+        b"[" * 9_000,
+    ],
+)
 def test_a_damaged_first_line_is_an_error(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "shipped").write_bytes(line)
     with pytest.raises(RecordError, match="damaged list of shipped segments: the first line"):

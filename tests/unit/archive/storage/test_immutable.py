@@ -52,8 +52,22 @@ def test_other_content_is_refused_with_both_names(tmp_path: Path) -> None:
 
 def test_the_rest_of_an_interrupted_write_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"ne")
-    assert put_once(LocalStore(tmp_path), "x", io.BytesIO(b"new"), Path("/origin"), content(b"new"), replaces=True)
+    assert put_once(LocalStore(tmp_path), "x", io.BytesIO(b"new"), Path("/origin"), content(b"new"), before_write=lambda: None)
     assert (tmp_path / "x").read_bytes() == b"new"
+
+
+def test_each_write_can_be_refused(tmp_path: Path) -> None:
+    left = [2]
+
+    def before_write() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise FileExistsError("x")
+
+    store = _Careless(tmp_path, copies=9)
+    with pytest.raises(FileExistsError):
+        put_once(store, "x", io.BytesIO(b"new"), Path("/origin"), content(b"new"), before_write=before_write)
+    assert store.copies == 7
 
 
 def test_a_damaged_copy_is_written_again(tmp_path: Path) -> None:

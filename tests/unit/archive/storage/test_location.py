@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.storage.location import LocationError, RemotePath, is_remote, parse_location
+from sbusd.archive.storage.location import LocationError, RemotePath, endpoint_of, is_remote, parse_location
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,8 @@ def test_a_remote_path_has_the_parts_of_a_path() -> None:
     path = top / "index" / "x.json"
     assert (str(path), path.name, path.parent, path.parent.parent) == ("s3://bucket/index/x.json", "x.json", top / "index", top)
     assert path.resolve() == pickle.loads(pickle.dumps(path)) == path
+
+
+def test_the_endpoint_is_that_of_s3_or_of_all_services() -> None:
+    both = {"AWS_ENDPOINT_URL_S3": "https://one", "AWS_ENDPOINT_URL": "https://two"}
+    assert (endpoint_of(both), endpoint_of({"AWS_ENDPOINT_URL": "https://two"}), endpoint_of({})) == ("https://one", "https://two", "")

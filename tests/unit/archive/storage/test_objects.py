@@ -15,7 +15,7 @@ from sbusd.archive.record.index import entry_names, index_names, read_entry, rea
 from sbusd.archive.record.schema import SCHEMA, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage import store as storage
-from sbusd.archive.storage.attempts import Attempts, StorageError
+from sbusd.archive.storage.attempts import Attempts, StorageError, UnsupportedClientError
 from sbusd.archive.storage.location import LocationError, RemotePath
 from sbusd.archive.storage.objects import ObjectClient, ObjectFile, ObjectStore, connect
 from tests.support.records import NOON, message
@@ -175,3 +175,29 @@ def test_an_invalid_environment_is_an_error(environ: dict[str, str], says: str) 
 def test_hdfs_without_its_library_is_an_error() -> None:
     with pytest.raises(StorageError, match=r"^hdfs://name-node:1/: cannot connect: "):
         connect("hdfs", "name-node:1", {})
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"), [("17.0.0", {}), ("20.0.0.dev1", {}), ("21.0.0", {"allow_delayed_open": True, "tls_ca_file_path": None})]
+)
+def test_an_old_client_gets_only_what_it_knows(monkeypatch: pytest.MonkeyPatch, version: str, newer: dict[str, object]) -> None:
+    passed: dict[str, object] = {}
+    monkeypatch.setattr(pa, "__version__", version)
+    monkeypatch.setattr(fs, "S3FileSystem", lambda **options: passed.update(options))
+    connect("s3", "bucket", {"AWS_REGION": "x"})
+    assert {name: value for name, value in passed.items() if name in ("allow_delayed_open", "tls_ca_file_path")} == newer
+    if newer:
+        connect("s3", "bucket", {"AWS_REGION": "x", "AWS_CA_BUNDLE": "/ca.pem"})
+        assert passed["tls_ca_file_path"] == "/ca.pem"
+        return
+    with pytest.raises(UnsupportedClientError, match=rf"^s3://bucket/: AWS_CA_BUNDLE needs pyarrow 21 or later, not {version}\."):
+        connect("s3", "bucket", {"AWS_REGION": "x", "AWS_CA_BUNDLE": "/ca.pem"})
+
+
+def test_a_pyarrow_without_the_client_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**_options: object) -> None:
+        raise ImportError("not built with support for 'S3FileSystem'")
+
+    monkeypatch.setattr(fs, "S3FileSystem", missing)
+    with pytest.raises(UnsupportedClientError, match=r"^s3://bucket/: pyarrow .* has no client for s3: not built with support"):
+        connect("s3", "bucket", {"AWS_REGION": "x"})
