@@ -112,7 +112,7 @@ class PipelineRun:
 
     def _verify(self, entries: Sequence[IndexEntry]) -> Damaged:
         """Compare the segments of *entries* with their checksums. Raises PipelineError."""
-        # Spark is not started in each run for a segment that never arrives, or that nobody repairs.
+        # Spark is not started in each run for a segment that never arrives, or that stays damaged.
         reads_here = not self.is_on_cluster or is_remote(self.archive.root)
         there = [] if reads_here else [entry for entry in entries if entry.path not in self._absent and self.archive.exists(entry)]
         left = {entry.path for entry in there}
