@@ -12,16 +12,13 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
 from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LINKS, TABLES
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.verification import Verifier
 
 _ALL = tuple(table.name for table in TABLES)
 _CALL_NS = CALL_SECONDS * 10**9
-
-SILENT_HOURS = 7 * 24
-"""After this number of hours without rows, a host counts as decommissioned."""
 
 
 @dataclass(frozen=True, slots=True)

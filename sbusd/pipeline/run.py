@@ -7,7 +7,7 @@ from all of its segments; and an interrupted publication is finished first. Spar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import is_remote
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
-from sbusd.archive.tables.schema import OLDEST_VERSION, VERSION
+from sbusd.archive.tables.schema import VERSION, is_kept
 from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
@@ -87,14 +87,14 @@ class PipelineRun:
             self.make(wanted, made)
             made = read_manifests(self.root)
         known.add(new)
-        self.totals.absent = len({path for manifest in made.values() for path in manifest.absent})
+        self.totals.absent = len(_absent_in(made))
         return self.totals
 
     def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest]) -> None:
         """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
-        self._absent = {path for manifest in made.values() for path in manifest.absent}
+        self._absent = _absent_in(made)
         tasks = ArchiveIndex(self.archive, self.progress, self._verify).tasks(wanted, made, rebuild=self.rebuild)
         self.totals.kept += sum(bool(task.manifest.left_out) for task in tasks)
         rows = sum(task.rows for task in tasks if task.tables)
@@ -135,7 +135,7 @@ class PipelineRun:
             known = json.loads(path.read_bytes())
         except ValueError:
             raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
-        if {**known, "version": VERSION} != origin or known.get("version") not in range(OLDEST_VERSION, VERSION + 1):
+        if {**known, "version": VERSION} != origin or not is_kept(known.get("version")):
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
@@ -155,6 +155,11 @@ class PipelineRun:
             Computation(spark, self.archive, chunk, staging, self.progress, self.totals).write(names)
         hours = [task.manifest.hour for task in chunk]
         publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
+
+
+def _absent_in(made: Mapping[Hour, Manifest]) -> set[str]:
+    """Return what the manifests in *made* list as missing or damaged."""
+    return {path for manifest in made.values() for path in manifest.absent}
 
 
 def _hours_of(names: Iterable[str]) -> set[Hour]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind
-from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbusd.report.aggregation import cut_text
 
 _MOST_GAPS = 50
@@ -20,9 +20,6 @@ _MOST_NAMES = 20
 
 _MOST_HOSTS = 100
 """Maximum number of listed hosts; those with the most missing rows are listed. The sums are those of all hosts."""
-
-SILENT_HOURS = 7 * 24
-"""After this number of hours without rows, a host counts as decommissioned, as in the manifests: nothing of it is missing."""
 
 
 @dataclass(slots=True)

@@ -12,10 +12,13 @@ from typing import Any, Self
 from sbusd.archive.files import TablesError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.schema import OLDEST_VERSION, VERSION
+from sbusd.archive.tables.schema import VERSION, is_kept
 
 MANIFESTS = "hours"
 """The directory of the manifests."""
+
+SILENT_HOURS = 7 * 24
+"""After this number of hours without rows, a host counts as decommissioned: nothing of it is missing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,7 +88,7 @@ class Manifest:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the manifest for *value*. Raises ValueError if it is invalid, or of a version that is not kept."""
-        if value.get("version") not in range(OLDEST_VERSION, VERSION + 1):
+        if not is_kept(value.get("version")):
             raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
             return cls(

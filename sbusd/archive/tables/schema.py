@@ -272,6 +272,11 @@ TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, DISCONNECTS, RELAY, LI
 """All tables, in the order of the manual."""
 
 
+def is_kept(version: object) -> bool:
+    """Return whether hours of tables of *version* are kept."""
+    return version in range(OLDEST_VERSION, VERSION + 1)
+
+
 def bucket_of(latency: int) -> int:
     """Return the bucket of *latency*, at least 0; each value below 64 has its own."""
     shift = max(0, latency.bit_length() - 1 - _STEP_BITS)

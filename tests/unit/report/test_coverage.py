@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.pipeline.plan import SILENT_HOURS as PIPELINE_SILENT_HOURS
+from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbusd.report.aggregation import MOST_CHARACTERS
-from sbusd.report.coverage import SILENT_HOURS, coverage_of
+from sbusd.report.coverage import coverage_of
 from tests.support.records import NOON
 from tests.unit.archive.tables.test_hours import ENTRY
 
@@ -82,7 +81,7 @@ def test_a_host_that_stopped_before_the_period_is_known_by_the_last_manifest() -
 
 def test_a_host_that_is_gone_for_a_week_is_not_missing() -> None:
     """Its limit is that of the manifests, which name the hosts without rows in the period."""
-    assert SILENT_HOURS == PIPELINE_SILENT_HOURS
+    assert SILENT_HOURS == 7 * 24
 
     def silent(hours: int) -> dict[str, int]:
         present = [manifest(hour, "a") for hour in range(1, hours)]
