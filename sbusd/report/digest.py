@@ -84,6 +84,7 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
     hosts = distinguished(activities)
     minutes, traffic = _traffic(tables["traffic"], _bin_minutes(covers), keys, users, hosts)
     units, more_units = _units(tables["users"], users, hosts)
+    disconnects, more_disconnects = _disconnects(tables["disconnects"], users, hosts)
     relay, more_relay = _relay(tables["relay"], hosts)
     links, more_links = _links(tables["links"], minutes, hosts)
     commands = _commands([tables["calls"], *(each.snapshot.tables["calls"] for each in earlier if each.snapshot.manifests)], users, hosts)
@@ -101,9 +102,10 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
         "calls": _calls(tables["calls"], commands, users, hosts),
         "losses": _losses(tables["losses"], minutes, keys, users, hosts),
         "security": _security(tables["security"], keys, users, hosts),
+        "disconnects": disconnects,
         "relay": relay,
         **links,
-        "omitted": {"units": more_units, "relay": more_relay, "links": more_links},
+        "omitted": {"units": more_units, "disconnects": more_disconnects, "relay": more_relay, "links": more_links},
         "hours": {"length": length_of(snapshot.manifests), "to": _end_ms(snapshot)},
         "before": [_before(each, keys, commands, users, hosts) for each in earlier],
     }
@@ -276,6 +278,15 @@ def _security(table: pa.Table, keys: Categories[str], users: Categories[int], ho
     names = ("class", "code", "reason", "unit", "what", "user", "key", "host", "first", "last", "events")
     columns = list(zip(*((*place, *values) for place, values in found.items()), strict=True)) or [()] * len(names)
     return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _disconnects(table: pa.Table, users: Categories[int], hosts: Categories[str]) -> tuple[dict[str, Any], int]:
+    """Return connections that ended, those with an error of the bus first, and the number of omitted rows."""
+    sums = ("disconnects", "abandoned")
+    rows = aggregate(_numbered(table, uid=users, host=hosts), ["uid", "unit", "code", "reason", "host"], sums)
+    rows = sorted(_ranked(rows, "disconnects"), key=lambda row: (row["code"] is None, -row["abandoned"]))
+    placed = [((row["uid"], *(cut(row[name]) for name in ("unit", "code", "reason")), row["host"]), row) for row in rows[:MOST_ROWS]]
+    return _columns(("user", "unit", "code", "reason", "host"), sums, placed), max(0, len(rows) - MOST_ROWS)
 
 
 def _relay(table: pa.Table, hosts: Categories[str]) -> tuple[dict[str, Any], int]:

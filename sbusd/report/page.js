@@ -302,6 +302,12 @@
       number("connections", (row) => units.connections[row]), number("subscriptions", (row) => units.subscriptions[row]),
       number("refusals", (row) => units.denials[row]), number("lost", (row) => units.lost[row]),
     ], data.omitted.units);
+    const ends = data.disconnects;
+    tables.show("disconnects", chosen(ends), [
+      ["user", "who", (row) => user(ends.user[row])], ["unit", "long", (row) => ends.unit[row]], ["host", "", (row) => hostName(ends.host[row])],
+      ["error", "", (row) => ends.code[row]], ["reason", "long", (row) => ends.reason[row]],
+      number("disconnects", (row) => ends.disconnects[row]), number("packets abandoned", (row) => ends.abandoned[row]),
+    ], data.omitted.disconnects);
     const relay = data.relay;
     byId("relay-section").hidden = !relay.attempts.length;
     tables.show("relay", chosen(relay), [

@@ -68,7 +68,7 @@ def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(page: Path, tmp
         for chart in CHARTS:
             assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
             assert await found.evaluate(f"document.getElementById('{chart}').data.length") > 0, chart
-        for table in ("calls", "security", "units", "covers", "relay", "links"):
+        for table in ("calls", "security", "disconnects", "units", "covers", "relay", "links"):
             assert await found.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") > 0, table
         assert await found.evaluate("document.getElementById('period').textContent.includes('alpha, beta')")
 
@@ -80,7 +80,7 @@ def test_a_browser_that_cannot_unpack_the_charts_shows_everything_else(page: Pat
     async def look(found: Page) -> None:
         for chart in CHARTS:
             assert "too old to draw" in await found.evaluate(f"document.getElementById('{chart}').textContent"), chart
-        for table in ("calls", "security", "units", "covers", "relay", "links"):
+        for table in ("calls", "security", "disconnects", "units", "covers", "relay", "links"):
             assert await found.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") > 0, table
         assert await found.evaluate("document.querySelectorAll('.tile').length") == 9
         select = "document.getElementById('unit')"

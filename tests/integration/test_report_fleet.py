@@ -31,7 +31,7 @@ HOSTILE = (
     "@SUM(1)",
     '"><img src=x onerror=window.broken=1>',
 )
-TABLES = ("hosts", "calls", "losses-table", "security", "traffic-table", "flows-table", "units", "covers")
+TABLES = ("hosts", "calls", "losses-table", "security", "disconnects", "traffic-table", "flows-table", "units", "covers")
 
 
 def written(folder: Path, hosts: list[str], before: int | None = 1, **options: Any) -> Path:

@@ -101,4 +101,6 @@ def _add_hour(
         kind = chance.choice(sorted(_REASONS))
         code, reason = _REASONS[kind]
         refusal = {"class": kind, "code": code, "reason": reason, "uid": 1014, "unit": "intruder.service", "key": "!/cred//0//vault/secret"}
+        ended = {"uid": 1007, "unit": "app.service", "code": "ENOBUFS", "reason": "the queue of the client stayed full"}
+        rows["disconnects"].append({"host": host, **ended, "disconnects": chance.randrange(1, 5) * trouble, "abandoned": 12 * trouble})
         rows["security"].append({"host": host, **refusal, "events": chance.randrange(1, 60) * trouble, "first": minute, "last": minute})

@@ -50,6 +50,10 @@ def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
     with_reply = sum(calls["answered"]) + sum(calls["timeouts"])
     assert sum(count for histogram in calls["latencies"] for _, count in histogram) == with_reply
     assert sum(calls["calls"]) == with_reply + sum(calls["unanswered"])
+    ended = [row for row in rows if row.kind == "disconnect"]
+    assert ended
+    assert sum(data["disconnects"]["disconnects"]) == len(ended)
+    assert sum(data["disconnects"]["abandoned"]) == sum(row.lost or 0 for row in ended)
     assert sum(data["relay"]["attempts"]) == sum(row.kind == "relay" for row in rows)
     assert data["hosts"] == ("alpha", "beta")
     json.dumps(data)
@@ -57,7 +61,7 @@ def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
 
 def test_columns_have_one_length(tmp_path: Path) -> None:
     data = digest(tmp_path, {"alpha": GrowingRecord(1).fill(200)}).data
-    for name in ("traffic", "units", "flows", "calls", "losses", "security", "relay", "links", "linkTimes"):
+    for name in ("traffic", "units", "flows", "calls", "losses", "security", "disconnects", "relay", "links", "linkTimes"):
         assert len({len(column) for column in data[name].values()}) == 1, name
 
 
@@ -95,6 +99,17 @@ def test_every_list_is_bounded(tmp_path: Path) -> None:
     assert (len(data["security"]["what"]), data["security"]["what"][-1], sum(data["security"]["events"])) == (MOST_ROWS + 1, OTHERS, 1_000)
     assert max(len(text) for text in data["security"]["what"] if text) == MOST_CHARACTERS + 1
     assert len(json.dumps(data)) < 200_000
+
+
+def test_disconnects_with_an_error_are_first_and_the_list_is_bounded(tmp_path: Path) -> None:
+    ended = message(1)._replace(kind="disconnect", key=None, payload=None)
+    rows = [ended._replace(seq=number, ts=NOON + number, uid=1, unit=f"{number}.scope", lost=0) for number in range(1, MOST_ROWS + 50)]
+    failed = ended._replace(seq=1_000, ts=NOON + 1_000, uid=2, unit="slow.service", code="ENOBUFS", lost=7)
+    found = digest(tmp_path, {"alpha": [*rows, failed]}).data
+    columns = found["disconnects"]
+    assert (columns["unit"][0], columns["code"][0], columns["abandoned"][0]) == ("slow.service", "ENOBUFS", 7)
+    assert {len(column) for column in columns.values()} == {MOST_ROWS}
+    assert found["omitted"]["disconnects"] == 50
 
 
 def test_time_is_cut_as_coarsely_as_the_period_needs(tmp_path: Path) -> None:
