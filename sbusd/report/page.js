@@ -306,7 +306,7 @@
     tables.show("disconnects", chosen(ends), [
       ["user", "who", (row) => user(ends.user[row])], ["unit", "long", (row) => ends.unit[row]], ["host", "", (row) => hostName(ends.host[row])],
       ["error", "", (row) => ends.code[row]], ["reason", "long", (row) => ends.reason[row]],
-      number("disconnects", (row) => ends.disconnects[row]), number("packets abandoned", (row) => ends.abandoned[row]),
+      number("disconnects", (row) => ends.disconnects[row]), number("abandoned", (row) => ends.abandoned[row]),
     ], data.omitted.disconnects);
     const relay = data.relay;
     byId("relay-section").hidden = !relay.attempts.length;
