@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour

@@ -19,7 +19,6 @@ from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
 from sbusd.archive.storage.store import store_of
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PipelineError, root_cause
-from sbusd.pipeline.known_entries import KNOWN_ENTRIES
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import is_on_cluster, spark_session
@@ -96,9 +95,11 @@ def _own_names() -> tuple[str, ...]:
         from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
         from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
         from sbusd.archive.tables.storage import LOCK, PLAN, STAGING  # noqa: PLC0415
+        from sbusd.pipeline.known_index import FORMER_NAME, KNOWN_INDEX  # noqa: PLC0415
     except ImportError:
         raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
-    return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_ENTRIES)
+    tables = (table.name for table in SCHEMAS)
+    return (*tables, MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_INDEX, FORMER_NAME)
 
 
 def _location(text: str) -> ArchivePath:

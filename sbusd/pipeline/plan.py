@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
+from sbusd.archive.record.days import DayName
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index, read_index, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, LINKS, TABLES
 from sbusd.pipeline.progress import Progress
@@ -35,10 +38,12 @@ class HourTask:
 
 
 class ArchiveIndex:
-    """The index of the archive, read once, by hour."""
+    """The index of some hours of the archive, read once, by hour."""
 
-    def __init__(self, archive: RecordReader, progress: Progress, verify: Verifier) -> None:
-        """Read the index. *verify* compares segments with their checksums."""
+    def __init__(
+        self, archive: RecordReader, progress: Progress, verify: Verifier, hours: Iterable[Hour], listing: IndexListing | None = None
+    ) -> None:
+        """Read the index for *hours*. *verify* compares segments with their checksums; *listing* are the files, if they are known."""
         self._archive = archive
         self._verify = verify
         self._damage: dict[tuple[str, str], RecordError | None] = {}
@@ -48,15 +53,25 @@ class ArchiveIndex:
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
         self._unreadable: defaultdict[Hour, list[str]] = defaultdict(list)
-        for entry in read_index(archive.root, self._note_unreadable):
+        self._wanted = {each for hour in hours for each in (hour, hour.following)}
+        dates = {hour.date for hour in self._wanted}
+
+        def wanted(date: str, hour: int | None, _host: str) -> bool:
+            return date in dates if hour is None else Hour(date, hour) in self._wanted
+
+        listing = listing or list_index(archive.root)
+        for entry in read_index(archive.root, self._note_unreadable, wanted=wanted, listing=listing):
             self._hours[Hour(entry.date, entry.hour)].append(entry)
-        self._last_rows = LastRows(entry for entries in self._hours.values() for entry in entries)
+        self._last_rows = LastRows(archive.root, listing)
 
     def _note_unreadable(self, error: RecordError) -> None:
-        """Note an entry that is damaged or partly copied: skip it, and list it as missing in its hour."""
+        """Note a file of the index that is damaged or partly copied: skip it, and list it as missing in its hours."""
         self._progress.warn(f"skipped until it can be read: {error}")
         if (named := hour_of_entry(error.path.name)) is not None:
             self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
+        elif (day := DayName.parse(error.path.name)) is not None:
+            for hour in (hour for hour in self._wanted if hour.date == day.date):
+                self._unreadable[hour].append(day.path)
 
     def tasks(self, hours: Iterable[Hour], made: Mapping[Hour, Manifest], *, rebuild: bool = False) -> list[HourTask]:
         """Return the tasks for *hours*, as :meth:`task`; *made* has the manifests of computed hours. All segments are verified at once."""
@@ -160,26 +175,63 @@ class ArchiveIndex:
 
 
 class LastRows:
-    """The last row of each host, as of any hour."""
+    """The last row of each host, as of any hour; only what is needed for that is read from the index."""
 
-    def __init__(self, entries: Iterable[IndexEntry]) -> None:
-        by_host: defaultdict[str, dict[Hour, int]] = defaultdict(dict)
-        for entry in entries:
-            hours, hour = by_host[entry.host], Hour(entry.date, entry.hour)
-            hours[hour] = max(entry.max_ts, hours.get(hour, 0))
-        self._hosts = {host: sorted(hours.items()) for host, hours in by_host.items()}
+    def __init__(self, archive: ArchivePath, listing: IndexListing) -> None:
+        self._archive = archive
+        self._listing = listing
+        self._singles: defaultdict[DayName, list[str]] = defaultdict(list)
+        for name in listing.names:
+            if (segment := segment_of_entry(name)) is not None:
+                self._singles[DayName(segment.date, segment.host)].append(name)
+        self._rows: dict[DayName, dict[Hour, int]] = {}
+        """The last row of each hour of a day and host, as far as it was read."""
+        named: defaultdict[str, list[str]] = defaultdict(list)
+        for day in sorted(self._singles.keys() | listing.days.keys()):
+            named[day.host].append(day.date)
+        self._dates = dict(named)
 
     def silent_at(self, hour: Hour, present: Iterable[IndexEntry]) -> dict[str, int]:
         """Return how many hours each host had been silent at the last row of *present*, segments of *hour*, from 1 to
-        :data:`SILENT_HOURS`."""
+        :data:`SILENT_HOURS`.
+
+        Raises:
+            RecordError: the index cannot be read. A file in it that is damaged is left out: it is reported where its hour is computed.
+        """
+        present = list(present)
         newest = max((entry.max_ts for entry in present), default=0)
+        recording = {entry.host for entry in present}
         found = {}
-        for host, hours in sorted(self._hosts.items()):
-            place = bisect.bisect_right(hours, hour, key=lambda item: item[0])
-            silent = (newest - hours[place - 1][1]) // HOUR_NS if place else 0
+        for host in sorted(self._dates.keys() - recording):
+            last = self._last_row(host, hour)
+            silent = 0 if last is None else (newest - last) // HOUR_NS
             if 1 <= silent <= SILENT_HOURS:
                 found[host] = silent
         return found
+
+    def _last_row(self, host: str, hour: Hour) -> int | None:
+        """Return the time of the last row of *host* until the end of *hour*, in nanoseconds; None if it was too long ago."""
+        dates = self._dates[host]
+        oldest = Hour.at(hour.start - (SILENT_HOURS + 24) * HOUR_NS).date
+        for place in range(bisect.bisect_right(dates, hour.date) - 1, -1, -1):
+            if dates[place] < oldest:
+                return None
+            hours = self._hours_of(DayName(dates[place], host))
+            if there := [each for each in hours if each <= hour]:
+                return hours[max(there)]
+        return None
+
+    def _hours_of(self, day: DayName) -> dict[Hour, int]:
+        """Return the time of the last row of each hour of a day and host, which is read once."""
+        if day not in self._rows:
+            days = {day: self._listing.days[day]} if day in self._listing.days else {}
+            listing = IndexListing(tuple(self._singles.get(day, ())), days)
+            hours: dict[Hour, int] = {}
+            for entry in read_index(self._archive, lambda _error: None, listing=listing):
+                hour = Hour(entry.date, entry.hour)
+                hours[hour] = max(entry.max_ts, hours.get(hour, 0))
+            self._rows[day] = hours
+        return self._rows[day]
 
 
 @dataclass(slots=True)

@@ -7,20 +7,24 @@ from all of its segments; and an interrupted publication is finished first. Spar
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sbusd.archive.files import TablesError, publish_file
-from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
+from sbusd.archive.files import RecordError, TablesError, publish_file
+from sbusd.archive.record.days import DayName, read_day
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import is_remote
-from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
+from sbusd.archive.storage.store import store_of
+from sbusd.archive.tables.hours import Hour, Manifest, manifests_of, read_manifests
 from sbusd.archive.tables.schema import VERSION, is_kept
 from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
+from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
@@ -75,27 +79,51 @@ class PipelineRun:
         """
         prepare_folder(self.root)
         self._check_origin()
-        known = KnownEntries(self.root / KNOWN_ENTRIES)
-        if self.rebuild:
-            known.forget()
-        # By file name only: a partly copied entry may have no content yet. The manifest of its hour lists it as absent then.
-        names = entry_names(self.archive.root)
-        self.totals.is_empty = not names
-        new = [name for name in known.new_among(names) if hour_of_entry(name) is not None]
-        made = read_manifests(self.root)
-        if wanted := _hours_of(new) | {hour for hour, manifest in made.items() if manifest.absent}:
-            self.make(wanted, made)
-            made = read_manifests(self.root)
-        known.add(new)
-        self.totals.absent = len(_absent_in(made))
+        known = KnownIndex(store_of(self.root))
+        listing = list_index(self.archive.root)
+        self.totals.is_empty = not listing.names and not listing.days
+        incomplete = set(self._first_incomplete() if known.is_new else known.incomplete)
+        unreadable: set[DayName] = set()
+        if wanted := self._changed_hours(known, listing, unreadable) | incomplete:
+            self.make(wanted, manifests_of(self.root, wanted), listing)
+            made = manifests_of(self.root, wanted)
+            incomplete = {hour for hour, manifest in made.items() if manifest.absent}
+            self.totals.absent = len(_absent_in(made))
+        known.save(listing, incomplete, unreadable)
         return self.totals
 
-    def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest]) -> None:
+    def _first_incomplete(self) -> set[Hour]:
+        """Return the hours with segments that could not be read, from all manifests: nothing else is known. Raises TablesError."""
+        return {hour for hour, manifest in read_manifests(self.root).items() if manifest.absent}
+
+    def _changed_hours(self, known: KnownIndex, listing: IndexListing, unreadable: set[DayName]) -> set[Hour]:
+        """Return the hours that index entries name which are new, or were merged; add day files that cannot be read to *unreadable*.
+
+        Single entries are known by their file names only: a partly copied one may have no content yet. The manifest of its hour lists it as
+        absent then.
+        """
+        names = listing.names if self.rebuild else known.new_names(listing.names)
+        hours = {Hour(*place) for name in names if (place := hour_of_entry(name)) is not None}
+        for day in listing.days if self.rebuild else known.changed_days(listing):
+            try:
+                entries = read_day(store_of(self.archive.root), day).values()
+            except RecordError:
+                unreadable.add(day)
+                hours |= {Hour(day.date, hour) for hour in range(24)}
+                continue
+            files = [posixpath.basename(entry.name.index_path) for entry in entries]
+            news = files if self.rebuild else known.new_names(files)
+            hours |= {Hour(day.date, place[1]) for name in news if (place := hour_of_entry(name)) is not None}
+        # A call of the previous hour can have its reply in this one.
+        return hours | {hour.preceding for hour in hours}
+
+    def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest], listing: IndexListing) -> None:
         """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
         self._absent = _absent_in(made)
-        tasks = ArchiveIndex(self.archive, self.progress, self._verify).tasks(wanted, made, rebuild=self.rebuild)
+        index = ArchiveIndex(self.archive, self.progress, self._verify, wanted, listing)
+        tasks = index.tasks(wanted, made, rebuild=self.rebuild)
         self.totals.kept += sum(bool(task.manifest.left_out) for task in tasks)
         rows = sum(task.rows for task in tasks if task.tables)
         if any(task.tables for task in tasks):
@@ -160,12 +188,6 @@ class PipelineRun:
 def _absent_in(made: Mapping[Hour, Manifest]) -> set[str]:
     """Return what the manifests in *made* list as missing or damaged."""
     return {path for manifest in made.values() for path in manifest.absent}
-
-
-def _hours_of(names: Iterable[str]) -> set[Hour]:
-    """Return the hours of the index entries *names*, and the hours before: a call of the previous hour can have its reply in this one."""
-    named = {Hour(*place) for name in names if (place := hour_of_entry(name)) is not None}
-    return named | {hour.preceding for hour in named}
 
 
 def chunks(tasks: Iterable[HourTask], most_rows: int) -> list[list[HourTask]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import sbusd.archive.record.checksums
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.checksums import MISSING, damage_of
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.errors import PipelineError
 

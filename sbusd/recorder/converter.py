@@ -14,12 +14,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.files import sync_folder
-from sbusd.archive.record.index import OTHERS, IndexEntry, entries_between
+from sbusd.archive.files import RecordError, sync_folder
+from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
+from sbusd.archive.record.entry import OTHERS, IndexEntry
+from sbusd.archive.record.index import entries_between
 from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
 from sbusd.archive.record.segments import write_segments
+from sbusd.archive.storage.immutable import DamagedCopyError
+from sbusd.archive.storage.store import store_of
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import bytes_by_user, listed_users, user_label
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
@@ -30,6 +34,9 @@ RETRY_SECONDS = 5.0
 
 PRUNE_SECONDS = 60.0
 """Interval between searches for expired segments while there are no new files."""
+
+MERGE_SECONDS = 3600.0
+"""Interval between searches for index entries of past days that can be merged."""
 
 
 class Converter:
@@ -66,6 +73,9 @@ class Converter:
         self._wall_ns = wall_ns
         self._retry_seconds = retry_seconds
         self._is_held_reported = False
+        self._merge_at = 0.0
+        """When index entries are merged next, on the monotonic clock."""
+        self._unmerged = 0
         self._unshipped = 0
         self._files: deque[tuple[Path, int]] = deque()
         self._waiting_bytes = 0
@@ -128,9 +138,10 @@ class Converter:
             return bool(self._files) or not self._closing
 
     def _work(self) -> None:
-        """Convert the oldest queued file, if there is one, and remove expired segments."""
+        """Convert the oldest queued file, if there is one, remove expired segments, and merge index entries."""
         failure: OSError | None = None
-        for step in (self._convert_oldest, self._prune):  # the second also if the disk is full: expired segments make room
+        # The second also if the disk is full: expired segments make room.
+        for step in (self._convert_oldest, self._prune, self._merge):
             try:
                 step()
             except OSError as error:
@@ -163,6 +174,24 @@ class Converter:
         if retention.held and not self._is_held_reported:
             self._journal.record(NOT_SHIPPED, segments=retention.held, reason=retention.held_because)
         self._is_held_reported = bool(retention.held)
+
+    def _merge(self) -> None:
+        """Merge the index entries of some past days. Raises OSError.
+
+        Not while files are waiting: their conversion looks for single entries of an interrupted one.
+        """
+        if self._files or time.monotonic() < self._merge_at:
+            return
+        self._merge_at = time.monotonic() + MERGE_SECONDS
+        try:
+            merged = compact(store_of(self._archive), self._retention.host, self._wall_ns(), may_merge=self._retention.is_shipped)
+        except (RecordError, DamagedCopyError) as error:
+            merged = Merged(unreadable=1, error=str(error))
+        if merged.unreadable > self._unmerged:
+            self._journal.record(NOT_MERGED, count=merged.unreadable, reason=merged.error)
+        self._unmerged = merged.unreadable
+        if merged.days == DAYS_PER_TURN:
+            self._merge_at = 0.0
 
     def _failed(self, error: OSError) -> None:
         """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""

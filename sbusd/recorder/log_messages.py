@@ -67,6 +67,12 @@ REMOVED_UNSHIPPED = LogMessage(
     "removed-unshipped",
     "removed segments before they were shipped, because of the quota: {segments} so far, {bytes} bytes",
 )
+NOT_MERGED = LogMessage(
+    "d74b0e5f93a84c1695e2cb8f06317ad8",
+    Priority.WARNING,
+    "not-merged",
+    "cannot merge {count} index entries of past days: {reason}",
+)
 UNREADABLE = LogMessage(
     "121a6f41f2524e3590895cc9818ecfaf",
     Priority.WARNING,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.record.segments import RecordReader

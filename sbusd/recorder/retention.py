@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
+from sbusd.archive.record.entry import IndexEntry, Removal
+from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
@@ -66,10 +67,12 @@ class Retention:
         """Segments that were removed because of the quota before they were shipped."""
         self.bytes = 0
         """Bytes of all segments."""
+        self.last_seq = 0
+        """The highest ``seq`` in the index when it was loaded, also of removed segments; 0 without segments."""
         self.largest: tuple[int, int] | None = None
         """The user whose dedicated segments are removed first, and their bytes; OTHERS for the users that are not listed."""
+        self.host = host
         self._archive = archive
-        self._host = host
         self._quota = quota_bytes
         self._keep_ns = int(keep_seconds * 1e9)
         self._shipped = shipped
@@ -94,9 +97,8 @@ class Retention:
         """
         for entry in list(self._entries.values()):
             self._forget(entry)
-        for entry in read_index(self._archive):
-            if entry.host != self._host:
-                continue
+        for entry in read_index(self._archive, wanted=lambda _date, _hour, host: host == self.host):
+            self.last_seq = max(self.last_seq, entry.last_seq)
             if entry.is_removed:
                 self._delete(entry)
             else:
@@ -172,9 +174,13 @@ class Retention:
             self._held.remove(path)
             self._oldest.put(path, self._entries[path].min_ts)
 
+    def is_shipped(self, name: str) -> bool:
+        """Return whether the segment whose index entry has the file *name* was shipped, or nothing is shipped at all."""
+        return self._shipped is None or name in self._shipped
+
     def _is_shipped(self, entry: IndexEntry) -> bool:
         """Return whether the segment of *entry* was shipped, or nothing is shipped at all."""
-        return self._shipped is None or posixpath.basename(entry.name.index_path) in self._shipped
+        return self.is_shipped(posixpath.basename(entry.name.index_path))
 
     def _keep(self, entry: IndexEntry) -> None:
         """Add one segment."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sbusd.archive.files import make_folder, make_private
-from sbusd.archive.record.index import last_position
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.shipped import ShippedList
@@ -143,7 +142,7 @@ class Recorder:
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention, shipped=shipped)
         retention.load()
         converter = Converter(self._archive, retention, self._journal, reserve_bytes=settings.rotate_bytes, wall_ns=self._clocks.wall_ns)
-        next_seq = max(last_position(self._archive, self._host), self._recover(converter)) + 1
+        next_seq = max(retention.last_seq, self._recover(converter)) + 1
         self._converter = converter
         self._recording = Recording(
             settings,

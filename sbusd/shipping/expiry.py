@@ -11,7 +11,8 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from sbusd.archive.record.index import MAX_ENTRY_BYTES, IndexEntry, segment_of_entry
+from sbusd.archive.files import RecordError
+from sbusd.archive.record.index import MissingEntryError, find_in, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
 from sbusd.archive.storage.store import Store
@@ -69,7 +70,7 @@ class Expiry:
                 continue
             try:
                 is_removed = self._remove(name, now_ns)
-            except ValueError:
+            except (ValueError, RecordError):
                 self.unreadable += 1
                 continue
             self._done.add(text)
@@ -79,10 +80,13 @@ class Expiry:
         self._searched_ns = now_ns
 
     def _remove(self, name: SegmentName, now_ns: int) -> bool:
-        """Mark the entry of one segment, and delete the segment; return whether it existed. Raises ValueError: the entry is invalid."""
+        """Mark the entry of one segment, and delete the segment; return whether it existed.
+
+        The mark of a segment in a day file has a file of its own until it is merged. Raises ValueError, RecordError: the entry is invalid.
+        """
         try:
-            entry = IndexEntry.from_json(self._store.read(name.index_path, MAX_ENTRY_BYTES).decode())
-        except FileNotFoundError:
+            entry = find_in(self._store, name)
+        except MissingEntryError:
             # Nothing was shipped: the recorder removed the segment before.
             return False
         if entry.name != name:

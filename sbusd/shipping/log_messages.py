@@ -39,6 +39,12 @@ EXPIRED = LogMessage(
     "expired",
     "removed {count} segments from the destination, the last is {name}: the retention time is over",
 )
+NOT_MERGED = LogMessage(
+    "a82f6c03d15b4e97b6c4e07f92d8315a",
+    Priority.WARNING,
+    "not-merged",
+    "cannot merge {count} index entries of past days in the destination: {reason}",
+)
 
 MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
 """Every message."""

@@ -32,6 +32,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
 from sbusd.shipping.log_messages import RETRIED, STARTED, STOPPED
+from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
@@ -146,7 +147,17 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
         expired = stack.enter_context(contextlib.closing(expired_list(state / EXPIRED_LIST, header)))
         uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat, since_ns=header.created)
         expiry = Expiry(store, done, expired, settings.retention)
-        shipper = Shipper(archive, host, uploader, expiry, done, log=log, beat=heartbeat.beat, claim=lambda: ownership.take(len(done)))
+        shipper = Shipper(
+            archive,
+            host,
+            uploader,
+            expiry,
+            done,
+            log=log,
+            beat=heartbeat.beat,
+            claim=lambda: ownership.take(len(done)),
+            merger=IndexMerger(store, host, ownership.check, log),
+        )
         heartbeat.status = lambda: shipper.status(attempts.retries)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: shipper.stop())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import random
 import re
 import threading
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import entry_names
+from sbusd.archive.record.days import DayName, read_day
+from sbusd.archive.record.index import list_index
 from sbusd.archive.record.shipped import ListWriter
 from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
 from sbusd.archive.storage.immutable import DamagedCopyError
+from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping.expiry import Expiry
 from sbusd.shipping.log_messages import AGAIN, EXPIRED, FAILED, LOST, UNREADABLE
+from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.upload import Outcome, Uploader
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager
@@ -82,10 +86,12 @@ class Shipper:
         log: Log,
         beat: Callable[[], None] = lambda: None,
         claim: Callable[[], None] = lambda: None,
+        merger: IndexMerger | None = None,
     ) -> None:
         """*done* is the list of shipped segments; *beat* is called while there is progress; *claim* before the first segment.
 
-        *claim* takes the name of the host in the destination. It is repeated if it fails, as everything else.
+        *claim* takes the name of the host in the destination. It is repeated if it fails, as everything else. *merger* merges the index of
+        the destination.
         """
         self.counts = Counts()
         self._archive = archive
@@ -95,8 +101,12 @@ class Shipper:
         self._log = log
         self._beat = beat
         self._claim = claim
+        self._merger = merger
         self._is_claimed = False
         self._stopped = threading.Event()
+        self._host = host
+        self._days: dict[DayName, str] = {}
+        """Day files of the archive whose segments are all shipped."""
         self._own = re.compile(rf"\d{{4}}-\d\d-\d\dT\d\d\.{re.escape(host)}\.\d{{20}}\.json")
         self._failures_in_a_row = 0
 
@@ -116,6 +126,7 @@ class Shipper:
             "unreadable": counts.unreadable,
             "expired": counts.expired + self._expiry.removed,
             "expired but unreadable": self._expiry.unreadable,
+            "not merged": self._merger.unreadable if self._merger else 0,
         }
         return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
 
@@ -149,7 +160,7 @@ class Shipper:
         if not self._is_claimed:
             self._claim()
             self._is_claimed = True
-        names = [name for name in entry_names(self._archive) if self._own.fullmatch(name) and name not in self._done]
+        names = self._new_names()
         self.counts.waiting = len(names)
         skipped = 0
         for name in names:
@@ -160,6 +171,21 @@ class Shipper:
             self._beat()
         self.counts.waiting = skipped
         self._expire()
+        if self._merger is not None and not self._stopped.is_set():
+            self._merger.turn()
+
+    def _new_names(self) -> list[str]:
+        """Return the names of the index entries to ship, the oldest first. Raises RecordError: a file of the index cannot be read."""
+        listing = list_index(self._archive)
+        names = {name for name in listing.names if self._own.fullmatch(name)}
+        for day, fingerprint in listing.days.items():
+            # Entries of past days are usually merged after they were shipped; but a new list has none of them.
+            if day.host == self._host and self._days.get(day) != fingerprint:
+                merged = {posixpath.basename(entry.name.index_path) for entry in read_day(LocalStore(self._archive), day).values()}
+                if all(name in self._done for name in merged):
+                    self._days[day] = fingerprint
+                names |= merged
+        return sorted(name for name in names if name not in self._done)
 
     def _ship(self, name: str) -> bool:
         """Ship one segment; return whether it is done."""

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import MAX_ENTRY_BYTES, IndexEntry, read_entry
+from sbusd.archive.record.days import DayName, read_day
+from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
+from sbusd.archive.record.index import find_entry, read_entry, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of
 from sbusd.archive.storage.immutable import Content, DifferentContentError, put_once
 from sbusd.archive.storage.store import Store
@@ -86,7 +88,7 @@ class Uploader:
             HostTakenError: another shipper ships as the same host.
             DamagedCopyError, StorageError, OSError: the destination cannot be used, or the segment cannot be read.
         """
-        entry = read_entry(self._archive / INDEX / name)
+        entry = self._local(name)
         if posixpath.basename(entry.name.index_path) != name:
             raise RecordError(self._archive / INDEX / name, f"invalid index entry: it describes another segment, {entry.path}")
         if (remote := self._remote(name)) is not None:
@@ -99,7 +101,7 @@ class Uploader:
         try:
             source = self._open(entry)
         except FileNotFoundError:
-            if read_entry(self._archive / INDEX / name).is_removed:
+            if self._local(name).is_removed:
                 return Outcome.LOST
             raise RecordError(self._archive / entry.path, "missing, but named in the index") from None
         except OSError as error:
@@ -114,16 +116,26 @@ class Uploader:
         self.bytes += entry.bytes
         return Outcome.SHIPPED
 
+    def _local(self, name: str) -> IndexEntry:
+        """Return the index entry in the archive. Raises RecordError."""
+        segment = segment_of_entry(name)
+        return read_entry(self._archive / INDEX / name) if segment is None else find_entry(self._archive, segment)
+
     def _remote(self, name: str) -> IndexEntry | None:
         """Return the index entry in the destination, None if it does not exist, or is the damaged rest of an interrupted upload."""
         for _ in range(_READINGS):
             try:
                 return IndexEntry.from_json(self._store.read(f"{INDEX}/{name}", MAX_ENTRY_BYTES).decode())
             except FileNotFoundError:
-                return None
+                return self._remotely_merged(name)
             except ValueError:
                 continue
         return None
+
+    def _remotely_merged(self, name: str) -> IndexEntry | None:
+        """Return the index entry in a day file of the destination, None if there is none. Raises RecordError: the file is damaged."""
+        segment = segment_of_entry(name)
+        return None if segment is None else read_day(self._store, DayName(segment.date, segment.host)).get(segment.path)
 
     def _compare(self, entry: IndexEntry, remote: IndexEntry, name: str) -> None:
         """Raise DifferentContentError unless *remote* describes the segment of *entry*."""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.index import IndexEntry, read_index, write_entry
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from tests.support import skips
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import TABLES, bucket_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import TABLES

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Role, Row, batch_of
 from sbusd.archive.record.segments import write_segments

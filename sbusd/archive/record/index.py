@@ -1,27 +1,22 @@
-"""The index: one small JSON file for each segment, which describes the segment. Spec: sbus-record(5)."""
+"""The index: one entry for each segment, in a file of its own or in a day file. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
 
 from sbusd.archive.files import RecordError, make_folder, publish_file
+from sbusd.archive.record.days import MARKER, DayName, list_days, read_day
+from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
 from sbusd.archive.record.layout import INDEX, SegmentName, is_host, is_hour
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
-from sbusd.archive.storage.store import store_of
-
-INDEX_VERSION = 1
-"""Readers reject later versions, because they do not know what they would miss."""
-
-MAX_ENTRY_BYTES = 64 << 10
-"""Maximum length of an index entry. Most have less than a thousand bytes."""
+from sbusd.archive.storage.store import Store, store_of
 
 _THREADS = 16
 """Number of remote entries that are read at the same time: each takes a request, which mostly waits."""
@@ -29,120 +24,44 @@ _THREADS = 16
 _WINDOW = 1024
 """Number of remote entries that are read ahead; bounds the memory."""
 
-OTHERS = -1
-"""The ``uid`` of segments with rows of users that are not listed. No user has it: system calls use it for "no change"."""
+Wanted = Callable[[str, int | None, str], bool]
+"""Returns whether entries are wanted, by date, hour and host; the hour is None for a file with entries of a whole day."""
 
-Removal = Literal["quota", "retention"]
-"""Why a segment was removed: the quota was exceeded, or the retention time was over."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """The index entry of one segment.
-
-    ``path`` is relative to the archive; times are nanoseconds since 1970, UTC; ``sha256`` and ``bytes`` describe the file.
-    ``removed_at`` is set
-    when the segment is removed. The entry is kept, so that a later computation of the hour knows that the hour is incomplete.
-    """
-
-    path: str
-    date: str
-    hour: int
-    host: str
-    rows: int
-    bytes: int
-    sha256: str
-    min_ts: int
-    max_ts: int
-    first_seq: int
-    last_seq: int
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    """Number of rows of each kind."""
-    missing: int = 0
-    """Number of rows that are known to be missing: the counts of ``tap_loss`` and ``gap``."""
-    payloads_cut: int = 0
-    payloads_left_out: int = 0
-    uid: int | None = None
-    """The user of all rows of a dedicated segment; :data:`OTHERS` for rows of users that are not listed; None for a common segment."""
-    users: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each user's rows, before compression; a bounded number of users."""
-    unnamed: int = 0
-    """Bytes of the rows of all users that ``users`` does not list, before compression."""
-    removed_at: int | None = None
-    removed_because: Removal | None = None
-    version: int = INDEX_VERSION
-
-    @property
-    def name(self) -> SegmentName:
-        """The name of the segment."""
-        return SegmentName.parse(self.path)
-
-    @property
-    def is_removed(self) -> bool:
-        """Whether retention removed the segment."""
-        return self.removed_at is not None
-
-    def to_json(self) -> str:
-        """Return the entry as one line of JSON, without a newline."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the entry for *text*. Unknown fields of the same version are ignored.
-
-        Raises:
-            ValueError: it is invalid, or of a later version; the text says what is wrong.
-        """
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            raise ValueError("invalid index entry: not JSON") from None
-        except RecursionError:
-            raise ValueError("invalid index entry: nested too deeply") from None
-        version = value.get("version") if isinstance(value, dict) else None
-        if version is None:
-            raise ValueError("invalid index entry: not a JSON object with a version")
-        if version != INDEX_VERSION:
-            raise ValueError(f"unsupported version {version!r}: this program reads version {INDEX_VERSION}. Upgrade it")
-        known = {name: value[name] for name in _TYPES if name in value}
-        for name, kinds in _TYPES.items():
-            if name not in _OPTIONAL and name not in known:
-                raise ValueError(f"invalid index entry: {name!r} is missing")
-            if name in known and (not isinstance(known[name], kinds) or isinstance(known[name], bool)):
-                raise ValueError(f"invalid index entry: {name!r} has the wrong type")
-        if not all(uid.isdecimal() and type(size) is int for uid, size in known.get("users", {}).items()):
-            raise ValueError("invalid index entry: 'users' has the wrong type")
-        entry = cls(**known)
-        if entry.name != SegmentName(entry.date, entry.hour, entry.host, entry.name.first_seq):
-            raise ValueError(f"invalid index entry: path {entry.path!r} does not match date, hour and host")
-        return entry
-
-
-_NUMBERS = ("hour", "rows", "bytes", "min_ts", "max_ts", "first_seq", "last_seq", "missing", "payloads_cut", "payloads_left_out", "unnamed")
-
-_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "uid", "users", "unnamed", "removed_at", "removed_because"})
-
-_NONE = type(None)
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("path", "date", "host", "sha256"), (str,)),
-    **dict.fromkeys(_NUMBERS, (int,)),
-    "kinds": (dict,),
-    "uid": (int, _NONE),
-    "users": (dict,),
-    "removed_at": (int, _NONE),
-    "removed_because": (str, _NONE),
-}
-"""The fields of an entry without the version, and their JSON types; booleans are not numbers."""
-
+Unreadable = Callable[[RecordError], None]
+"""Is called with the error of each file of the index that cannot be read and is skipped."""
 
 _OF_AN_HOUR = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)\..*\.json", re.ASCII | re.DOTALL)
 _ENTRY_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.(.+)\.(\d{20})\.json", re.ASCII)
 _DATE_AND_HOUR = slice(0, 10), slice(11, 13)
 
 
+class MissingEntryError(RecordError):
+    """The index has no entry with this name: it was deleted, or merged into a day file in the meantime."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexListing:
+    """The files of an index: names of single entries, sorted, and day files with texts that change when the file is replaced."""
+
+    names: tuple[str, ...]
+    days: Mapping[DayName, str]
+
+
+def list_index(archive: ArchivePath) -> IndexListing:
+    """Return the files of the index of *archive*, without reading them.
+
+    Raises:
+        RecordError: *archive* is not a directory, or cannot be read.
+        StorageError: the object store cannot be used.
+    """
+    # In this order: an entry that is merged in the meantime is in its day file before its own file is deleted.
+    store = store_of(archive)
+    names = single_names(store)
+    return IndexListing(tuple(names), list_days(store))
+
+
 def write_entry(archive: Path, entry: IndexEntry) -> None:
-    """Write *entry* atomically to the index of *archive*, replacing an older one for the same segment; it is durable on return.
+    """Write *entry* atomically to the index of *archive*, in place of an older one for the same segment; it is durable on return.
 
     Raises:
         OSError: it cannot be written.
@@ -156,57 +75,159 @@ def read_entry(path: ArchivePath) -> IndexEntry:
     """Return the entry in the file or object *path*.
 
     Raises:
+        MissingEntryError: the file does not exist.
         RecordError: it cannot be read, or is invalid.
         StorageError: the object store cannot be used.
     """
+    return _read(store_of(path.parent), path.name)
+
+
+def _read(store: Store, name: str) -> IndexEntry:
+    """Return the entry in the file *name* of *store*. Raises what :func:`read_entry` raises."""
+    path = store.path(name)
     try:
-        content = store_of(path.parent).read(path.name, MAX_ENTRY_BYTES + 1)
+        content = store.read(name, MAX_ENTRY_BYTES + 1)
         if len(content) > MAX_ENTRY_BYTES:
             raise RecordError(path, f"invalid index entry: longer than {MAX_ENTRY_BYTES} bytes")
         return IndexEntry.from_json(content.decode("utf-8"))
+    except FileNotFoundError as error:
+        raise MissingEntryError(path, f"cannot read file: {error.strerror or os.strerror(errno.ENOENT)}") from None
     except OSError as error:
         raise RecordError(path, f"cannot read file: {error.strerror}") from None
     except ValueError as error:
         raise RecordError(path, str(error)) from None
 
 
-def read_index(archive: ArchivePath, unreadable: Callable[[RecordError], None] | None = None) -> Iterator[IndexEntry]:
-    """Yield all entries of *archive*, ordered by date, hour, host and ``seq``, including removed segments.
-
-    With *unreadable*, entries that cannot be read are skipped, and *unreadable* is called with the error.
+def find_entry(archive: ArchivePath, name: SegmentName) -> IndexEntry:
+    """Return the entry of the segment *name*, which may be in a day file.
 
     Raises:
-        RecordError: an entry cannot be read, or *archive* is not a directory.
+        MissingEntryError: there is none.
+        RecordError: it cannot be read, or is invalid.
         StorageError: the object store cannot be used.
     """
-    return read_entries(archive, entry_names(archive), unreadable)
+    return find_in(store_of(archive), name)
 
 
-def read_entries(
-    archive: ArchivePath, names: Sequence[str], unreadable: Callable[[RecordError], None] | None = None
+def find_in(store: Store, name: SegmentName) -> IndexEntry:
+    """As :func:`find_entry`, for the archive in *store*."""
+    try:
+        return _read(store, name.index_path)
+    except MissingEntryError:
+        if (found := read_day(store, DayName(name.date, name.host)).get(name.path)) is None:
+            raise
+        return found
+
+
+def read_index(
+    archive: ArchivePath,
+    unreadable: Unreadable | None = None,
+    *,
+    wanted: Wanted = lambda _date, _hour, _host: True,
+    listing: IndexListing | None = None,
 ) -> Iterator[IndexEntry]:
-    """Yield the entries with the file *names*, in this order. Raises what :func:`read_index` raises."""
-    for found in _read_all(archive, names):
+    """Yield the *wanted* entries of *archive*, ordered by date, hour, host and ``seq``, including removed segments; each segment once.
+
+    *listing* are the files of the index, if they are known. With *unreadable*, files that cannot be read are skipped.
+
+    Raises:
+        RecordError: a file cannot be read, or *archive* is not a directory.
+        StorageError: the object store cannot be used.
+    """
+    listing = listing or list_index(archive)
+    singles: defaultdict[str, list[str]] = defaultdict(list)
+    for name in listing.names:
+        segment = segment_of_entry(name)
+        if segment is None or wanted(segment.date, segment.hour, segment.host):
+            singles[segment.date if segment else ""].append(name)
+    days: defaultdict[str, list[DayName]] = defaultdict(list)
+    for day in listing.days:
+        if wanted(day.date, None, day.host):
+            days[day.date].append(day)
+    for date in sorted(singles.keys() | days.keys()):
+        found = _entries_of(store_of(archive), singles[date], days[date], _raise if unreadable is None else unreadable)
+        yield from (entry for entry in found if wanted(entry.date, entry.hour, entry.host))
+
+
+def _entries_of(store: Store, names: list[str], days: Iterable[DayName], unreadable: Unreadable) -> list[IndexEntry]:
+    """Return the entries of the day files *days* and of the files *names*, in order."""
+    found: dict[str, IndexEntry] = {}
+    for day in days:
+        try:
+            found |= read_day(store, day)
+        except RecordError as error:
+            unreadable(error)
+    for _, entry in read_files(store, names, unreadable):
+        found[entry.path] = newer(found.get(entry.path), entry)
+    return sorted(found.values(), key=lambda entry: entry.name)
+
+
+def newer(merged: IndexEntry | None, single: IndexEntry) -> IndexEntry:
+    """Return the one that holds of two entries of a segment, that of a day file and that of its own file, which is written later.
+
+    A removed segment does not come back: the mark of a removal holds in each case.
+    """
+    return merged if merged is not None and merged.is_removed else single
+
+
+def read_files(store: Store, names: Iterable[str], unreadable: Unreadable) -> Iterator[tuple[str, IndexEntry]]:
+    """Yield the entries in the files *names* of the index, each with its name; also of entries that were merged in the meantime.
+
+    Raises:
+        RecordError: a day file cannot be read.
+        StorageError: the object store cannot be used.
+    """
+    names = list(names)
+    merged: dict[DayName, Mapping[str, IndexEntry]] = {}
+    for name, read in zip(names, _read_all(store, names), strict=True):
+        found = read
+        if isinstance(read, MissingEntryError) and (segment := segment_of_entry(name)) is not None:
+            day = DayName(segment.date, segment.host)
+            if day not in merged:
+                merged[day] = read_day(store, day)
+            found = merged[day].get(segment.path, read)
         if isinstance(found, IndexEntry):
-            yield found
-        elif unreadable is None:
-            raise found
+            yield name, found
         else:
             unreadable(found)
 
 
-def _read_all(archive: ArchivePath, names: Sequence[str]) -> Iterator[IndexEntry | RecordError]:
+def read_entries(archive: ArchivePath, names: Iterable[SegmentName], unreadable: Unreadable | None = None) -> list[IndexEntry]:
+    """Return the entries of the segments *names*, in order, and those of a day file together. Raises what :func:`read_index` raises."""
+    names = set(names)
+    hours = {(name.date, name.hour, name.host) for name in names}
+    days = {(name.date, name.host) for name in names}
+    listing = list_index(archive)
+
+    def wanted(date: str, hour: int | None, host: str) -> bool:
+        return (date, host) in days if hour is None else (date, hour, host) in hours
+
+    found = [entry for entry in read_index(archive, unreadable, wanted=wanted, listing=listing) if entry.name in names]
+    for name in sorted(names - {entry.name for entry in found}):
+        error = MissingEntryError(store_of(archive).path(name.index_path), "no such entry in the index")
+        if unreadable is None:
+            raise error
+        unreadable(error)
+    return found
+
+
+def _raise(error: RecordError) -> None:
+    """Raise *error*."""
+    raise error
+
+
+def _read_all(store: Store, names: list[str]) -> Iterator[IndexEntry | RecordError]:
     """Yield for each of *names* its entry, or why it cannot be read."""
 
     def read(name: str) -> IndexEntry | RecordError:
         try:
-            return read_entry(archive / INDEX / name)
+            return _read(store, f"{INDEX}/{name}")
         except RecordError as error:
             return error
         except LocationError:
-            return _invalid_name(archive, name)
+            return _invalid_name(store, name)
 
-    if isinstance(archive, Path):
+    if isinstance(store.path(""), Path):
         yield from map(read, names)
         return
     with ThreadPoolExecutor(_THREADS, "index") as threads:
@@ -214,22 +235,19 @@ def _read_all(archive: ArchivePath, names: Sequence[str]) -> Iterator[IndexEntry
             yield from threads.map(read, names[start : start + _WINDOW])
 
 
-def index_names(archive: ArchivePath, unreadable: Callable[[RecordError], None] | None = None) -> list[SegmentName]:
-    """Return the names of the segments in the index of *archive*, in the same order, without reading the entries.
+def segment_names(archive: ArchivePath, listing: IndexListing, unreadable: Unreadable | None = None) -> list[SegmentName]:
+    """Return the names of the segments that have an entry of their own in *listing*, in order, without reading the entries.
 
     With *unreadable*, files with an invalid name are skipped, and *unreadable* is called with the error.
 
     Raises:
-        RecordError: *archive* is not a directory, or a file name in its index is invalid.
+        RecordError: a file name in the index of *archive* is invalid.
     """
     found = []
-    for name in entry_names(archive):
+    for name in listing.names:
         segment = segment_of_entry(name)
         if segment is None or (is_remote(archive) and not is_host(segment.host)):
-            error = _invalid_name(archive, name)
-            if unreadable is None:
-                raise error
-            unreadable(error)
+            (unreadable or _raise)(_invalid_name(store_of(archive), name))
             continue
         found.append(segment)
     return found
@@ -244,23 +262,23 @@ def segment_of_entry(name: str) -> SegmentName | None:
     return SegmentName(date, int(hour), match[1], int(match[2])) if is_hour(date, int(hour)) else None
 
 
-def _invalid_name(archive: ArchivePath, name: str) -> RecordError:
+def _invalid_name(store: Store, name: str) -> RecordError:
     """Return the error for the entry *name*, which can have any characters: it is only shown."""
-    path = archive / INDEX / name if isinstance(archive, Path) else replace(archive, key=f"{archive.key}/{INDEX}/{name}".lstrip("/"))
+    root = store.path("")
+    path = root / INDEX / name if isinstance(root, Path) else replace(root, key=f"{root.key}/{INDEX}/{name}".lstrip("/"))
     return RecordError(path, "invalid index entry: the file name does not name a segment")
 
 
-def entry_names(archive: ArchivePath) -> list[str]:
-    """Return the file names of the entries of *archive*, sorted. Raises RecordError, StorageError."""
-    store = store_of(archive)
+def single_names(store: Store) -> list[str]:
+    """Return the file names of the entries with a file of their own, sorted. Raises RecordError, StorageError."""
     try:
-        return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith("."))
+        return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith(".") and name != MARKER)
     except FileNotFoundError:
         if not store.is_folder():
-            raise RecordError(archive, "not an archive: no such directory") from None
+            raise RecordError(store.path(""), "not an archive: no such directory") from None
         return []
     except OSError as error:
-        raise RecordError(archive / INDEX, f"cannot read directory: {error.strerror}") from None
+        raise RecordError(store.path(INDEX), f"cannot read directory: {error.strerror}") from None
 
 
 def hour_of_entry(name: str) -> tuple[str, int] | None:
@@ -269,36 +287,17 @@ def hour_of_entry(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and is_hour(match[1], int(match[2])) else None
 
 
-def last_position(archive: Path, host: str) -> int:
-    """Return the highest ``seq`` of *host* in the index of *archive*, 0 if there is none.
+def entries_between(archive: Path, host: str, first: int, last: int) -> list[IndexEntry]:
+    """Return the entries of *host* with files of their own whose names have a number from *first* to *last*.
 
     Raises:
         RecordError: an entry is damaged, or the index cannot be read.
     """
-    matches = _entries_of(archive, host)
-    # Positions increase from file to file of the write-ahead log, so the newest file has the highest. It may have several segments: the
-    # common one, named after the first position, those of other hours with the same name, and all dedicated ones, which sort after it.
-    last, common = 0, ""
-    for match in sorted(matches, key=lambda match: match[2], reverse=True):
-        if common and match[2] != common:
-            break
-        entry = read_entry(archive / INDEX / match[0])
-        last = max(last, entry.last_seq)
-        common = common or (match[2] if entry.uid is None else "")
-    return last
-
-
-def entries_between(archive: Path, host: str, first: int, last: int) -> list[IndexEntry]:
-    """Return the entries of *host* whose names have a number from *first* to *last*. Raises RecordError as :func:`last_position` does."""
-    return [read_entry(archive / INDEX / match[0]) for match in _entries_of(archive, host) if first <= int(match[2]) <= last]
-
-
-def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
-    """Return the matches of ``_ENTRY_NAME`` for the entries of *host*. Raises RecordError."""
     folder = archive / INDEX
     try:
-        return [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
+        matches = [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
+    return [read_entry(folder / match[0]) for match in matches if first <= int(match[2]) <= last]

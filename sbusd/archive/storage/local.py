@@ -26,6 +26,16 @@ class LocalStore:
         """Return the names in *folder*, in any order. Raises FileNotFoundError, OSError."""
         return os.listdir(self._root / folder)
 
+    def fingerprints(self, folder: str) -> dict[str, str]:
+        """Return size and time of change of each file in *folder*. Raises FileNotFoundError, OSError."""
+        found = {}
+        with os.scandir(self._root / folder) as files:
+            for each in files:
+                with contextlib.suppress(FileNotFoundError):
+                    status = each.stat()
+                    found[each.name] = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        return found
+
     def is_folder(self, folder: str = "") -> bool:
         """Return whether *folder* is a directory."""
         return (self._root / folder).is_dir()

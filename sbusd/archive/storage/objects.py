@@ -124,10 +124,18 @@ class ObjectStore:
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects directly below *folder*, in any order. Raises FileNotFoundError, StorageError."""
+        return [each.base_name for each in self._files(folder)]
+
+    def fingerprints(self, folder: str) -> dict[str, str]:
+        """Return size and time of change of each object directly below *folder*. Raises FileNotFoundError, StorageError."""
+        return {each.base_name: f"{each.size} {each.mtime_ns}" for each in self._files(folder)}
+
+    def _files(self, folder: str) -> list[fs.FileInfo]:
+        """Return the objects directly below *folder*. Raises FileNotFoundError, StorageError."""
         path = self.path(folder)
         selector = fs.FileSelector(self._client.name(path))
         found = self.attempts.run("list", path, lambda: self._client.files.get_file_info(selector))
-        return [each.base_name for each in found if each.type == fs.FileType.File]
+        return [each for each in found if each.type == fs.FileType.File]
 
     def is_folder(self, folder: str = "") -> bool:
         """Return whether the name of an object begins with *folder*. Raises StorageError."""

@@ -29,6 +29,9 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return the names of the files directly in *folder*, in any order. Raises FileNotFoundError: it does not exist; OSError."""
 
+    def fingerprints(self, folder: str) -> dict[str, str]:
+        """Return for each file directly in *folder* a text that changes when the file is replaced. Raises as :meth:`names`."""
+
     def is_folder(self, folder: str = "") -> bool:
         """Return whether *folder* exists; in an object store: whether a name begins with it."""
 

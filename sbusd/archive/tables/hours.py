@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import HOUR_NS, is_hour
 from sbusd.archive.tables.schema import VERSION, is_kept
 
 MANIFESTS = "hours"
@@ -33,6 +34,14 @@ class Hour:
         """Return the hour of *ts*, nanoseconds since 1970."""
         moment = datetime.datetime.fromtimestamp(ts // 10**9, datetime.UTC)
         return cls(moment.strftime("%Y-%m-%d"), moment.hour)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the hour whose text, as str() gives it, is *text*. Raises ValueError."""
+        date, mark, hour = text.partition("T")
+        if not mark or not hour.isdecimal() or not is_hour(date, int(hour)):
+            raise ValueError(f"invalid hour {text!r}")
+        return cls(date, int(hour))
 
     @property
     def start(self) -> int:
@@ -125,6 +134,12 @@ def read_manifest(path: Path) -> Manifest:
         raise TablesError(path, f"cannot read file: {error.strerror}") from None
     except ValueError as error:
         raise TablesError(path, f"{error}") from None
+
+
+def manifests_of(root: Path, hours: Iterable[Hour]) -> dict[Hour, Manifest]:
+    """Return the manifests of those of *hours* that were computed. Raises what :func:`read_manifest` raises."""
+    paths = {hour: manifest_path(root, hour) for hour in sorted(set(hours))}
+    return {hour: read_manifest(path) for hour, path in paths.items() if path.exists()}
 
 
 def read_manifests(root: Path) -> dict[Hour, Manifest]:

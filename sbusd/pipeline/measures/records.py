@@ -8,7 +8,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
 from sbusd.pipeline.source.columns import DDL

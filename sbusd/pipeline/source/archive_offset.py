@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import SegmentName
 from sbusd.pipeline.errors import SourceError
 
@@ -98,6 +98,11 @@ class Offset:
                     f" checkpoint, or read them with spark.read and date = '{date}'"
                 )
         return found
+
+    def has_finished(self, host: str, date: str, number: int) -> bool:
+        """Return whether the stream has read all of the *number* segments of a day that have a name now."""
+        day = f"{host}/{date}"
+        return len(self.seen[day]) == number if day in self.seen else self.older.get(day) == number
 
     def advanced(self, batch: Iterable[Slice], done: Iterable[SegmentName], partly: Slice | None, removed: int) -> Self:
         """Return the offset after *batch*: the segments of *done* are finished, *removed* of them because they were removed."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +19,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, index_names, read_entries, read_entry
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import find_entry, read_entries, read_index
 from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.layout import INDEX, SegmentName
+from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
 from sbusd.archive.record.schema import SCHEMA
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
@@ -31,6 +31,7 @@ from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_offset import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Condition, Options
+from sbusd.pipeline.source.stream_index import StreamIndex, StreamTarget
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.printable import printable
 
@@ -73,8 +74,8 @@ class ArchiveReader(DataSourceReader):
         """Return the entries of the option ``segments``, or of all segments that exist. Raises RecordError."""
         unreadable = None if self._fails_on_unreadable else warn_skipped
         if self._segments is not None:
-            return [*read_entries(self._root, [posixpath.basename(name.index_path) for name in self._segments], unreadable)]
-        return RecordReader(self._root).entries(unreadable=unreadable)
+            return read_entries(self._root, self._segments, unreadable)
+        return [entry for entry in read_index(self._root, unreadable, wanted=self._selection.may_have_hour) if not entry.is_removed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RecordError: a segment is damaged, or was removed after planning."""
@@ -134,7 +135,8 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_rows = options.max_rows
         self._fails_on_unreadable = options.unreadable == "fail"
         self._said: set[ArchivePath] = set()
-        self._target: frozenset[SegmentName] | None = None
+        self._index = StreamIndex(self._root, None if self._fails_on_unreadable else self._skip)
+        self._target: StreamTarget | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return the offset of a stream that has read nothing."""
@@ -146,32 +148,13 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read only what the index contains now."""
-        self._target = frozenset(self._names())
+        self._target = self._index.target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch. Raises RecordError, SourceError."""
         begun = Offset.from_json(start)
-        names = self._names()
-        if self._target is not None:
-            names = [name for name in names if name in self._target]
-        unread = [entry for name in begun.unread(names) if (entry := self._entry(name)) is not None]
-        # A copy of an archive can contain an entry before its segment; the stream waits for the segment.
-        ready = [entry for entry in unread if entry.is_removed or RecordReader(self._root).exists(entry)]
-        return next_offset(begun, ready, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
-
-    def _names(self) -> list[SegmentName]:
-        """Return the names in the index. Raises RecordError."""
-        return index_names(self._root, None if self._fails_on_unreadable else self._skip)
-
-    def _entry(self, name: SegmentName) -> IndexEntry | None:
-        """Return an entry; None for a damaged one that is skipped for now. Raises RecordError."""
-        try:
-            return read_entry(self._root / name.index_path)
-        except RecordError as error:
-            if self._fails_on_unreadable:
-                raise
-            self._skip(error)
-            return None
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return next_offset(begun, self._index.unread(begun, max_rows, self._target), max_rows).to_json()
 
     def _skip(self, error: RecordError) -> None:
         """Print, once for each entry, that it was skipped."""
@@ -192,7 +175,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted is None:
             return
         name = SegmentName.parse(wanted.path)
-        entry = read_entry(self._root / name.index_path)
+        entry = find_entry(self._root, name)
         if wanted.last == entry.rows and not wanted.first:
             yield from read_batches(self._root, entry, self._schema, self._selection)
         else:
@@ -216,6 +199,12 @@ class RowFilter:
         """The conditions on rows as an Arrow expression, None if there are none."""
         found = [each.expression() for each in self.conditions if not each.is_of_folders]
         return reduce(and_, found) if found else None
+
+    def may_have_hour(self, date: str, hour: int | None, host: str) -> bool:
+        """Return whether segments of *host* for an hour can have matching rows; None: for any hour of the day."""
+        start = SegmentName(date, hour or 0, host, 0).start_ns
+        end = start + HOUR_NS * (24 if hour is None else 1)
+        return all(condition.may_hold_in(host, start, end) for condition in self.conditions)
 
     def may_have(self, entry: IndexEntry) -> bool:
         """Return whether the segment of *entry* can have matching rows."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.compute as pc
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import SegmentName, is_host
 from sbusd.archive.record.schema import Kind
 from sbusd.archive.storage.location import ArchivePath, LocationError, parse_location
@@ -235,3 +235,12 @@ class Condition:
             return not entry.kinds or any(kind in self.values for kind in entry.kinds)
         bound = int(self.values[0])
         return entry.max_ts >= bound if self.operator == ">=" else entry.min_ts < bound
+
+    def may_hold_in(self, host: str, start: int, end: int) -> bool:
+        """Return whether any row of *host* from *start* to *end* (exclusive), nanoseconds since 1970, can match."""
+        if self.column == "host":
+            return host in self.values
+        if self.column == "kind":
+            return True
+        bound = int(self.values[0])
+        return end > bound if self.operator == ">=" else start < bound

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.index import IndexEntry, write_entry
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
@@ -34,7 +35,7 @@ class Bench:
     def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> HourTask | None:
         """Read the index, and return what to do about *hour*."""
         archive = RecordReader(self.root)
-        return ArchiveIndex(archive, Progress(errors=self.said), partial(verify_in_threads, archive)).task(hour, made)
+        return ArchiveIndex(archive, Progress(errors=self.said), partial(verify_in_threads, archive), [hour]).task(hour, made)
 
     def deliver(self, host: str, seq: int, hour: int = 0) -> IndexEntry:
         """Put a segment with one row into the archive."""
@@ -136,8 +137,9 @@ def test_all_segments_are_verified_at_once_and_a_damaged_one_is_named_once(bench
         calls.append(sorted(entry.path for entry in wanted))
         return verify_in_threads(archive, wanted)
 
-    index = ArchiveIndex(archive, Progress(errors=bench.said), verify)
-    tasks = index.tasks([Hour.at(NOON + hour * HOUR_NS) for hour in range(3)], {})
+    hours = [Hour.at(NOON + hour * HOUR_NS) for hour in range(3)]
+    index = ArchiveIndex(archive, Progress(errors=bench.said), verify, hours)
+    tasks = index.tasks(hours, {})
     assert calls == [sorted(entry.path for entry in entries)]
     assert [task.manifest.absent for task in tasks] == [(entries[1].path,), (entries[1].path,), ()]
     assert bench.said.getvalue().count("skipped until it is available") == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifests
@@ -22,7 +22,7 @@ from sbusd.archive.tables.schema import OLDEST_VERSION, TABLES, VERSION
 from sbusd.archive.tables.storage import Part, publish, write_empty
 from sbusd.pipeline import run
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_entries import KnownEntries
+from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.run import ORIGIN, PipelineRun, chunks
@@ -185,7 +185,7 @@ def test_a_run_that_was_killed_after_publication_is_not_repeated(runs: Runs) -> 
         raise Killed
 
     with runs.patch.context() as patch:
-        patch.setattr(KnownEntries, "add", kill)
+        patch.setattr(KnownIndex, "save", kill)
         with pytest.raises(Killed):
             runs.run()
     assert runs.run() == []

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments

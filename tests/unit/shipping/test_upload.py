@@ -10,7 +10,8 @@ from typing import BinaryIO
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, read_index, write_entry
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.storage.immutable import DifferentContentError
 from sbusd.archive.storage.local import LocalStore

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import IndexEntry, hour_of_entry, index_names, read_entry, read_index, segment_of_entry, write_entry
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import hour_of_entry, list_index, read_entry, read_index, segment_names, segment_of_entry, write_entry
 from sbusd.archive.record.layout import SegmentName
 from tests.support.records import NOON
 
@@ -103,7 +104,7 @@ def test_newer_fields_are_ignored() -> None:
 
 
 def test_every_field_is_checked_when_read() -> None:
-    from sbusd.archive.record.index import _TYPES
+    from sbusd.archive.record.entry import _TYPES
 
     assert {each.name for each in dataclasses.fields(IndexEntry)} == {*_TYPES, "version"}
 
@@ -117,11 +118,11 @@ def test_an_entry_of_an_impossible_hour_is_skipped_and_reported(tmp_path: Path, 
     name = f"{hour}.alpha.{1:020}.json"
     (tmp_path / "index" / name).write_text(entry().to_json())
     errors: list[RecordError] = []
-    assert index_names(tmp_path, errors.append) == [entry().name]
+    assert segment_names(tmp_path, list_index(tmp_path), errors.append) == [entry().name]
     assert [error.path.name for error in errors] == [name]
     assert (hour_of_entry(name), segment_of_entry(name)) == (None, None)
     with pytest.raises(RecordError, match="does not name a segment"):
-        index_names(tmp_path)
+        segment_names(tmp_path, list_index(tmp_path))
 
 
 def test_the_name_of_an_entry_names_its_segment() -> None:

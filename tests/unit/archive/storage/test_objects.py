@@ -11,7 +11,7 @@ import pytest
 from pyarrow import fs
 
 from sbusd.archive.files import RecordError, SegmentGoneError
-from sbusd.archive.record.index import entry_names, index_names, read_entry, read_index
+from sbusd.archive.record.index import list_index, read_entry, read_index, segment_names
 from sbusd.archive.record.schema import SCHEMA, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage import store as storage
@@ -77,7 +77,7 @@ def test_a_remote_record_is_read_as_a_local_one(folder: Path) -> None:
         assert one.equals(other)
     assert remote.exists(entry)
     remote.verify(entry)
-    assert index_names(ROOT) == index_names(folder)
+    assert segment_names(ROOT, list_index(ROOT)) == segment_names(folder, list_index(folder))
 
 
 def test_damage_of_a_remote_record_is_reported_as_that_of_a_local_one(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_hostile_index_is_reported(folder: Path) -> None:
     (folder / "index" / hostile).write_text("{}")
     errors: list[RecordError] = []
     assert list(read_index(ROOT, errors.append)) == []
-    assert index_names(ROOT, errors.append) == []
+    assert segment_names(ROOT, list_index(ROOT), errors.append) == []
     assert [str(error) for error in errors] == [
         f"hdfs://name-node/srv/record/index/{hostile}: invalid index entry: the file name does not name a segment"
     ] * 2
@@ -111,10 +111,10 @@ def test_a_hostile_index_is_reported(folder: Path) -> None:
 
 
 def test_a_location_without_an_archive_is_an_error(folder: Path) -> None:
-    assert entry_names(ROOT) == []
+    assert list_index(ROOT).names == ()
     folder.rmdir()
     with pytest.raises(RecordError, match="not an archive: no such directory"):
-        entry_names(ROOT)
+        list_index(ROOT)
     with pytest.raises(RecordError, match="cannot read file: no such object"):
         read_entry(ROOT / "index" / "x.json")
 

@@ -13,8 +13,8 @@ from tools.stage import ROOT
 _PROGRAM = """
 import sys
 from pathlib import Path
-from sbusd.archive.record.index import entry_names
-assert entry_names(Path(sys.argv[1])) == []
+from sbusd.archive.record.index import list_index
+assert list_index(Path(sys.argv[1])).names == ()
 print(sorted(name for name in sys.modules if name.startswith("pyarrow")))
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifest, read_manifests
 from sbusd.archive.tables.schema import OLDEST_VERSION

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import SegmentName
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_offset import Offset, next_offset

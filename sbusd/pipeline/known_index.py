@@ -1,0 +1,77 @@
+"""What earlier runs have seen of an index: one file in the location of the tables.
+
+It is replaced after the tables of new segments were published. A run that is killed before that replaces nothing, so the next run compares
+these hours with their manifests again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sbusd.archive.files import TablesError
+from sbusd.archive.record.days import DayName
+from sbusd.archive.record.index import IndexListing
+from sbusd.archive.storage.store import Store
+from sbusd.archive.tables.hours import Hour
+
+KNOWN_INDEX = ".known-index.json"
+"""The name of the file."""
+
+FORMER_NAME = ".known-entries"
+"""The name of the file of version 1, which is removed."""
+
+_VERSION = 2
+_MAX_BYTES = 1 << 30
+
+
+class KnownIndex:
+    """The files of the index that earlier runs have seen, and the hours with segments that they could not read."""
+
+    def __init__(self, store: Store) -> None:
+        """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
+        self._store = store
+        self.is_new = False
+        """Whether there is no file: the first run, or the first one of this version."""
+        self.incomplete: frozenset[Hour] = frozenset()
+        """Hours with segments that could not be read."""
+        self._names: frozenset[str] = frozenset()
+        self._days: dict[str, str] = {}
+        try:
+            content = store.read(KNOWN_INDEX, _MAX_BYTES)
+        except FileNotFoundError:
+            self.is_new = True
+            return
+        try:
+            self._load(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TablesError(store.path(KNOWN_INDEX), f"damaged file: {error}. Remove it: all hours are compared once") from None
+
+    def _load(self, value: Any) -> None:
+        """Set the state to *value*. Raises ValueError, KeyError, TypeError, AttributeError."""
+        if value["version"] != _VERSION:
+            raise ValueError(f"version {value['version']!r}")
+        self._names = frozenset(value["names"])
+        self._days = dict(value["days"])
+        self.incomplete = frozenset(Hour.parse(text) for text in value["incomplete"])
+
+    def new_names(self, names: Iterable[str]) -> list[str]:
+        """Return those of *names*, files of single entries, that are not known."""
+        return [name for name in names if name not in self._names]
+
+    def changed_days(self, listing: IndexListing) -> list[DayName]:
+        """Return the day files of *listing* that are new or were replaced."""
+        return [day for day, fingerprint in listing.days.items() if self._days.get(day.file) != fingerprint]
+
+    def save(self, listing: IndexListing, incomplete: Iterable[Hour], unreadable: Collection[DayName] = ()) -> None:
+        """Replace the file, unless nothing has changed; day files that are *unreadable* stay unknown. Raises OSError, StorageError."""
+        days = {day.file: fingerprint for day, fingerprint in listing.days.items() if day not in unreadable}
+        names, hours = frozenset(listing.names), frozenset(incomplete)
+        if not self.is_new and (names, days, hours) == (self._names, self._days, self.incomplete):
+            return
+        value = {"version": _VERSION, "names": sorted(names), "days": days, "incomplete": sorted(map(str, hours))}
+        self._store.put(KNOWN_INDEX, io.BytesIO(json.dumps(value, separators=(",", ":")).encode()))
+        self._store.delete(FORMER_NAME)
+        self._names, self._days, self.incomplete, self.is_new = names, days, hours, False

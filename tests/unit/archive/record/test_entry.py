@@ -1,0 +1,20 @@
+"""What an index entry says survives its encoding; other tests of entries are those of the index."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import SegmentName
+from tests.unit.archive.record.test_index import entry
+
+
+def test_an_entry_survives_encoding() -> None:
+    removed = dataclasses.replace(entry(), users={"1000": 7}, unnamed=2, uid=1000, removed_at=5, removed_because="quota")
+    for each in (entry(), removed):
+        assert IndexEntry.from_json(each.to_json()) == each
+    assert (entry().is_removed, removed.is_removed) == (False, True)
+
+
+def test_an_entry_names_its_segment() -> None:
+    assert SegmentName.parse(entry(7).path) == entry(7).name
