@@ -15,7 +15,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak soak-link fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline bench-index attacks soak soak-link fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -57,6 +57,9 @@ bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-
 
 bench-pipeline: prepare-test $(STAMP) ## measure recorder, pipeline and report with ROWS (20000000) records, beside DuckDB and polars
 	@$(BIN)/python -m tests.bench.pipeline.run --rows $(ROWS)
+
+bench-index: $(STAMP) ## measure a run of the pipeline over the index of a year of 100 hosts
+	@$(BIN)/python -m tests.bench.index_year
 
 attacks: $(STAMP) ## attack the bus as one user and measure what another notices (as root)
 	@$(BIN)/python -m tests.attacks.run

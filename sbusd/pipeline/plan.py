@@ -199,7 +199,9 @@ class LastRows:
             RecordError: the index cannot be read. A file in it that is damaged is left out: it is reported where its hour is computed.
         """
         present = list(present)
-        newest = max((entry.max_ts for entry in present), default=0)
+        if not present:
+            return {}
+        newest = max(entry.max_ts for entry in present)
         recording = {entry.host for entry in present}
         found = {}
         for host in sorted(self._dates.keys() - recording):

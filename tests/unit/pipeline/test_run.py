@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sbusd.archive.files import RecordError
+from sbusd.archive.record.compaction import compact
+from sbusd.archive.record.days import list_days
 from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import list_index
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.storage.local import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifests
 from sbusd.archive.tables.schema import OLDEST_VERSION, TABLES, VERSION
 from sbusd.archive.tables.storage import Part, publish, write_empty
 from sbusd.pipeline import run
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_index import KnownIndex
+from sbusd.pipeline.known_index import KNOWN_INDEX, KnownIndex
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.run import ORIGIN, PipelineRun, chunks
@@ -225,3 +229,58 @@ def test_an_entry_of_an_impossible_hour_does_not_stop_the_others(runs: Runs, hou
     content = entry.to_json().replace(entry.path, path).replace(entry.date, hour[:10]).replace('"hour":12', f'"hour":{int(hour[11:])}')
     (runs.archive / "index" / name).write_text(content)
     assert runs.run() == [[f"{entry.date}T{entry.hour:02}:{TABLES[0].name}"]]
+
+
+def test_a_run_without_news_reads_one_file_however_long_the_index_is(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a new segment costs the files of its hours, not those of all time."""
+    day = 24 * HOUR_NS
+    for number in range(12):
+        deliver(runs.archive, "alpha", [message(number + 1, ts=NOON + number * day)])
+    compact(LocalStore(runs.archive), "alpha", NOON + 8 * day)
+    assert len(runs.run()) == 1
+    reads: list[str] = []
+    read = LocalStore.read
+
+    def noted(store: LocalStore, name: str, limit: int) -> bytes:
+        reads.append(name)
+        return read(store, name, limit)
+
+    monkeypatch.setattr(LocalStore, "read", noted)
+    assert runs.run() == []
+    assert reads == [KNOWN_INDEX]
+    assert compact(LocalStore(runs.archive), "alpha", NOON + 8 * day).days == 0
+    deliver(runs.archive, "alpha", [message(20, ts=NOON + 2 * day)])
+    reads.clear()
+    assert runs.run() == [[f"{Hour.at(NOON + 2 * day)}:traffic"]]
+    # The known index, the new entry, and the day file of its hour, each at most twice.
+    days = {name for name in reads if name.endswith(".gz")}
+    assert (len(days), len(reads) <= 5) == (1, True), reads
+    assert runs.run() == []
+
+
+def test_a_merged_day_computes_nothing_again_and_a_late_segment_in_it_its_hour(runs: Runs) -> None:
+    for number in range(3):
+        deliver(runs.archive, "alpha", [message(number + 1, ts=NOON + number * HOUR_NS)])
+    assert len(runs.run()) == 1
+    compact(LocalStore(runs.archive), "alpha", NOON + 99 * HOUR_NS)
+    assert runs.run() == []
+    deliver(runs.archive, "alpha", [message(9, ts=NOON + HOUR_NS)])
+    compact(LocalStore(runs.archive), "alpha", NOON + 99 * HOUR_NS)
+    assert list_index(runs.archive).names == ()
+    assert sorted(hour for chunk in runs.run() for hour in chunk) == [f"{Hour.at(NOON)}:calls", f"{Hour.at(NOON + HOUR_NS)}:traffic"]
+    assert runs.run() == []
+    assert len(runs.run(rebuild=True)[0]) == 3
+
+
+def test_a_day_file_that_cannot_be_read_is_listed_and_read_later(runs: Runs) -> None:
+    deliver(runs.archive, "alpha", [message(1)])
+    compact(LocalStore(runs.archive), "alpha", NOON + 99 * HOUR_NS)
+    (day,) = list_days(LocalStore(runs.archive))
+    content = (runs.archive / day.path).read_bytes()
+    (runs.archive / day.path).write_bytes(b"x")
+    for _ in range(2):
+        assert runs.run() == []
+        assert day.path in read_manifests(runs.root)[Hour.at(NOON)].absent
+    (runs.archive / day.path).write_bytes(content)
+    assert runs.run() == [[f"{Hour.at(NOON)}:traffic"]]
+    assert read_manifests(runs.root)[Hour.at(NOON)].absent == ()

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import list_index
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList
 from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from tests.support.recorder_fakes import RecordedLog, recorded
@@ -263,3 +264,38 @@ def test_expired_segments_that_are_not_shipped_are_logged_once_and_those_that_th
     assert converter.close(60)
     assert sum(int(facts["segments"]) for facts in log.facts(REMOVED)) == 3
     assert int(log.facts(REMOVED_UNSHIPPED)[-1]["segments"]) == 3
+
+
+def test_index_entries_of_past_days_are_merged_when_nothing_waits(tmp_path: Path, log: RecordedLog) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (tmp_path / "spool").mkdir()
+    retention = Retention(archive, "alpha", GIB, 1e9)
+    retention.load()
+    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + 48 * HOUR_NS, retry_seconds=0.01)
+    for first in (1, 4):
+        converter.submit(spooled(tmp_path, first, first + 2))
+    converter.start()
+    assert converter.close(30)
+    listing = list_index(archive)
+    assert (listing.names, len(listing.days)) == ((), 1)
+    assert [row.seq for row in recorded(archive)] == [1, 2, 3, 4, 5, 6]
+    again = Retention(archive, "alpha", GIB, 1e9)
+    again.load()
+    assert (again.last_seq, again.bytes) == (6, retention.bytes)
+
+
+def test_entries_that_are_not_shipped_or_not_readable_are_not_merged(tmp_path: Path, log: RecordedLog) -> None:
+    archive = tmp_path / "archive"
+    for seq in (1, 2):
+        write_segments(archive, "alpha", seq, pa.Table.from_batches([batch_of([message(seq)])]))
+    names = list_index(archive).names
+    shipped = tmp_path / "shipped"
+    shipped.write_bytes(ListHeader("s3://bucket/x", "alpha", "1").to_line() + names[0].encode() + b"\n")
+    retention = Retention(archive, "alpha", GIB, 1e9, shipped=ShippedList(shipped))
+    retention.load()
+    (archive / "index" / names[0]).write_text("{")
+    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + 48 * HOUR_NS)
+    converter._work()
+    assert list_index(archive).names == names
+    assert [message for message, _ in log.records] == [NOT_MERGED]

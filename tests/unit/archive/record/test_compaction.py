@@ -119,12 +119,12 @@ def test_what_cannot_be_read_stays_and_is_counted(tmp_path: Path) -> None:
     assert (done.days, done.entries, done.unreadable) == (2, 2, 1)
     assert str(broken) in done.error
     assert broken.exists()
-    day = tmp_path / DayName(at(1, 1).date, "alpha").path
-    day.write_bytes(b"x")
+    merged = tmp_path / DayName(at(1, 1).date, "alpha").path
+    merged.write_bytes(b"x")
     write_entry(tmp_path, at(1, 5))
     again = compact(LocalStore(tmp_path), "alpha", NOON + 9 * DAY_NS)
     assert (again.days, again.unreadable) == (0, 2)
-    assert day.read_bytes() == b"x"
+    assert merged.read_bytes() == b"x"
 
 
 def test_a_day_beyond_the_limit_keeps_single_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,162 @@
+"""``make bench-index``: a run of the pipeline over the index of a year of HOSTS (100) hosts, with nothing new and with one new hour.
+
+0: each line holds; 1: one does not. Needs 2 GB of disk for 3.5 million segments. The segments themselves do not exist: without changes a
+run does not look at them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import gzip
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sbusd.archive.files import publish_file
+from sbusd.archive.record.days import DayName
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.index import list_index
+from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
+from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest, manifest_path
+from sbusd.pipeline.known_index import KnownIndex
+from sbusd.pipeline.progress import Progress
+from sbusd.pipeline.run import PipelineRun
+from tests.bench.figures import Bound, Line, Unit, table
+from tests.support.records import message
+from tests.support.traffic import deliver
+
+DAYS = 365
+OPEN_DAYS = 2
+"""Days whose entries are not merged yet."""
+
+PER_HOUR = 4
+START = datetime.datetime(2025, 11, 20, tzinfo=datetime.UTC)
+
+SECONDS = Bound(5e9)
+MEMORY = Bound(512.0 * (1 << 20))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the bench and return its exit status."""
+    parser = argparse.ArgumentParser(prog="bench-index", description="Measure a run over the index of a year.")
+    parser.add_argument("--hosts", type=int, default=100, help="number of hosts; default: %(default)s")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="sbusd-bench-") as folder:
+        root = Path(folder)
+        count = _make(root / "archive", options.hosts)
+        print(f"{count:,} segments of {options.hosts} hosts in {DAYS} days", file=sys.stderr)
+        _know(root)
+        lines = _measured("nothing new", lambda: _run(root))
+        deliver(root / "archive", "host-000", [message(1, ts=_ns(DAYS) + HOUR_NS)])
+        lines += _measured("plan of one new segment", lambda: _plan(root))
+    print(table(lines))
+    return 0 if all(line.holds for line in lines) else 1
+
+
+def _ns(day: int) -> int:
+    """Return the start of a day in nanoseconds since 1970."""
+    return int(START.timestamp() + day * 86_400) * 10**9
+
+
+def _entries(day: int, host: str) -> list[IndexEntry]:
+    """Return the entries of a day and host."""
+    found = []
+    for number in range(24 * PER_HOUR):
+        ts = _ns(day) + number * HOUR_NS // PER_HOUR
+        seq = (day * 24 * PER_HOUR + number) * 1_000 + 1
+        name = SegmentName.at(ts, host, seq)
+        digest = f"{hash((host, seq)) & (1 << 64) - 1:016x}" * 4
+        found.append(
+            IndexEntry(
+                path=name.path, date=name.date, hour=name.hour, host=host, rows=1_000, bytes=40_000 + number, sha256=digest, min_ts=ts,
+                max_ts=ts + 800 * 10**9, first_seq=seq, last_seq=seq + 999, kinds={"message": 900, "subscribe": 100},
+                users={"0": 1_000, "1000": 40_000}, unnamed=0,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _make(archive: Path, hosts: int) -> int:
+    """Write the index; return the number of segments."""
+    days = archive / INDEX / "days"
+    days.mkdir(parents=True)
+    count = 0
+    for host in (f"host-{number:03}" for number in range(hosts)):
+        for day in range(DAYS):
+            entries = _entries(day, host)
+            count += len(entries)
+            if day < DAYS - OPEN_DAYS:
+                lines = "".join(f"{each.to_json()}\n" for each in entries).encode()
+                (days / DayName(entries[0].date, host).file).write_bytes(gzip.compress(lines, 1, mtime=0))
+            else:
+                for each in entries:
+                    (archive / each.name.index_path).write_text(each.to_json() + "\n")
+    return count
+
+
+def _know(root: Path) -> None:
+    """Write what a run leaves that has computed the year, with a manifest for each hour of its end."""
+    tables = root / "tables"
+    (tables / MANIFESTS).mkdir(parents=True)
+    KnownIndex(LocalStore(tables)).save(list_index(root / "archive"), [])
+    listed = [_entries(DAYS - 1, f"host-{number:03}") for number in range(100)]
+    for hour in range(24):
+        segments = tuple(each for entries in listed for each in entries if each.hour == hour)
+        manifest = Manifest(Hour(segments[0].date, hour), 0, segments, (), (), ())
+        publish_file(manifest_path(tables, manifest.hour), json.dumps(manifest.to_json()).encode())
+
+
+class _SparkNeededError(Exception):
+    """The plan is made: what follows is the same for each size of the index."""
+
+
+def _run(root: Path) -> None:
+    """Become the pipeline."""
+    places = ["--archive", str(root / "archive"), "--tables", str(root / "tables")]
+    os.execv(sys.executable, [sys.executable, "-m", "sbusd.pipeline", "--quiet", *places])
+
+
+def _plan(root: Path) -> None:
+    """Run the pipeline until it needs Spark. Raises RuntimeError if it does not."""
+
+    def start(*, is_small: bool) -> NoReturn:
+        raise _SparkNeededError
+
+    with contextlib.suppress(_SparkNeededError):
+        PipelineRun(RecordReader(root / "archive"), root / "tables", Progress(errors=io.StringIO()), start).run()
+        raise RuntimeError("nothing was new")
+
+
+def _measured(name: str, act: Callable[[], None]) -> list[Line]:
+    """Return the time and the peak memory of *act* in a process of its own."""
+    begun = time.monotonic_ns()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except BaseException as error:
+            print(f"bench-index: {error!r}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit("bench-index: the run failed")
+    seconds = float(time.monotonic_ns() - begun)
+    return [
+        Line(f"{name}: time", Unit.MILLISECONDS, (seconds,), SECONDS),
+        Line(f"{name}: memory", Unit.MEBIBYTES, (float(usage.ru_maxrss << 10),), MEMORY),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
