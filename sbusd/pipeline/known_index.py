@@ -34,7 +34,7 @@ class KnownIndex:
         """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
         self._store = store
         self.is_new = False
-        """Whether there is no file: the first run, or the first one of this version."""
+        """Whether the file is missing: in the first run, and in the first one of this version."""
         self.incomplete: frozenset[Hour] = frozenset()
         """Hours with segments that could not be read."""
         self._names: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class KnownIndex:
         self.incomplete = frozenset(Hour.parse(text) for text in value["incomplete"])
 
     def new_names(self, names: Iterable[str]) -> list[str]:
-        """Return those of *names*, files of single entries, that are not known."""
+        """Return those of *names*, files of single entries, that are unknown."""
         return [name for name in names if name not in self._names]
 
     def changed_days(self, listing: IndexListing) -> list[DayName]:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from sbusd.archive.record.layout import SegmentName
 
 INDEX_VERSION = 1
-"""Readers reject later versions, because they do not know what they would miss."""
+"""Readers reject later versions, because they would miss rows without notice."""
 
 MAX_ENTRY_BYTES = 64 << 10
 """Maximum length of an index entry. Most have less than a thousand bytes."""
