@@ -133,15 +133,12 @@ class ArchiveIndex:
     def _check(self, entries: Iterable[IndexEntry]) -> None:
         """Verify those of *entries* that were not verified yet."""
         wanted = {_identity(entry): entry for entry in entries if _identity(entry) not in self._damage}
-        if wanted:
-            self._progress.step(f"verifying {len(wanted)} segments")
-        while wanted:
-            # The index can have two entries for one file, with different checksums.
-            batch = {entry.path: entry for entry in wanted.values()}
-            damaged = self._verify(list(batch.values()))
-            for entry in batch.values():
-                self._damage[_identity(entry)] = damaged.get(entry.path)
-                del wanted[_identity(entry)]
+        if not wanted:
+            return
+        self._progress.step(f"verifying {len(wanted)} segments")
+        damaged = self._verify(list(wanted.values()))
+        for identity, entry in wanted.items():
+            self._damage[identity] = damaged.get(entry.path)
 
     def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
         """Return which of *entries* can be read; those in *known* are not verified again."""

@@ -92,7 +92,7 @@ class Uploader:
         if posixpath.basename(entry.name.index_path) != name:
             raise RecordError(self._archive / INDEX / name, f"invalid index entry: it describes another segment, {entry.path}")
         if (remote := self._remote(name)) is not None:
-            self._compare(entry, remote, name)
+            self._compare(entry, remote)
             return Outcome.PRESENT
         if entry.removed_at is not None:
             return Outcome.LOST if entry.removed_at >= self._since_ns else Outcome.EARLIER
@@ -137,17 +137,17 @@ class Uploader:
         segment = segment_of_entry(name)
         return None if segment is None else read_day(self._store, DayName(segment.date, segment.host)).get(segment.path)
 
-    def _compare(self, entry: IndexEntry, remote: IndexEntry, name: str) -> None:
+    def _compare(self, entry: IndexEntry, remote: IndexEntry) -> None:
         """Raise DifferentContentError unless *remote* describes the segment of *entry*."""
         mine, found = Content(entry.bytes, entry.sha256), Content(remote.bytes, remote.sha256)
         if mine != found or remote.path != entry.path:
-            raise DifferentContentError(self._store.path(f"{INDEX}/{name}"), found, self._archive / INDEX / name, mine)
+            raise DifferentContentError(self._store.path(entry.path), found, self._archive / entry.path, mine)
 
     def _check(self, entry: IndexEntry, name: str) -> None:
         """Raise HostTakenError or DifferentContentError if another machine has taken the name of the host, or of the segment."""
         self._ownership.check()
         if (remote := self._remote(name)) is not None:
-            self._compare(entry, remote, name)
+            self._compare(entry, remote)
 
     def _put_entry(self, entry: IndexEntry, name: str) -> None:
         """Write the index entry of a segment that was shipped."""

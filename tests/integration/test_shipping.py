@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import read_index, write_entry
+from sbusd.archive.record.index import newer, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from tests.support import skips
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
@@ -79,19 +80,31 @@ def wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+def entries_in(contents: Mapping[str, bytes]) -> dict[str, IndexEntry]:
+    """Return the index entries in *contents* by the paths of their segments: those of day files, then those with a file of their own."""
+    found: dict[str, IndexEntry] = {}
+    for name in sorted(contents, key=lambda name: not name.startswith("index/days/")):
+        lines = gzip.decompress(contents[name]) if name.endswith(".jsonl.gz") else contents[name]
+        if name.startswith("index/") and name != "index/days.json":
+            for line in lines.decode().splitlines():
+                entry = IndexEntry.from_json(line)
+                found[entry.path] = newer(found.get(entry.path), entry)
+    return found
+
+
 def check_valid(contents: Mapping[str, bytes]) -> int:
     """Check that each index entry has its segment; return the number of entries."""
-    entries = [IndexEntry.from_json(content.decode()) for name, content in contents.items() if name.startswith("index/")]
-    for entry in entries:
+    entries = entries_in(contents)
+    for entry in entries.values():
         if not entry.is_removed:
             content = contents[entry.path]
             assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
     return len(entries)
 
 
-def without_marks(contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return *contents* without the marks of the shippers."""
-    return {name: content for name, content in contents.items() if not name.startswith("hosts/")}
+def archived(contents: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, IndexEntry]]:
+    """Return the segments in *contents*, and the index entries, whether merged or not."""
+    return {name: content for name, content in contents.items() if name.startswith("date=")}, entries_in(contents)
 
 
 def local(host: Host) -> dict[str, bytes]:
@@ -130,7 +143,7 @@ def test_killed_anywhere_the_remote_archive_is_valid_and_becomes_equal(server: O
     assert SECRET not in said
     contents = server.contents(host.prefix)
     assert check_valid(contents) == len(shipped)
-    assert without_marks(contents) == local(host)
+    assert archived(contents) == archived(local(host))
     assert (tmp_path / "alpha" / "state" / "shipped").stat().st_mode & 0o7777 == 0o640
     assert (tmp_path / "alpha" / "state").stat().st_mode & 0o007 == 0
     # A lost list is harmless with --claim, and refused without it.
@@ -142,7 +155,7 @@ def test_killed_anywhere_the_remote_archive_is_valid_and_becomes_equal(server: O
     assert not host.is_listed(1)
     status, said = host.ship(server_environment(server))
     assert (status, "0 segments with 0 bytes shipped, 0 waiting" in said) == (0, True), said
-    assert without_marks(server.contents(host.prefix)) == local(host)
+    assert archived(server.contents(host.prefix)) == archived(local(host))
 
 
 def server_environment(server: ObjectServer) -> dict[str, str]:
@@ -180,8 +193,8 @@ def test_two_hosts_share_a_destination_but_not_a_name(server: ObjectServer, tmp_
     status, said = clone.ship(server_environment(server))
     assert status == os.EX_CONFIG
     (entry,) = read_index(clone.archive)
-    assert f"s3://{BUCKET}/two/{entry.name.index_path}: exists with other content (" in said
-    assert f") than {clone.archive}/{entry.name.index_path} (" in said
+    assert f"s3://{BUCKET}/two/{entry.path}: exists with other content (" in said
+    assert f") than {clone.archive}/{entry.path} (" in said
     assert server.contents("two") == contents
 
 
@@ -193,7 +206,7 @@ def test_what_the_recorder_removed_stays_remote_and_what_expires_remote_stays_lo
     deliver(host.archive, "alpha", [second])
     assert host.ship(server_environment(server))[0] == 0
     old, new = read_index(host.archive)
-    before = without_marks(server.contents("expiry"))
+    before = archived(server.contents("expiry"))
     # The recorder removes the second, and a third before it is shipped.
     from dataclasses import replace
 
@@ -206,7 +219,7 @@ def test_what_the_recorder_removed_stays_remote_and_what_expires_remote_stays_lo
     status, said = host.ship(server_environment(server))
     assert status == 0
     assert f"cannot ship {Path(third.name.index_path).name}: the recorder removed the segment before it was shipped; lost so far: 1" in said
-    assert without_marks(server.contents("expiry")) == before
+    assert archived(server.contents("expiry")) == before
     # Another host's segments, and those that are not old enough, are left alone by the remote retention.
     other = Host(tmp_path / "b", "expiry", "beta")
     deliver(other.archive, "beta", [message(1, ts=now - 50 * HOUR_NS)])
@@ -216,8 +229,8 @@ def test_what_the_recorder_removed_stays_remote_and_what_expires_remote_stays_lo
     assert (status, f"removed 1 segments from the destination, the last is {old.path}" in said) == (0, True), said
     contents = server.contents("expiry")
     assert old.path not in contents
-    assert IndexEntry.from_json(contents[old.name.index_path].decode()).removed_because == "retention"
-    assert contents[new.path] == before[new.path]
+    assert entries_in(contents)[old.path].removed_because == "retention"
+    assert contents[new.path] == before[0][new.path]
     assert check_valid(contents) == 3
     assert (host.archive / old.path).exists()
     assert host.ship(server_environment(server))[0] == 0
@@ -240,8 +253,8 @@ def test_damaged_and_hostile_segments_are_skipped_and_the_rest_is_shipped(server
         assert status == 1
         assert "skipped a segment that cannot be shipped: " in said
         assert said.splitlines()[-1] == f"sbus-ship: {host.archive}: damaged segments that were not shipped: 3"
-    contents = without_marks(server.contents("hostile"))
-    assert contents.keys() == {good.path, good.name.index_path}
+    segments, entries = archived(server.contents("hostile"))
+    assert [*segments, *entries] == [good.path, good.path]
 
 
 def test_an_outage_is_survived_and_counted(server: ObjectServer, tmp_path: Path) -> None:
@@ -316,7 +329,7 @@ def test_a_directory_is_a_destination_too(tmp_path: Path) -> None:
     status, said = host.ship({})
     assert status == 0, said
     found = {str(path.relative_to(tmp_path / "mounted")): path.read_bytes() for path in (tmp_path / "mounted").rglob("*") if path.is_file()}
-    assert without_marks(found) == local(host)
+    assert archived(found) == archived(local(host))
 
 
 def test_a_destination_that_became_another_one_is_noticed(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def compact(
 
 def _merge(store: Store, day: DayName, names: Iterable[str], done: Merged, before_write: Callable[[], None]) -> None:
     """Merge the entries in the files *names* into the day file *day*, and delete them. Raises what :func:`compact` raises."""
-    found = {name: entry for name, entry in read_files(store, names, done.skip) if segment_of_entry(name) == entry.name}
+    found = dict(read_files(store, names, done.skip))
     entries = dict(read_day(store, day))
     before = dict(entries)
     merged = []

@@ -173,6 +173,8 @@ def newer(merged: IndexEntry | None, single: IndexEntry) -> IndexEntry:
 def read_files(store: Store, names: Iterable[str], unreadable: Unreadable) -> Iterator[tuple[str, IndexEntry]]:
     """Yield the entries in the files *names* of the index, each with its name; also of entries that were merged in the meantime.
 
+    *unreadable* is called for a file that cannot be read, and for one that describes another segment than its name.
+
     Raises:
         RecordError: a day file cannot be read.
         StorageError: the object store cannot be used.
@@ -186,10 +188,13 @@ def read_files(store: Store, names: Iterable[str], unreadable: Unreadable) -> It
             if day not in merged:
                 merged[day] = read_day(store, day)
             found = merged[day].get(segment.path, read)
-        if isinstance(found, IndexEntry):
-            yield name, found
-        else:
+        if isinstance(found, RecordError):
             unreadable(found)
+        elif segment_of_entry(name) != found.name:
+            # It could replace the entry of that segment, which is another host's, perhaps.
+            unreadable(RecordError(store.path(f"{INDEX}/{name}"), f"invalid index entry: it describes another segment, {found.path}"))
+        else:
+            yield name, found
 
 
 def read_entries(archive: ArchivePath, names: Iterable[SegmentName], unreadable: Unreadable | None = None) -> list[IndexEntry]:

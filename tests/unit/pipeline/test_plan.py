@@ -94,7 +94,7 @@ def test_an_entry_that_is_damaged_is_missing_in_the_hour_before_too(bench: Bench
     assert bench.task(HOUR.preceding) is None
 
 
-def test_two_entries_for_one_file_are_verified_apart(bench: Bench) -> None:
+def test_an_entry_in_a_file_of_another_name_is_listed_and_hides_no_segment(bench: Bench) -> None:
     """A stale copy of an entry, with the checksum of an earlier file."""
     good = bench.deliver("alpha", 1)
     path = bench.root / good.name.index_path
@@ -102,8 +102,8 @@ def test_two_entries_for_one_file_are_verified_apart(bench: Bench) -> None:
     path.with_name("2026-11-20T12.alpha.copy.json").write_text(stale.to_json())
     task = bench.task()
     assert task is not None
-    assert (task.manifest.segments, task.manifest.absent) == ((good,), (good.path,))
-    assert "checksum mismatch" in bench.said.getvalue()
+    assert (task.manifest.segments, task.manifest.absent) == ((good,), ("index/2026-11-20T12.alpha.copy.json",))
+    assert f"it describes another segment, {good.path}" in bench.said.getvalue()
 
 
 @pytest.mark.parametrize("name", ["x.json", "2026-11-20T24.alpha.1.json", "2026-13-20T12.alpha.1.json"])
