@@ -89,7 +89,7 @@ def test_another_segment_of_the_same_name_is_refused(bench: Bench) -> None:
     with pytest.raises(DifferentContentError) as caught:
         bench.ship()
     assert f"{bench.store.path(bench.entry.path)}: exists with other content" in str(caught.value)
-    assert str(bench.archive / bench.entry.name.index_path) in str(caught.value)
+    assert str(bench.archive / bench.entry.path) in str(caught.value)
     assert bench.store.written == []
 
 
