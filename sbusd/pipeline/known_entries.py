@@ -6,25 +6,36 @@ hours again.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from sbusd.archive.files import FILE_MODE, sync_folder
+from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.store import store_of
 
 KNOWN_ENTRIES = ".known-entries"
-"""The name of the file in the directory of the tables."""
+"""The name of the file in the location of the tables."""
+
+_MOST_BYTES = 1 << 32
+"""More than all names of many years; memory is reserved for the size of the object only."""
 
 
 class KnownEntries:
-    """The names in the file *path*, which need not exist. A line that a killed run wrote in part names no entry."""
+    """The names in the file at *root*, the location of the tables; it need not exist.
 
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises OSError."""
-        self._path = path
+    In a directory names are appended; a line that a killed run wrote in part names no entry. An object is written as a whole.
+    """
+
+    def __init__(self, root: ArchivePath) -> None:
+        """Read the file. Raises StorageError, OSError."""
+        self._root = root
+        self._store = store_of(root)
         try:
-            content = path.read_bytes()
+            # A read of a directory's file up to a limit would reserve that much memory.
+            content = (root / KNOWN_ENTRIES).read_bytes() if isinstance(root, Path) else self._store.read(KNOWN_ENTRIES, _MOST_BYTES)
         except FileNotFoundError:
             content = b""
         self._lines = set(content.splitlines())
@@ -35,23 +46,30 @@ class KnownEntries:
         return [name for name in names if _line(name) not in self._lines]
 
     def add(self, names: Iterable[str]) -> None:
-        """Add *names*; they are durable on return. Raises OSError."""
+        """Add *names*; they are durable on return. Raises StorageError, OSError."""
         lines = [_line(name) for name in names]
         if not lines:
             return
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        if isinstance(self._root, Path):
+            self._append(self._root / KNOWN_ENTRIES, lines)
+        else:
+            self._store.put(KNOWN_ENTRIES, io.BytesIO(b"".join(line + b"\n" for line in sorted(self._lines | {*lines}))))
+        self._lines.update(lines)
+
+    def forget(self) -> None:
+        """Remove all names. Raises StorageError, OSError."""
+        self._store.delete(KNOWN_ENTRIES)
+        self._lines.clear()
+        self._is_torn = False
+
+    def _append(self, path: Path, lines: Iterable[bytes]) -> None:
+        """Append *lines* to the file *path*."""
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         with os.fdopen(fd, "wb") as stream:
             stream.write(b"\n" * self._is_torn + b"".join(line + b"\n" for line in lines))
             stream.flush()
             os.fsync(stream.fileno())
-        sync_folder(self._path.parent)
-        self._lines.update(lines)
-        self._is_torn = False
-
-    def forget(self) -> None:
-        """Remove all names. Raises OSError."""
-        self._path.unlink(missing_ok=True)
-        self._lines.clear()
+        sync_folder(path.parent)
         self._is_torn = False
 
 

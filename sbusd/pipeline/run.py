@@ -1,35 +1,31 @@
 """One run: find the hours with new index entries, compute their tables, and publish them.
 
 A run that is killed and repeated gives the same tables. An index entry is known after its hours are published; an hour is always computed
-from all of its segments; and an interrupted publication is finished first. Spark is started only if there are tables to compute.
+from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are tables to compute.
+A run reads the manifests of the hours that it needs, not those of a whole year.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sbusd.archive.files import TablesError, publish_file
 from sbusd.archive.record.index import IndexEntry, entry_names, hour_of_entry
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.location import is_remote
-from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
+from sbusd.archive.storage.location import ArchivePath, is_remote
+from sbusd.archive.tables.conversion import convert_old_tables
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import VERSION, is_kept
-from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_entries import KNOWN_ENTRIES, KnownEntries
+from sbusd.pipeline.known_entries import KnownEntries
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ORIGIN = "origin.json"
-"""Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
 """Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory. On a
@@ -49,10 +45,10 @@ class StartSpark(Protocol):
 
 @dataclass(slots=True)
 class PipelineRun:
-    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock."""
+    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock, if there is one."""
 
     archive: RecordReader
-    root: Path
+    root: ArchivePath
     progress: Progress
     start: StartSpark
     rebuild: bool = False
@@ -60,7 +56,6 @@ class PipelineRun:
     is_on_cluster: bool = False
     """Whether the processes of Spark, instead of this one, read the segments to verify their checksums."""
     totals: RunTotals = field(default_factory=RunTotals)
-    _chunks: int = 0
     _spark: SparkSession | None = None
     _absent: set[str] = field(default_factory=set)
     """Segments that earlier runs have found missing or damaged."""
@@ -71,27 +66,28 @@ class PipelineRun:
         Raises:
             PipelineError: the tables were made from another archive, or Spark fails.
             RecordError: the index cannot be read.
-            TablesError, OSError: the directory of the tables cannot be used.
+            TablesError, StorageError, OSError: the location of the tables cannot be used.
         """
-        prepare_folder(self.root)
-        self._check_origin()
-        known = KnownEntries(self.root / KNOWN_ENTRIES)
+        writer = TableWriter(self.root)
+        if converted := convert_old_tables(writer):
+            self.progress.warn(f"converted tables of an earlier version: {converted} hours")
+        self._check_origin(writer)
+        known = KnownEntries(self.root)
         if self.rebuild:
             known.forget()
         # By file name only: a partly copied entry may have no content yet. The manifest of its hour lists it as absent then.
         names = entry_names(self.archive.root)
         self.totals.is_empty = not names
         new = [name for name in known.new_among(names) if hour_of_entry(name) is not None]
-        made = read_manifests(self.root)
-        if wanted := _hours_of(new) | {hour for hour, manifest in made.items() if manifest.absent}:
-            self.make(wanted, made)
-            made = read_manifests(self.root)
+        if wanted := _hours_of(new) | writer.incomplete_hours():
+            self.make(writer, wanted, writer.manifests_of(wanted))
+            writer.maintain()
         known.add(new)
-        self.totals.absent = len(_absent_in(made))
+        self.totals.absent = len(_absent_in(writer.manifests_of(writer.incomplete_hours())))
         return self.totals
 
-    def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest]) -> None:
-        """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
+    def make(self, writer: TableWriter, hours: Iterable[Hour], made: Mapping[Hour, Manifest]) -> None:
+        """Compute and publish those of *hours* that are not up to date; *made* has their manifests."""
         wanted = sorted(set(hours))
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
         self._absent = _absent_in(made)
@@ -101,7 +97,7 @@ class PipelineRun:
         if any(task.tables for task in tasks):
             self._started(is_small=rows <= SMALL_ROWS)
         for chunk in chunks(tasks, self._chunk_rows()):
-            self._publish(chunk, self._spark)
+            self._publish(writer, chunk, self._spark)
 
     def _started(self, *, is_small: bool) -> SparkSession:
         """Return the session, and start it before if necessary. Raises PipelineError."""
@@ -125,36 +121,25 @@ class PipelineRun:
             return CHUNK_ROWS
         return CHUNK_ROWS * max(2, self._spark.sparkContext.defaultParallelism) // 2
 
-    def _check_origin(self) -> None:
-        """Store the origin of the tables. Raises PipelineError if it is another archive, or a version that is not kept."""
-        path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
-        if self.rebuild or not path.exists():
-            publish_file(path, json.dumps(origin).encode())
-            return
-        try:
-            known = json.loads(path.read_bytes())
-        except ValueError:
-            raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
-        if {**known, "version": VERSION} != origin or not is_kept(known.get("version")):
+    def _check_origin(self, writer: TableWriter) -> None:
+        """Store the origin of the tables: rows of two archives must not be mixed. Raises PipelineError if it is another archive, or a
+        version that is not kept."""
+        origin, known = {"archive": str(self.archive.root.resolve()), "version": VERSION}, writer.origin
+        if isinstance(known, dict) and not self.rebuild and ({**known, "version": VERSION} != origin or not is_kept(known.get("version"))):
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
-        if known != origin:
-            publish_file(path, json.dumps(origin).encode())
+        writer.store_origin(origin)
 
-    def _publish(self, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
+    def _publish(self, writer: TableWriter, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
         """Compute and publish the hours of *chunk*, which need the same tables; without tables, only their manifests."""
-        self._chunks += 1
-        staging = self.root / STAGING / f"{self._chunks}"
-        staging.mkdir()
-        names = chunk[0].tables
-        if spark is not None and names:
+        if spark is not None and (names := chunk[0].tables):
             # It needs PySpark, an optional package, and is slow to import.
             from sbusd.pipeline.computation import Computation  # noqa: PLC0415
 
-            Computation(spark, self.archive, chunk, staging, self.progress, self.totals).write(names)
-        hours = [task.manifest.hour for task in chunk]
-        publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
+            writer.prepare()
+            Computation(spark, self.archive, chunk, writer, self.progress, self.totals).write(names)
+        writer.publish([task.manifest for task in chunk])
 
 
 def _absent_in(made: Mapping[Hour, Manifest]) -> set[str]:
