@@ -11,7 +11,7 @@ from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
 
 NAMES = (".staging", ".plan.json", ".lock", "origin.json")
-"""Its files beside the tables."""
+"""Its files next to the tables."""
 
 _PLAN = ".plan.json"
 _ORIGIN = "origin.json"

@@ -69,7 +69,7 @@ def open_published(root: ArchivePath) -> PublishedHours:
     """Return the newest published hours under *root*.
 
     Raises:
-        TablesError: there are no tables, they have an old layout, or the log is damaged.
+        TablesError: no tables exist, they have an old layout, or the log is damaged.
     """
     check_layout(root)
     table = open_table(root, MANIFESTS)

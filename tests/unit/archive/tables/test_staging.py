@@ -36,7 +36,7 @@ def test_files_are_moved_into_the_table(tmp_path: Path) -> None:
 
 
 def test_nothing_staged_is_no_file(tmp_path: Path) -> None:
-    """Spark makes only a directory if there are no rows."""
+    """Without rows, Spark makes only a directory."""
     (tmp_path / "users").mkdir()
     assert adopt(tmp_path, "users", new_staging(tmp_path, "users")) == []
 

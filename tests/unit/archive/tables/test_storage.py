@@ -33,8 +33,8 @@ def test_a_table_without_rows_has_its_columns_for_any_program(tmp_path: Path, ta
 
 def test_the_files_are_those_of_a_partitioned_data_set(tmp_path: Path) -> None:
     publish_version(tmp_path, 1)
-    found = pq.read_table(tmp_path / "users", partitioning="hive")
-    assert found.sort_by([("hour", "ascending")]).column("lost").to_pylist() == [1, 1]
+    found = pq.read_table(tmp_path / "users", columns=["lost"], partitioning="hive")
+    assert found.column("lost").to_pylist() == [1, 1]
 
 
 def test_duckdb_reads_the_tables(tmp_path: Path) -> None:
