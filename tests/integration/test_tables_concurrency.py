@@ -24,7 +24,8 @@ from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.published import open_published
 from sbusd.archive.tables.schema import RELAY, USERS
 from sbusd.archive.tables.storage import read_tables
-from tests.support.object_stores import BUCKET, SECRET, ObjectServer, environment
+from sbusd.protocol.errors import SbusError
+from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer, environment
 from tests.support.published_tables import publish_record_at
 from tests.support.records import message
 from tests.support.table_versions import HOUR, LATER, open_writer, publish_version, replace_version
@@ -187,3 +188,29 @@ def test_an_unknown_bucket_is_one_line(store: ObjectServer) -> None:
 def test_nothing_in_the_store_are_no_tables(store: ObjectServer) -> None:
     with pytest.raises(TablesError, match=rf"s3://{BUCKET}/nothing: no tables found"):
         read_tables(RemotePath("s3", BUCKET, "nothing"))
+
+
+def test_a_store_that_fails_now_and_then_never_has_a_part_of_a_version(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most failures are repeated; a writer that gives up leaves the version before or a whole one, and the next run continues."""
+    location = RemotePath("s3", BUCKET, "faulty")
+    publish_version(location, 1)
+    published, errors = 0, list[str]()
+    with FaultyProxy(store.port, seed=3, chance=0.1) as proxy:
+        for number in range(2, 7):
+            before = version_of(location)
+            with monkeypatch.context() as patch:
+                for name, value in proxy.environment().items():
+                    patch.setenv(name, value)
+                store_module._client.cache_clear()
+                try:
+                    publish_version(location, number)
+                    published += 1
+                    expected = {number}
+                except SbusError as error:
+                    errors.append(str(error))
+                    expected = {before, number}
+            store_module._client.cache_clear()
+            assert version_of(location) in expected
+    assert published >= 3
+    assert [error for error in errors if "\n" in error] == []
+    assert sum(proxy.made.values()) > 0

@@ -1,4 +1,4 @@
-"""Delta tables: opening, creating, committing and listing files; errors of the Delta library in one line. Spec: sbus-pipeline(8).
+"""Delta tables: opening, creating, committing and listing files. Spec: sbus-pipeline(8).
 
 The library, delta-rs, commits by creating the next file of a table's log if it does not exist: by a hard link in a directory, by a
 conditional put in an object store. Neither needs a lock.
@@ -6,25 +6,25 @@ conditional put in an object store. Neither needs a lock.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sbusd.archive.files import TablesError, sync_folder
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.data_files import DataFile
 from sbusd.archive.tables.hours import Hour
+from sbusd.archive.tables.library_errors import CONFLICT, UnfinishedError, errors_of, is_storage_error, reason_of, repeat
 from sbusd.archive.tables.location import table_uri
 
 LOG = "_delta_log"
@@ -45,12 +45,8 @@ WITHOUT_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expire
 ONCE = CommitProperties(max_commit_retries=0)
 """For commits that fail if another program has committed since the table was opened."""
 
-CONFLICT = "another program has changed the table during this run. The published tables are complete. Run again"
-
-_IS_STORAGE = re.compile(r"os error \d|Generic S3 error|Permission")
-"""What a failed commit says if the storage failed, and not the comparison with other commits."""
-
-_NOISE = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x1f↳]+")
+_MARK = "sbus.commit"
+"""Member of the description of a commit, by which its writer finds it."""
 
 
 def storage_options(root: ArchivePath) -> dict[str, str] | None:
@@ -82,18 +78,18 @@ def open_table(root: ArchivePath, name: str, version: int | None = None) -> Delt
 
     Raises:
         TablesError: it cannot be read, or its log is damaged.
+        StorageError: the object store failed several times, or a variable of the environment is invalid.
     """
     if isinstance(root, Path) and not (root / name / LOG).exists():
         return None
-    uri = table_uri(root, name)
+    uri, options = table_uri(root, name), storage_options(root)
     try:
-        return DeltaTable(uri, version=version, storage_options=storage_options(root))
+        return repeat(root, name, "open", lambda: DeltaTable(uri, version=version, storage_options=options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:
-        raise TablesError(
-            uri, f"cannot read table: {reason_of(error)}. If it is damaged, move {root} away and run sbus-pipeline again"
-        ) from None
+        advice = "" if is_storage_error(error) else f". If it is damaged, move {root} away and run sbus-pipeline again"
+        raise TablesError(uri, f"cannot read table: {reason_of(error)}{advice}") from None
 
 
 def create_table(root: ArchivePath, name: str, schema: pa.Schema) -> DeltaTable:
@@ -156,31 +152,61 @@ def replace_files(
     hours: Collection[Hour],
     files: Sequence[DataFile],
     *,
-    properties: CommitProperties = ONCE,
+    transactions: Sequence[Transaction] = (),
 ) -> None:
-    """Commit once: *files*, which exist and are durable, replace all files of *hours* of the table *name*. The commit is durable on return.
+    """Commit once: *files*, which exist and are durable, replace all files of *hours* of the table *name*, with *transactions*.
+
+    The commit is durable on return.
 
     Raises:
         TablesError: the commit failed, or another program has committed since *table* was opened.
+        StorageError: the object store failed several times.
     """
-    now, version = time.time_ns() // 10**6, table.version()
-    old = [file for file in list_files(table) if file.hour in hours]
+    now, version, mark = time.time_ns() // 10**6, table.version(), str(uuid.uuid4())
+    actions: list[AddAction | RemoveAction] = [
+        *(RemoveAction(each.path, True, now, each.size, _partition(each.hour)) for each in list_files(table) if each.hour in hours),
+        *(AddAction(each.path, each.size, _partition(each.hour), now, True, each.statistics) for each in files),
+    ]
+    properties = CommitProperties(custom_metadata={_MARK: mark}, max_commit_retries=0, app_transactions=[*transactions])
+
+    def commit() -> None:
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                PARTITIONS,
+                commit_properties=properties,
+                post_commithook_properties=WITHOUT_HOOKS,
+            )
+        except (DeltaError, OSError) as error:
+            if isinstance(root, Path):
+                raise
+            # A server can have made a commit whose response was lost. The library repeats the request, and sees a conflict with itself.
+            newest, is_own = _find_commit(root, name, version + 1, mark)
+            if is_own:
+                return
+            if newest == version and is_storage_error(error):
+                raise UnfinishedError(str(error)) from None
+            raise
+
     with errors_of(root, name, "write"):
-        table.create_write_transaction(
-            [
-                *(RemoveAction(each.path, True, now, each.size, _partition(each.hour)) for each in old),
-                *(AddAction(each.path, each.size, _partition(each.hour), now, True, each.statistics) for each in files),
-            ],
-            "append",
-            table.schema(),
-            PARTITIONS,
-            commit_properties=properties,
-            post_commithook_properties=WITHOUT_HOOKS,
-        )
-        table.update_incremental()
+        repeat(root, name, "write", commit)
+        repeat(root, name, "read", table.update_incremental)
         if table.version() != version + 1:
             raise TablesError(table_uri(root, name), CONFLICT)
         sync_log(root, name, table)
+
+
+def _find_commit(root: ArchivePath, name: str, version: int, mark: str) -> tuple[int | None, bool]:
+    """Return the newest version of the table *name*, and whether *version* is the commit with *mark*."""
+    found = open_table(root, name)
+    if found is None:
+        return None, False
+    if found.version() < version:
+        return found.version(), False
+    commits = repeat(root, name, "read", lambda: found.history(found.version() - version + 1))
+    return found.version(), commits[-1].get(_MARK) == mark
 
 
 def sync_log(root: ArchivePath, name: str, table: DeltaTable) -> None:
@@ -197,28 +223,3 @@ def sync_log(root: ArchivePath, name: str, table: DeltaTable) -> None:
 def _partition(hour: Hour) -> dict[str, str | None]:
     """Return the values of :data:`PARTITIONS`."""
     return {"date": hour.date, "hour": str(hour.hour)}
-
-
-@contextlib.contextmanager
-def errors_of(root: ArchivePath, name: str, what: str) -> Iterator[None]:
-    """Translate errors of the library that happen when *what* is done to the table *name*: to write it, to read it. Raises TablesError."""
-    uri = table_uri(root, name)
-    try:
-        yield
-    except CommitFailedError as error:
-        reason = f"cannot {what} table: {reason_of(error)}" if _IS_STORAGE.search(str(error)) else CONFLICT
-        raise TablesError(uri, reason) from None
-    except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
-        raise TablesError(uri, f"cannot {what} table: {reason_of(error)}") from None
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the reason in *error* in one line: that of the operating system, if there is one."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = str(error)
-    if (match := re.search(r"([A-Z][a-zA-Z ,'-]+) \(os error \d+\)", text)) is not None:
-        path = re.search(r"(?:Object at location|file) (\S+) not found", text)
-        return f"{path[1]}: {match[1]}" if path else match[1]
-    lines = [line for line in (_NOISE.sub(" ", each).strip() for each in text.splitlines()) if line]
-    return lines[0] if lines else type(error).__name__

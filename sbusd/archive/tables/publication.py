@@ -13,14 +13,15 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 
 from sbusd.archive.files import TablesError
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of
 from sbusd.archive.tables.data_files import DataFile
-from sbusd.archive.tables.delta import ONCE, add_columns, create_table, errors_of, list_files, open_table, replace_files, sync_log
+from sbusd.archive.tables.delta import ONCE, add_columns, create_table, list_files, open_table, replace_files, sync_log
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
+from sbusd.archive.tables.library_errors import errors_of
 from sbusd.archive.tables.location import table_uri
 from sbusd.archive.tables.maintenance import is_due, remove_old_files, shorten_log
 from sbusd.archive.tables.published import HOURS_SCHEMA, PublishedHours, write_manifests
@@ -116,11 +117,9 @@ class TableWriter:
         by_hour = {manifest.hour: manifest for manifest in manifests}
         # With its own version, each publication conflicts with any other one.
         versions = {MANIFESTS: self._hours.version(), **{name: table.version() for name, table in self._tables.items()}}
-        properties = CommitProperties(
-            max_commit_retries=0, app_transactions=[Transaction(name, version) for name, version in versions.items()]
-        )
+        transactions = [Transaction(name, version) for name, version in versions.items()]
         files = write_manifests(store_of(self.root), [manifest for _, manifest in sorted(by_hour.items())])
-        replace_files(self.root, MANIFESTS, self._hours, set(by_hour), files, properties=properties)
+        replace_files(self.root, MANIFESTS, self._hours, set(by_hour), files, transactions=transactions)
 
     def maintain(self) -> None:
         """Remove old files of tables with many commits; see :mod:`sbusd.archive.tables.maintenance`. Everything is published.

@@ -15,8 +15,9 @@ from sbusd.archive.files import TablesError
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of
 from sbusd.archive.tables.data_files import read_rows
-from sbusd.archive.tables.delta import errors_of, list_files, open_table
+from sbusd.archive.tables.delta import list_files, open_table
 from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.library_errors import errors_of
 from sbusd.archive.tables.location import table_uri
 from sbusd.archive.tables.published import open_published
 from sbusd.archive.tables.schema import TABLES, Table

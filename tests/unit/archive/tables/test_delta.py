@@ -1,47 +1,16 @@
-"""Errors of the Delta library become one line that says what failed, and why."""
+"""Tables are opened with the settings of all other clients of an object store."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
-from deltalake.exceptions import CommitFailedError, DeltaError
 
-from sbusd.archive.files import TablesError
 from sbusd.archive.storage.attempts import UnsupportedClientError
 from sbusd.archive.storage.location import RemotePath
-from sbusd.archive.tables.delta import errors_of, open_table, storage_options
+from sbusd.archive.tables.delta import open_table, storage_options
 
 STORE = RemotePath("s3", "fleet", "x")
-
-CONFLICT = "Failed to commit transaction: Commit failed: a concurrent transactions added new data.\nHelp: This transaction's query"
-FULL = "Generic error: Unable to write\n  \x1b[31m↳\x1b[0m No space left on device (os error 28)\n"
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (
-            CommitFailedError(CONFLICT),
-            "another program has changed the table during this run. The published tables are complete. Run again",
-        ),
-        (CommitFailedError(FULL), "cannot write table: No space left on device"),
-        (DeltaError(FULL), "cannot write table: No space left on device"),
-        (OSError(errno.EACCES, "Permission denied"), "cannot write table: Permission denied"),
-        (CommitFailedError("Generic S3 error: timeout"), "cannot write table: Generic S3 error: timeout"),
-        (
-            FileNotFoundError("Object at location /a/x.parquet not found\n \x1b[31m↳\x1b[0m No such file or directory (os error 2)"),
-            "cannot write table: /a/x.parquet: No such file or directory",
-        ),
-        (DeltaError("Kernel error: \x1b]0;x\x07Json error\n   0: <unknown>"), "cannot write table: Kernel error:  ]0;x Json error"),
-        (DeltaError(""), "cannot write table: DeltaError"),
-    ],
-)
-def test_an_error_is_one_line(error: Exception, says: str) -> None:
-    with pytest.raises(TablesError) as caught, errors_of(STORE, "users", "write"):
-        raise error
-    assert str(caught.value) == f"s3://fleet/x/users: {says}"
 
 
 def test_a_table_that_does_not_exist_is_none(tmp_path: Path) -> None:
