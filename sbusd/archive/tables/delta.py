@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -128,9 +129,13 @@ class ListedFile:
     most: dict[str, Any]
 
 
-def list_files(table: DeltaTable, columns: Sequence[str] = ()) -> list[ListedFile]:
-    """Return the files of *table*, in order of their hours, with the maxima of *columns*. Only the log is read."""
+def list_files(table: DeltaTable, hours: Collection[Hour] | None = None, columns: Sequence[str] = ()) -> list[ListedFile]:
+    """Return the files of *hours* of *table* (None: all), in order of their hours, with the maxima of *columns*. Only the log is read."""
     actions = pa.table(table.get_add_actions(flatten=True))
+    wanted_hours = None if hours is None else set(hours)
+    if wanted_hours is not None:
+        days = pa.array(sorted({hour.date for hour in wanted_hours}), pa.string())
+        actions = actions.filter(pc.is_in(actions.column("partition.date").cast(pa.string()), value_set=days))
     wanted = {name: f"max.{name}" for name in columns if f"max.{name}" in actions.schema.names}
     rows = actions.select(["path", "size_bytes", "partition.date", "partition.hour", *wanted.values()]).to_pylist()
     found = [
@@ -142,7 +147,8 @@ def list_files(table: DeltaTable, columns: Sequence[str] = ()) -> list[ListedFil
         )
         for row in rows
     ]
-    return sorted(found, key=lambda file: (file.hour, file.path))
+    chosen = found if wanted_hours is None else [file for file in found if file.hour in wanted_hours]
+    return sorted(chosen, key=lambda file: (file.hour, file.path))
 
 
 def replace_files(
@@ -156,7 +162,7 @@ def replace_files(
 ) -> None:
     """Commit once: *files*, which exist and are durable, replace all files of *hours* of the table *name*, with *transactions*.
 
-    The commit is durable on return.
+    The commit is durable on return. Nothing is committed if nothing changes.
 
     Raises:
         TablesError: the commit failed, or another program has committed since *table* was opened.
@@ -164,9 +170,11 @@ def replace_files(
     """
     now, version, mark = time.time_ns() // 10**6, table.version(), str(uuid.uuid4())
     actions: list[AddAction | RemoveAction] = [
-        *(RemoveAction(each.path, True, now, each.size, _partition(each.hour)) for each in list_files(table) if each.hour in hours),
+        *(RemoveAction(each.path, True, now, each.size, _partition(each.hour)) for each in list_files(table, hours)),
         *(AddAction(each.path, each.size, _partition(each.hour), now, True, each.statistics) for each in files),
     ]
+    if not actions and not transactions:
+        return
     properties = CommitProperties(custom_metadata={_MARK: mark}, max_commit_retries=0, app_transactions=[*transactions])
 
     def commit() -> None:

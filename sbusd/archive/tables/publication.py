@@ -19,7 +19,7 @@ from sbusd.archive.files import TablesError
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of
 from sbusd.archive.tables.data_files import DataFile
-from sbusd.archive.tables.delta import ONCE, add_columns, create_table, list_files, open_table, replace_files, sync_log
+from sbusd.archive.tables.delta import ONCE, add_columns, create_table, open_table, replace_files, sync_log
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
 from sbusd.archive.tables.library_errors import errors_of
 from sbusd.archive.tables.location import table_uri
@@ -103,9 +103,7 @@ class TableWriter:
         Raises:
             TablesError: the table cannot be written, or another program has changed it.
         """
-        table, wanted = self._tables[name], set(hours)
-        if files or any(file.hour in wanted for file in list_files(table)):
-            replace_files(self.root, name, table, wanted, [file for file in files if file.rows])
+        replace_files(self.root, name, self._tables[name], hours, [file for file in files if file.rows])
 
     def publish(self, manifests: Iterable[Manifest]) -> None:
         """Publish all replacements, with the *manifests* of their hours.

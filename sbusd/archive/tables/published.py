@@ -42,7 +42,7 @@ class PublishedHours:
 
     def incomplete_hours(self) -> set[Hour]:
         """Return the hours whose manifest lists absent segments."""
-        return {file.hour for file in list_files(self.table, [_ABSENT]) if file.most[_ABSENT] != 0}
+        return {file.hour for file in list_files(self.table, columns=[_ABSENT]) if file.most[_ABSENT] != 0}
 
     def manifests_of(self, hours: Collection[Hour]) -> dict[Hour, Manifest]:
         """Return the manifests of those of *hours* that are published, in order; no other manifest is read.
@@ -51,8 +51,7 @@ class PublishedHours:
             TablesError: a manifest is damaged, or of a version that is not kept.
             StorageError: the object store cannot be used.
         """
-        wanted = set(hours)
-        files = [(file.path, file.size, file.hour) for file in list_files(self.table) if file.hour in wanted]
+        files = [(file.path, file.size, file.hour) for file in list_files(self.table, hours)]
         texts = read_rows(store_of(self.root), MANIFESTS, files, HOURS_SCHEMA).column("manifest").to_pylist()
         try:
             found = [Manifest.from_json(json.loads(text)) for text in texts]

@@ -63,5 +63,5 @@ def _read_table(root: ArchivePath, table: Table, version: int | None, hours: Col
     if delta is None:
         raise TablesError(table_uri(root, table.name), f"no table found. Move {root} away and run sbus-pipeline again")
     with errors_of(root, table.name, "read"):
-        files = [(file.path, file.size, file.hour) for file in list_files(delta) if file.hour in hours]
+        files = [(file.path, file.size, file.hour) for file in list_files(delta, hours)]
     return read_rows(store_of(root), table.name, files, schema)
