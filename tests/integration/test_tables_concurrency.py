@@ -24,7 +24,6 @@ from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.published import open_published
 from sbusd.archive.tables.schema import RELAY, USERS
 from sbusd.archive.tables.storage import read_tables
-from sbusd.protocol.errors import SbusError
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer, environment
 from tests.support.published_tables import publish_record_at
 from tests.support.records import message
@@ -67,12 +66,12 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> ArchivePath:
     return RemotePath("s3", BUCKET, tmp_path.name)
 
 
-def writer(location: ArchivePath, first: int, last: int) -> subprocess.Popen[str]:
+def writer(location: ArchivePath, first: int, last: int, **variables: str) -> subprocess.Popen[str]:
     """Start a program that publishes versions."""
     return subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(location), str(first), str(last)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -190,27 +189,19 @@ def test_nothing_in_the_store_are_no_tables(store: ObjectServer) -> None:
         read_tables(RemotePath("s3", BUCKET, "nothing"))
 
 
-def test_a_store_that_fails_now_and_then_never_has_a_part_of_a_version(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_now_and_then_never_has_a_part_of_a_version(store: ObjectServer) -> None:
     """Most failures are repeated; a writer that gives up leaves the version before or a whole one, and the next run continues."""
     location = RemotePath("s3", BUCKET, "faulty")
     publish_version(location, 1)
-    published, errors = 0, list[str]()
+    published = 0
+    # The proxy is in this process: a call of the library that holds the interpreter's lock would wait for it.
     with FaultyProxy(store.port, seed=3, chance=0.1) as proxy:
-        for number in range(2, 7):
+        for number in range(2, 8):
             before = version_of(location)
-            with monkeypatch.context() as patch:
-                for name, value in proxy.environment().items():
-                    patch.setenv(name, value)
-                store_module._client.cache_clear()
-                try:
-                    publish_version(location, number)
-                    published += 1
-                    expected = {number}
-                except SbusError as error:
-                    errors.append(str(error))
-                    expected = {before, number}
-            store_module._client.cache_clear()
-            assert version_of(location) in expected
+            with writer(location, number, number + 1, **proxy.environment()) as process:
+                _, errors = process.communicate(timeout=_SECONDS)
+            assert process.returncode == 0 or "Error: s3://" in errors, errors
+            published += process.returncode == 0
+            assert version_of(location) in ({number} if process.returncode == 0 else {before, number})
     assert published >= 3
-    assert [error for error in errors if "\n" in error] == []
     assert sum(proxy.made.values()) > 0
