@@ -70,7 +70,7 @@ class PipelineRun:
         """
         writer = TableWriter(self.root)
         if converted := convert_old_tables(writer):
-            self.progress.warn(f"converted tables of an earlier version: {converted} hours")
+            self.progress.warn(f"converted tables of an earlier version; number of hours: {converted}")
         self._check_origin(writer)
         known = KnownEntries(self.root)
         if self.rebuild:

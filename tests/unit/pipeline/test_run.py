@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Sequence
 from itertools import permutations
@@ -162,6 +163,18 @@ def test_tables_of_the_version_before_are_kept(runs: Runs) -> None:
     TableWriter(runs.root).store_origin({**origin, "version": OLDEST_VERSION - 1})
     with pytest.raises(PipelineError, match=r"version 1\. Use --rebuild"):
         runs.run()
+
+
+def test_tables_of_the_old_layout_are_converted_first(runs: Runs) -> None:
+    """Their hours are not computed again, also because their segments may be gone."""
+    (entry,) = deliver(runs.archive, "alpha", [message(1)])
+    manifest = Manifest(Hour.at(NOON), 5, (entry,))
+    (runs.root / "hours").mkdir(parents=True)
+    (runs.root / "hours" / f"{manifest.hour}.json").write_text(json.dumps(manifest.to_json()))
+    (runs.root / "origin.json").write_text(json.dumps({"archive": str(runs.archive), "version": VERSION}))
+    assert runs.run() == []
+    assert TableWriter(runs.root).manifests_of([manifest.hour]) == {manifest.hour: manifest}
+    assert not (runs.root / "origin.json").exists()
 
 
 def test_a_run_reads_only_the_manifests_that_it_needs(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
