@@ -37,8 +37,13 @@ class SegmentGoneError(RecordError):
     """A segment in the index does not exist: retention removed it, or another program did."""
 
 
-class TablesError(_FileError):
-    """A directory of tables cannot be used."""
+class TablesError(SbusError):
+    """Tables cannot be used: ``location`` is a file, a directory, an object or a URI, ``reason`` says why."""
+
+    def __init__(self, location: ArchivePath | str, reason: str) -> None:
+        super().__init__(f"{location}: {reason}")
+        self.location = location
+        self.reason = reason
 
 
 class ExposedFolderError(SbusError, PermissionError):

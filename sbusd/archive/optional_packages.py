@@ -15,7 +15,7 @@ from pathlib import Path
 LOCAL = "/usr/local/lib/sbusd"
 """A separate directory for the administrator, so that other programs on the machine are not affected."""
 
-EXTRAS = {"recorder": ("pyarrow>=17",), "pipeline": ("plotly>=6.0", "pyarrow>=17", "pyspark==4.3.*")}
+EXTRAS = {"recorder": ("pyarrow>=17",), "pipeline": ("deltalake>=1.6.6", "plotly>=6.0", "pyarrow>=17", "pyspark==4.3.*")}
 """Requirements of each extra of the Python package."""
 
 _DISTRIBUTIONS = ("/usr/lib/", "/usr/lib64/")

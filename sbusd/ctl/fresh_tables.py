@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from sbusd.archive.storage.location import ArchivePath
 from sbusd.client import NoBus, NoRecipient, RemoteError, RemoteRefusal
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.output import visible
@@ -65,7 +66,7 @@ class Status:
                 sys.stderr.flush()
 
 
-def refresh_tables(settings: Settings, archive: Path, tables: Path) -> None:
+def refresh_tables(settings: Settings, archive: Path, tables: ArchivePath) -> None:
     """Add everything to *tables* that the recorder of the selected bus has recorded until now into *archive*.
 
     Raises:
@@ -200,7 +201,7 @@ def _last_line(unit: str) -> str:
     return said.strip().removeprefix(f"{name}: ").rstrip(".")
 
 
-def _run_program(archive: Path, tables: Path) -> None:
+def _run_program(archive: Path, tables: ArchivePath) -> None:
     """Run the pipeline as this user; it shows its progress and its error itself. Raises FreshTablesError."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "sbusd.pipeline", "--archive", str(archive), "--tables", str(tables)]

@@ -1,4 +1,4 @@
-"""Computes the tables of some hours with Spark, and writes them into the staging directory.
+"""Computes the tables of some hours with Spark, and replaces these hours in the Delta tables, where they are not visible until published.
 
 Tables that cannot have rows are written without Spark, as the index or the segments show. In a small run each other table is one job with
 one task.
@@ -11,26 +11,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.tables.data_files import DataFile
 from sbusd.archive.tables.hours import Hour
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import CALLS, DISCONNECTS, FLOWS, LINKS, RELAY, SECURITY, TABLES, Table
-from sbusd.archive.tables.storage import Part, write_empty
-from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.measures import aggregates, calls, flows, links
 from sbusd.pipeline.measures.link_states import KEY
-from sbusd.pipeline.measures.records import is_single, read_records, spread
+from sbusd.pipeline.measures.records import is_single, read_records
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 from sbusd.pipeline.session import is_local
+from sbusd.pipeline.table_files import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,17 +62,22 @@ _SCAN_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """The tables of ``hours``, from ``archive`` into ``staging``."""
+    """The tables of ``hours``, from ``archive`` to ``writer``, which is prepared."""
 
     spark: SparkSession
     archive: RecordReader
     hours: Sequence[HourTask]
-    staging: Path
+    writer: TableWriter
     progress: Progress
     totals: RunTotals
 
     def write(self, names: Sequence[str]) -> None:
-        """Write the tables *names*: for each hour one sorted file, empty if the hour has no rows. Raises PipelineError."""
+        """Write the tables *names*: for each hour with rows one sorted file.
+
+        Raises:
+            PipelineError: Spark fails.
+            TablesError, OSError: a table cannot be written.
+        """
         read = {entry.path: entry for task in self.hours for entry in task.manifest.segments}
         following = {entry.path: entry for task in self.hours for entry in task.manifest.following if entry.path not in read}
         segments = list(read.values())
@@ -85,7 +89,7 @@ class Computation:
         for table in (table for table in TABLES if table.name in names):
             self.totals.add(table.name, 0, 0, 0.0)  # in this order
             if self._is_empty(table, segments, list(following.values())):
-                self._complete(table, time.monotonic())
+                self._replace(table, [], time.monotonic())
             else:
                 full.append(table)
 
@@ -149,23 +153,12 @@ class Computation:
         """Write *rows* of one table."""
         begun = time.monotonic()
         self.progress.step(f"{self._places[0]} to {self._places[-1]}: {table.name}")
-        columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
-        placed = spread(rows.selectExpr("date", "hour", *columns), "date", "hour")
-        target = self.staging / table.name
-        try:
-            sorted_rows = placed.sortWithinPartitions("date", "hour", *table.keys)
-            sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
-        except Exception as error:
-            raise PipelineError(f"Spark failed while writing {target}: {root_cause(error)}") from error
-        self._complete(table, begun)
+        self._replace(table, write_table(self.writer.root, table, rows), begun)
 
-    def _complete(self, table: Table, begun: float) -> None:
-        """Add empty files for hours without rows, and count what was written since *begun*."""
-        files = (self.staging / table.name).glob("date=*/hour=*/*.parquet")
-        written = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
-        for hour in self._places:
-            write_empty(Part(table.name, hour).staged(self.staging), table)
-        self.totals.add(table.name, len(self._places), written, time.monotonic() - begun)
+    def _replace(self, table: Table, files: Sequence[DataFile], begun: float) -> None:
+        """Replace the hours of *table* by *files*, and count what was written since *begun*."""
+        self.writer.replace(table.name, self._places, files)
+        self.totals.add(table.name, len(self._places), sum(file.rows for file in files), time.monotonic() - begun)
 
     @property
     def _places(self) -> list[Hour]:

@@ -15,7 +15,6 @@ from sbusd.archive.files import TablesError
 from sbusd.archive.record.days import DayName
 from sbusd.archive.record.index import IndexListing
 from sbusd.archive.storage.store import Store
-from sbusd.archive.tables.hours import Hour
 
 KNOWN_INDEX = ".known-index.json"
 """The name of the file."""
@@ -28,15 +27,13 @@ _MAX_BYTES = 1 << 30
 
 
 class KnownIndex:
-    """The files of the index that earlier runs have seen, and the hours with segments that they could not read."""
+    """The files of the index that earlier runs have seen."""
 
     def __init__(self, store: Store) -> None:
         """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
         self._store = store
         self.is_new = False
         """Whether the file is missing: in the first run, and in the first one of this version."""
-        self.incomplete: frozenset[Hour] = frozenset()
-        """Hours with segments that could not be read."""
         self._names: frozenset[str] = frozenset()
         self._days: dict[str, str] = {}
         try:
@@ -55,7 +52,6 @@ class KnownIndex:
             raise ValueError(f"version {value['version']!r}")
         self._names = frozenset(value["names"])
         self._days = dict(value["days"])
-        self.incomplete = frozenset(Hour.parse(text) for text in value["incomplete"])
 
     def new_names(self, names: Iterable[str]) -> list[str]:
         """Return those of *names*, files of single entries, that are unknown."""
@@ -65,13 +61,13 @@ class KnownIndex:
         """Return the day files of *listing* that are new or were replaced."""
         return [day for day, fingerprint in listing.days.items() if self._days.get(day.file) != fingerprint]
 
-    def save(self, listing: IndexListing, incomplete: Iterable[Hour], unreadable: Collection[DayName] = ()) -> None:
+    def save(self, listing: IndexListing, unreadable: Collection[DayName] = ()) -> None:
         """Replace the file, unless nothing has changed; day files that are *unreadable* stay unknown. Raises OSError, StorageError."""
         days = {day.file: fingerprint for day, fingerprint in listing.days.items() if day not in unreadable}
-        names, hours = frozenset(listing.names), frozenset(incomplete)
-        if not self.is_new and (names, days, hours) == (self._names, self._days, self.incomplete):
+        names = frozenset(listing.names)
+        if not self.is_new and (names, days) == (self._names, self._days):
             return
-        value = {"version": _VERSION, "names": sorted(names), "days": days, "incomplete": sorted(map(str, hours))}
+        value = {"version": _VERSION, "names": sorted(names), "days": days}
         self._store.put(KNOWN_INDEX, io.BytesIO(json.dumps(value, separators=(",", ":")).encode()))
         self._store.delete(FORMER_NAME)
-        self._names, self._days, self.incomplete, self.is_new = names, days, hours, False
+        self._names, self._days, self.is_new = names, days, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote, parse_location
 from sbusd.archive.storage.store import store_of
+from sbusd.archive.tables.location import parse_tables_location
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
@@ -43,7 +45,7 @@ def pipeline(
     archive: Annotated[str, typer.Option(metavar="DIR", help="Archive of sbus-recorder: a directory, or s3://BUCKET/PREFIX.")] = str(
         ARCHIVE
     ),
-    tables: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the tables.")] = TABLES,
+    tables: Annotated[str, typer.Option(metavar="DIR", help="Directory of the tables, or s3://BUCKET/PREFIX.")] = str(TABLES),
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark cluster to run on (default: this machine).")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute all hours whose segments still exist.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
@@ -56,7 +58,7 @@ def pipeline(
         )
     progress = Progress(quiet, _status_reporter())
     try:
-        _run(_location(archive), tables, master, rebuild=rebuild, progress=progress)
+        _run(_archive_location(archive), _tables_location(tables), master, rebuild=rebuild, progress=progress)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except SbusError as error:
@@ -88,21 +90,31 @@ def _status_reporter() -> Callable[[str], None]:
     return lambda words: manager.notify(f"STATUS={words}")
 
 
-def _own_names() -> tuple[str, ...]:
-    """Return the names of the pipeline's files in the directory of the tables. Raises PipelineError if PyArrow is not installed."""
+def _require_packages() -> None:
+    """Raise PipelineError if a package that the tables need is not installed."""
     use_local_packages()
-    try:
-        from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
-        from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
-        from sbusd.archive.tables.storage import LOCK, PLAN, STAGING  # noqa: PLC0415
-        from sbusd.pipeline.known_index import FORMER_NAME, KNOWN_INDEX  # noqa: PLC0415
-    except ImportError:
-        raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
-    tables = (table.name for table in SCHEMAS)
-    return (*tables, MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, KNOWN_INDEX, FORMER_NAME)
+    for module, package in (("pyarrow", "PyArrow"), ("deltalake", "deltalake")):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise PipelineError(f"{package} is not installed. Install it with: {how_to_install('pipeline')}") from None
 
 
-def _location(text: str) -> ArchivePath:
+def _prepare_directory(tables: Path) -> None:
+    """Create the directory of the tables, or check it, and close it to other users. Raises PipelineError, ExposedFolderError, OSError."""
+    from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
+    from sbusd.archive.tables.old_layout import NAMES  # noqa: PLC0415
+    from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
+    from sbusd.archive.tables.staging import STAGING  # noqa: PLC0415
+    from sbusd.pipeline.known_index import FORMER_NAME, KNOWN_INDEX  # noqa: PLC0415
+
+    if tables.exists() and not tables.is_dir():
+        raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
+    names = (*(table.name for table in SCHEMAS), MANIFESTS, KNOWN_INDEX, FORMER_NAME, RUN_LOCK, ENGINE_LOCK, f"{STAGING}*", *NAMES)
+    make_private(tables, names)
+
+
+def _archive_location(text: str) -> ArchivePath:
     """Return the location of the archive. Raises PipelineError if it is invalid."""
     try:
         return parse_location(text)
@@ -110,28 +122,38 @@ def _location(text: str) -> ArchivePath:
         raise PipelineError(f"--archive: {error}") from None
 
 
-def _run(archive: ArchivePath, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
+def _tables_location(text: str) -> ArchivePath:
+    """Return the location of the tables. Raises PipelineError if it is invalid."""
+    try:
+        return parse_tables_location(text)
+    except LocationError as error:
+        raise PipelineError(f"--tables: {error}") from None
+
+
+def _run(archive: ArchivePath, tables: ArchivePath, master: str | None, *, rebuild: bool, progress: Progress) -> None:
     """Run the pipeline once."""
     if is_remote(archive):
-        _own_names()  # the clients of object stores are part of PyArrow
+        _require_packages()  # the clients of object stores are part of PyArrow
     store = store_of(archive)
     if not is_remote(archive) and not store.is_folder():
         raise PipelineError(f"{archive}: not an archive: no such directory. {_how_to_record(archive)}")
     if not store.is_folder(INDEX):
         raise PipelineError(f"{archive}: not an archive: no index. {_how_to_record(archive)}")
-    if tables.exists() and not tables.is_dir():
-        raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
-    # The tables reveal as much as the record. Spark uses the umask for its files.
+    _require_packages()
+    # The tables reveal as much as the record. Spark and the Delta library use the umask for their files.
     os.umask(os.umask(UMASK) | UMASK)
-    make_private(tables, _own_names())
-    from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for PyArrow
+    from sbusd.archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for packages
     from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
-    with run_lock(tables), contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as running:
+        if isinstance(tables, Path):
+            _prepare_directory(tables)
+            running.enter_context(run_lock(tables))
 
         def start(*, is_small: bool) -> SparkSession:
             spark = running.enter_context(spark_session(master, is_small=is_small))
-            running.enter_context(engine_lock(spark, tables))
+            if isinstance(tables, Path):
+                running.enter_context(engine_lock(spark, tables))
             return spark
 
         run = PipelineRun(RecordReader(archive), tables, progress, start, rebuild=rebuild, is_on_cluster=is_on_cluster(master))

@@ -1,28 +1,28 @@
 """One run: find the hours with new index entries, compute their tables, and publish them.
 
 A run that is killed and repeated gives the same tables. An index entry is known after its hours are published; an hour is always computed
-from all of its segments; and an interrupted publication is finished first. Spark is started only if there are tables to compute.
+from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are tables to compute.
+A run reads the manifests of the hours that it needs, not those of a whole year.
 """
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sbusd.archive.files import RecordError, TablesError, publish_file
+from sbusd.archive.files import RecordError
 from sbusd.archive.record.days import DayName, read_day
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.location import is_remote
+from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.hours import Hour, Manifest, manifests_of, read_manifests
+from sbusd.archive.tables.conversion import convert_old_tables
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import VERSION, is_kept
-from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
@@ -31,9 +31,6 @@ from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ORIGIN = "origin.json"
-"""Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
 """Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory. On a
@@ -53,10 +50,10 @@ class StartSpark(Protocol):
 
 @dataclass(slots=True)
 class PipelineRun:
-    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock."""
+    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock, if there is one."""
 
     archive: RecordReader
-    root: Path
+    root: ArchivePath
     progress: Progress
     start: StartSpark
     rebuild: bool = False
@@ -64,7 +61,6 @@ class PipelineRun:
     is_on_cluster: bool = False
     """Whether the processes of Spark, instead of this one, read the segments to verify their checksums."""
     totals: RunTotals = field(default_factory=RunTotals)
-    _chunks: int = 0
     _spark: SparkSession | None = None
     _absent: set[str] = field(default_factory=set)
     """Segments that earlier runs have found missing or damaged."""
@@ -75,26 +71,22 @@ class PipelineRun:
         Raises:
             PipelineError: the tables were made from another archive, or Spark fails.
             RecordError: the index cannot be read.
-            TablesError, OSError: the directory of the tables cannot be used.
+            TablesError, StorageError, OSError: the location of the tables cannot be used.
         """
-        prepare_folder(self.root)
-        self._check_origin()
+        writer = TableWriter(self.root)
+        if converted := convert_old_tables(writer):
+            self.progress.warn(f"converted tables of an earlier version; number of hours: {converted}")
+        self._check_origin(writer)
         known = KnownIndex(store_of(self.root))
         listing = list_index(self.archive.root)
         self.totals.is_empty = not listing.names and not listing.days
-        incomplete = set(self._first_incomplete() if known.is_new else known.incomplete)
         unreadable: set[DayName] = set()
-        if wanted := self._changed_hours(known, listing, unreadable) | incomplete:
-            self.make(wanted, manifests_of(self.root, wanted), listing)
-            made = manifests_of(self.root, wanted)
-            incomplete = {hour for hour, manifest in made.items() if manifest.absent}
-            self.totals.absent = len(_absent_in(made))
-        known.save(listing, incomplete, unreadable)
+        if wanted := self._changed_hours(known, listing, unreadable) | writer.incomplete_hours():
+            self.make(writer, wanted, listing)
+            writer.maintain()
+        known.save(listing, unreadable)
+        self.totals.absent = len(_absent_in(writer.manifests_of(writer.incomplete_hours())))
         return self.totals
-
-    def _first_incomplete(self) -> set[Hour]:
-        """Return the hours with segments that could not be read, from all manifests: nothing else is known. Raises TablesError."""
-        return {hour for hour, manifest in read_manifests(self.root).items() if manifest.absent}
 
     def _changed_hours(self, known: KnownIndex, listing: IndexListing, unreadable: set[DayName]) -> set[Hour]:
         """Return the hours that index entries name which are new, or were merged; add day files that cannot be read to *unreadable*.
@@ -117,9 +109,10 @@ class PipelineRun:
         # A call of the previous hour can have its reply in this one.
         return hours | {hour.preceding for hour in hours}
 
-    def make(self, hours: Iterable[Hour], made: dict[Hour, Manifest], listing: IndexListing) -> None:
-        """Compute and publish those of *hours* that are not up to date; *made* has the manifests of computed hours."""
+    def make(self, writer: TableWriter, hours: Iterable[Hour], listing: IndexListing) -> None:
+        """Compute and publish those of *hours* that are not up to date."""
         wanted = sorted(set(hours))
+        made = writer.manifests_of(wanted)
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
         self._absent = _absent_in(made)
         index = ArchiveIndex(self.archive, self.progress, self._verify, wanted, listing)
@@ -129,7 +122,7 @@ class PipelineRun:
         if any(task.tables for task in tasks):
             self._started(is_small=rows <= SMALL_ROWS)
         for chunk in chunks(tasks, self._chunk_rows()):
-            self._publish(chunk, self._spark)
+            self._publish(writer, chunk, self._spark)
 
     def _started(self, *, is_small: bool) -> SparkSession:
         """Return the session, and start it before if necessary. Raises PipelineError."""
@@ -153,36 +146,25 @@ class PipelineRun:
             return CHUNK_ROWS
         return CHUNK_ROWS * max(2, self._spark.sparkContext.defaultParallelism) // 2
 
-    def _check_origin(self) -> None:
-        """Store the origin of the tables. Raises PipelineError if it is another archive, or a version that is not kept."""
-        path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
-        if self.rebuild or not path.exists():
-            publish_file(path, json.dumps(origin).encode())
-            return
-        try:
-            known = json.loads(path.read_bytes())
-        except ValueError:
-            raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
-        if {**known, "version": VERSION} != origin or not is_kept(known.get("version")):
+    def _check_origin(self, writer: TableWriter) -> None:
+        """Store the origin of the tables: rows of two archives must not be mixed. Raises PipelineError if it is another archive, or a
+        version that is not kept."""
+        origin, known = {"archive": str(self.archive.root.resolve()), "version": VERSION}, writer.origin
+        if isinstance(known, dict) and not self.rebuild and ({**known, "version": VERSION} != origin or not is_kept(known.get("version"))):
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
-        if known != origin:
-            publish_file(path, json.dumps(origin).encode())
+        writer.store_origin(origin)
 
-    def _publish(self, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
+    def _publish(self, writer: TableWriter, chunk: Sequence[HourTask], spark: SparkSession | None) -> None:
         """Compute and publish the hours of *chunk*, which need the same tables; without tables, only their manifests."""
-        self._chunks += 1
-        staging = self.root / STAGING / f"{self._chunks}"
-        staging.mkdir()
-        names = chunk[0].tables
-        if spark is not None and names:
+        if spark is not None and (names := chunk[0].tables):
             # It needs PySpark, an optional package, and is slow to import.
             from sbusd.pipeline.computation import Computation  # noqa: PLC0415
 
-            Computation(spark, self.archive, chunk, staging, self.progress, self.totals).write(names)
-        hours = [task.manifest.hour for task in chunk]
-        publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
+            writer.prepare()
+            Computation(spark, self.archive, chunk, writer, self.progress, self.totals).write(names)
+        writer.publish([task.manifest for task in chunk])
 
 
 def _absent_in(made: Mapping[Hour, Manifest]) -> set[str]:

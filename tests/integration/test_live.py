@@ -272,7 +272,7 @@ def test_each_error_is_one_line(tmp_path: Path, words: list[str], status: int, s
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow"])
+@pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow", "deltalake"])
 def test_a_missing_package_is_not_retried(tmp_path: Path, missing: str) -> None:
     """The service has RestartPreventExitStatus=78."""
     require_spark()
@@ -280,7 +280,7 @@ def test_a_missing_package_is_not_retried(tmp_path: Path, missing: str) -> None:
     if missing == "java":
         settings |= {"PATH": "/nowhere", "JAVA_HOME": ""}
     else:
-        (tmp_path / f"{missing}.py").write_text("raise ImportError")
+        (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})")
         settings["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
     command = [*_PROGRAM, "--state", str(tmp_path / "state")]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=_SECONDS)
@@ -288,6 +288,7 @@ def test_a_missing_package_is_not_retried(tmp_path: Path, missing: str) -> None:
         "java": "sbus-live: Spark needs Java, but it is not installed. ",
         "pyspark": "sbus-live: PySpark is not installed. ",
         "pyarrow": "sbus-live: PyArrow is not installed. ",
+        "deltalake": "sbus-live: deltalake is not installed. ",
     }
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (78, "", 1)
     assert done.stderr.startswith(says[missing])

@@ -87,7 +87,7 @@ def test_killed_anywhere_and_run_again_the_tables_are_the_same_and_closed_to_oth
     tables.mkdir()
     tables.chmod(0o755)
     # What a run makes, in the order in which it makes it: each kill is behind another of them.
-    signs = (".staging/1", ".staging/1/calls", "hours/*.json")
+    signs = (".staging-*", "*/date=*", "hours/date=*")
     killed = [kill_at_random(delivered, chance, sign) for sign in signs]
     assert sum(killed) >= 2
     deliver(delivered / "archive", "beta", [message(100_000)])
@@ -101,7 +101,7 @@ def test_killed_anywhere_and_run_again_the_tables_are_the_same_and_closed_to_oth
     made = published(delivered / "tables")
     for name, lines in expected.items():
         assert made[name] == lines, name
-    assert not list((tables / ".staging").iterdir())
+    assert not list(tables.glob(".staging*"))
     paths = [tables, *tables.rglob("*")]
     assert any(path.suffix == ".parquet" for path in paths)
     assert [path for path in paths if path.stat().st_mode & 0o027] == []
@@ -176,13 +176,22 @@ def test_a_missing_java_is_reported_in_one_line_with_its_package(tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbus-pipeline: {says}, or set JAVA_HOME\n")
 
 
-def test_a_missing_pyspark_is_reported_in_one_line_with_its_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["PySpark", "PyArrow", "deltalake"])
+def test_a_missing_package_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     require_spark()
     deliver(tmp_path / "archive", "alpha", [message(1)])
-    (tmp_path / "pyspark.py").write_text("raise ImportError")
+    (tmp_path / f"{name.lower()}.py").write_text("raise ImportError")
     done = run(tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stderr == "sbus-pipeline: PySpark is not installed. Install it with: pip install 'sbusd[pipeline]'\n"
+    assert done.stderr == f"sbus-pipeline: {name} is not installed. Install it with: pip install 'sbusd[pipeline]'\n"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("location", ["s3a://x/y", "https://x/y", "hdfs://x/y"])
+def test_an_invalid_location_is_reported(tmp_path: Path, location: str) -> None:
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    done = run(tmp_path, "--tables", location)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"sbus-pipeline: --tables: invalid location {location!r}: ")
 
 
 @pytest.mark.parametrize(

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.schema import Row
+from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.store import store_of
+from sbusd.archive.tables.data_files import write_rows
 from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.schema import TABLES
-from sbusd.archive.tables.storage import STAGING, Part, prepare_folder, publish
-from tests.support.tallies import Lines, tables_of
+from sbusd.archive.tables.publication import TableWriter
+from sbusd.archive.tables.schema import TABLES, Table
+from tests.support.tallies import tables_of
 from tests.support.traffic import deliver
 
 
 def publish_record(folder: Path, record: Mapping[str, Sequence[Row]], absent: tuple[str, ...] = ()) -> Path:
     """Publish the tables of *record* under *folder* and return where; *absent* is what each hour says is missing in it."""
-    root = folder / "tables"
+    publish_record_at(folder / "tables", folder, record, absent)
+    return folder / "tables"
+
+
+def publish_record_at(root: ArchivePath, folder: Path, record: Mapping[str, Sequence[Row]], absent: tuple[str, ...] = ()) -> None:
+    """Publish the tables of *record* at *root*; the archive is under *folder*."""
     entries = [entry for host, rows in record.items() for entry in deliver(folder / "archive", host, rows)]
     hours: dict[Hour, list[IndexEntry]] = {}
     for entry in entries:
         hours.setdefault(Hour(entry.date, entry.hour), []).append(entry)
-    prepare_folder(root)
-    staging = root / STAGING / "1"
-    staging.mkdir()
-    tables = tables_of({host: list(rows) for host, rows in record.items()})
-    parts = [Part(table.name, hour) for table in TABLES for hour in hours]
-    for part in parts:
-        _stage(part, staging, tables[part.table])
-    publish(root, staging, parts, [Manifest(hour, 1, tuple(found), absent=absent) for hour, found in hours.items()])
-    return root
+    writer = TableWriter(root)
+    writer.prepare()
+    lines = tables_of({host: list(rows) for host, rows in record.items()})
+    for table in TABLES:
+        names = ("date", "hour", *table.names)
+        replace_rows(writer, table, list(hours), [dict(zip(names, line, strict=True)) for line in lines[table.name]])
+    writer.publish([Manifest(hour, 1, tuple(found), absent=absent) for hour, found in hours.items()])
 
 
-def _stage(part: Part, staging: Path, lines: Lines) -> None:
-    """Write the lines of one hour as Spark would."""
-    (table,) = [table for table in TABLES if table.name == part.table]
-    rows = [dict(zip(table.names, line[2:], strict=True)) for line in lines if line[:2] == (part.hour.date, part.hour.hour)]
-    if rows:
-        schema = pa.schema([table.arrow_schema().field(name) for name in table.names])
-        part.staged(staging).mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), part.staged(staging) / "part-0.parquet")
+def replace_rows(writer: TableWriter, table: Table, hours: Sequence[Hour], rows: Iterable[dict[str, object]]) -> None:
+    """Replace *hours* of *table* by *rows*, which are ordered by hour."""
+    schema = table.arrow_schema()
+    batches = pa.Table.from_pylist(list(rows), schema=schema).to_batches()
+    writer.replace(table.name, hours, write_rows(store_of(writer.root), table.name, schema, batches))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.schema import TABLES
 from sbusd.archive.tables.storage import read_tables
 from tests.support.skips import require
@@ -32,13 +32,13 @@ def require_spark() -> None:
     require(found, "needs Java: apt-get install default-jre-headless", could_run=shutil.which("apt-get") is not None)
 
 
-def published(root: Path) -> dict[str, Lines]:
+def published(root: ArchivePath) -> dict[str, Lines]:
     """Return the tables under *root* as ``tallies`` writes them."""
     found = read_tables(root).tables
     return {table.name: in_order(_lines(found[table.name], table.names)) for table in TABLES}
 
 
-def manifests(root: Path) -> list[Manifest]:
+def manifests(root: ArchivePath) -> list[Manifest]:
     """Return what is known of the hours of the tables under *root*, in order."""
     return list(read_tables(root).manifests.values())
 

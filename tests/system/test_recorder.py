@@ -78,13 +78,19 @@ def machine(built: Packages) -> Iterator[Container]:
         made.stop()
 
 
+_REPORT_MODULES = (
+    *("pyspark", "py4j", "plotly", "_plotly_utils", "narwhals", "packaging"),
+    *("deltalake", "arro3", "deprecated", "wrapt"),
+)
+
+
 def spark_folders() -> dict[Path, str]:
     """Return the folders of this machine's Java, and of the packages for tables and reports, and their paths in the container.
 
     Empty if this machine lacks one of them.
     """
     java = shutil.which("java")
-    specs = [importlib.util.find_spec(name) for name in ("pyspark", "py4j", "plotly", "_plotly_utils", "narwhals", "packaging")]
+    specs = [importlib.util.find_spec(name) for name in _REPORT_MODULES]
     if java is None or None in specs:
         return {}
     home = Path(java).resolve().parents[1]
@@ -131,7 +137,7 @@ def test_without_pyarrow_it_says_once_how_to_get_it(machine: Container) -> None:
     assert refused.status == 1
     assert refused.stderr.startswith("sbus-pipeline: ")
     assert len(refused.stderr.splitlines()) == 1
-    assert "'plotly>=6.0' 'pyarrow>=17' 'pyspark==4.3.*'" in machine.run("sbusctl report", check=False).stderr
+    assert "'deltalake>=1.6.6' 'plotly>=6.0' 'pyarrow>=17' 'pyspark==4.3.*'" in machine.run("sbusctl report", check=False).stderr
 
 
 def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -51,22 +52,53 @@ def connect(scheme: str, authority: str, environ: Mapping[str, str] = os.environ
         raise StorageError(place, f"cannot connect: {reason_of(error, environ)}") from None
 
 
-def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
-    """Return the client of S3. It makes no request yet."""
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """The settings of all clients of S3. ``endpoint`` is a URL, None for Amazon's; without ``key``, clients search for credentials."""
+
+    endpoint: str | None
+    region: str | None
+    key: str | None
+    secret: str | None
+    token: str | None
+    authorities: str | None
+    """A file with the certificates of authorities, None for those of the system."""
+
+    def require_system_authorities(self, place: RemotePath) -> None:
+        """Raise UnsupportedClientError if a client would ignore the certificates in ``authorities``."""
+        if self.authorities is not None and os.environ.get("SSL_CERT_FILE") != self.authorities:
+            raise UnsupportedClientError(place, "deltalake does not read AWS_CA_BUNDLE. Set SSL_CERT_FILE to the same file")
+
+
+def s3_settings(place: RemotePath, environ: Mapping[str, str]) -> S3Settings:
+    """Return the settings in the variables ``AWS_*`` of *environ*. Raises StorageError if they are invalid."""
     endpoint = endpoint_of(environ)
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.path.strip("/")):
         raise StorageError(place, "invalid AWS_ENDPOINT_URL: must have the form https://HOST:PORT, without credentials and path")
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
     key, secret = environ.get("AWS_ACCESS_KEY_ID") or None, environ.get("AWS_SECRET_ACCESS_KEY") or None
     if (key is None) != (secret is None):
         raise StorageError(place, "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or none of them")
+    return S3Settings(
+        endpoint=endpoint or None,
+        region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None),
+        key=key,
+        secret=secret,
+        token=(environ.get("AWS_SESSION_TOKEN") or None) if key else None,
+        authorities=environ.get("AWS_CA_BUNDLE") or None,
+    )
+
+
+def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
+    """Return the client of S3. It makes no request yet."""
+    settings = s3_settings(place, environ)
+    parts = urlsplit(settings.endpoint or "")
     return fs.S3FileSystem(
         # Without them, the client searches the files and services of Amazon.
-        access_key=key,
-        secret_key=secret,
-        session_token=(environ.get("AWS_SESSION_TOKEN") or None) if key else None,
-        region=region,
+        access_key=settings.key,
+        secret_key=settings.secret,
+        session_token=settings.token,
+        region=settings.region,
         endpoint_override=parts.netloc or None,
         scheme=parts.scheme or "https",
         connect_timeout=CONNECT_SECONDS,
@@ -74,13 +106,12 @@ def _connect_s3(place: RemotePath, environ: Mapping[str, str]) -> fs.FileSystem:
         background_writes=False,
         # Attempts repeats requests, and counts them.
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
-        **_newer_options(place, environ),
+        **_newer_options(place, settings.authorities),
     )
 
 
-def _newer_options(place: RemotePath, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that only new clients have. Raises UnsupportedClientError if an old one would ignore the environment."""
-    authorities = environ.get("AWS_CA_BUNDLE") or None
+def _newer_options(place: RemotePath, authorities: str | None) -> dict[str, Any]:
+    """Return the options that only new clients have. Raises UnsupportedClientError if an old one would ignore *authorities*."""
     if int(pa.__version__.partition(".")[0]) >= _NEWER_OPTIONS:
         # With the first one, small objects are written by one request.
         return {"allow_delayed_open": True, "tls_ca_file_path": authorities}

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
-from sbusd.archive.files import TablesError
 from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS, is_hour
+from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.schema import VERSION, is_kept
 
 MANIFESTS = "hours"
-"""The directory of the manifests."""
+"""The table of the manifests."""
 
 SILENT_HOURS = 7 * 24
 """After this number of hours without rows, a host counts as decommissioned: nothing of it is missing."""
@@ -35,14 +31,6 @@ class Hour:
         moment = datetime.datetime.fromtimestamp(ts // 10**9, datetime.UTC)
         return cls(moment.strftime("%Y-%m-%d"), moment.hour)
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the hour whose text, as str() gives it, is *text*. Raises ValueError."""
-        date, mark, hour = text.partition("T")
-        if not mark or not hour.isdecimal() or not is_hour(date, int(hour)):
-            raise ValueError(f"invalid hour {text!r}")
-        return cls(date, int(hour))
-
     @property
     def start(self) -> int:
         """The start, in nanoseconds since 1970."""
@@ -59,13 +47,8 @@ class Hour:
         """The previous hour."""
         return Hour.at(self.start - HOUR_NS)
 
-    @property
-    def folder(self) -> Path:
-        """The directory of its rows in each table."""
-        return Path(f"date={self.date}", f"hour={self.hour:02}")
-
     def __str__(self) -> str:
-        """Return the name used for manifests."""
+        """Return the hour as YYYY-MM-DDTHH."""
         return f"{self.date}T{self.hour:02}"
 
 
@@ -95,8 +78,10 @@ class Manifest:
         return {"version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Any) -> Self:
         """Return the manifest for *value*. Raises ValueError if it is invalid, or of a version that is not kept."""
+        if not isinstance(value, dict):
+            raise ValueError("invalid manifest: not a JSON object")  # noqa: TRY004 - the value of a file, not an argument
         if not is_kept(value.get("version")):
             raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
@@ -112,37 +97,3 @@ class Manifest:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"invalid manifest: {error}") from None
-
-
-def manifest_path(root: Path, hour: Hour) -> Path:
-    """Return the path of the manifest of *hour* under *root*, the directory of the tables."""
-    return root / MANIFESTS / f"{hour}.json"
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Return the manifest in the file *path*.
-
-    Raises:
-        TablesError: it cannot be read, is invalid, or of another version.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise TablesError(path, "invalid manifest: not a JSON object")
-        return Manifest.from_json(value)
-    except OSError as error:
-        raise TablesError(path, f"cannot read file: {error.strerror}") from None
-    except ValueError as error:
-        raise TablesError(path, f"{error}") from None
-
-
-def manifests_of(root: Path, hours: Iterable[Hour]) -> dict[Hour, Manifest]:
-    """Return the manifests of those of *hours* that were computed. Raises what :func:`read_manifest` raises."""
-    paths = {hour: manifest_path(root, hour) for hour in sorted(set(hours))}
-    return {hour: read_manifest(path) for hour, path in paths.items() if path.exists()}
-
-
-def read_manifests(root: Path) -> dict[Hour, Manifest]:
-    """Return the manifests of all computed hours, in order. Raises what :func:`read_manifest` raises."""
-    found = (read_manifest(path) for path in sorted((root / MANIFESTS).glob("[!.]*.json")))
-    return {manifest.hour: manifest for manifest in found}

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbusd.archive.optional_packages import how_to_install
+from sbusd.archive.storage.location import ArchivePath, LocationError
+from sbusd.archive.tables.location import parse_tables_location
 from sbusd.ctl.commands.recording import require_pyarrow
 from sbusd.ctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
@@ -37,8 +40,8 @@ def report_command(
     context: typer.Context,
     *,
     tables: Annotated[
-        Path, typer.Option("--tables", metavar="DIR", readable=False, help="Directory of the tables that sbus-pipeline wrote.")
-    ] = TABLES,
+        str, typer.Option("--tables", metavar="DIR", help="Directory of the tables that sbus-pipeline wrote, or s3://BUCKET/PREFIX.")
+    ] = str(TABLES),
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is standard output.")] = FILE,
     hours: Annotated[int | None, typer.Option(metavar="COUNT", min=1, max=_HOURS_MOST, help="Include only the last COUNT hours.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the web browser.")] = False,
@@ -55,14 +58,19 @@ def report_command(
         raise typer.BadParameter("--open requires a file; omit -o -")
     if archive != ARCHIVE and not now:
         raise typer.BadParameter("--archive requires --now: without it, the page shows the tables as they are")
+    try:
+        location = parse_tables_location(tables)
+    except LocationError as error:
+        raise typer.BadParameter(str(error), param_hint="--tables") from None
     require_pyarrow("pipeline")
+    _require_deltalake()
     from sbusd.report.rendering import require_plotly  # noqa: PLC0415 - behind the check
 
     # Before the minutes in which the tables are computed.
     require_plotly()
     if now:
-        refresh_tables(settings_of(context), archive.absolute(), tables.absolute())
-    digest, page = _make(tables, hours)
+        refresh_tables(settings_of(context), archive.absolute(), location.absolute() if isinstance(location, Path) else location)
+    digest, page = _make(location, hours)
     if output == _STDOUT:
         write_bytes(page.encode("utf-8"))
         flush()
@@ -79,7 +87,15 @@ def report_command(
         raise _ReportError(f"cannot open {output}: no web browser found; open the file manually")
 
 
-def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
+def _require_deltalake() -> None:
+    """Raise _ReportError if the library that reads the tables is not installed."""
+    try:
+        import deltalake  # noqa: F401, PLC0415 - only to say in one line that it is missing
+    except ImportError:
+        raise _ReportError(f"cannot read tables: deltalake is not installed. Install it with: {how_to_install('pipeline')}") from None
+
+
+def _make(tables: ArchivePath, hours: int | None) -> tuple[Digest, str]:
     """Return the digest of the tables, and the page. Raises SbusError if they cannot be read."""
     from sbusd.report.digest import digest_of  # noqa: PLC0415 - behind the check
     from sbusd.report.rendering import page_of  # noqa: PLC0415
@@ -89,29 +105,29 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
     return digest, page_of(digest.data)
 
 
-def _read(tables: Path, hours: int | None) -> TableSnapshot:
+def _read(tables: ArchivePath, hours: int | None) -> TableSnapshot:
     """Return the tables of the last *hours*, counted back from the last hour in the tables."""
     from sbusd.archive.record.layout import HOUR_NS  # noqa: PLC0415
-    from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
-    from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415
+    from sbusd.archive.tables.hours import Hour  # noqa: PLC0415
+    from sbusd.archive.tables.storage import read_hours, read_tables  # noqa: PLC0415
 
-    if not tables.is_dir():
+    if isinstance(tables, Path) and not tables.is_dir():
         raise _ReportError(f"{tables}: no tables found. Run: {_how_to_refresh(tables)}")
-    if not os.access(tables, os.R_OK | os.X_OK):
+    if isinstance(tables, Path) and not os.access(tables, os.R_OK | os.X_OK):
         raise _ReportError(
             f"cannot read {tables}: permission denied: tables show the activity of all users. "
             "Run this command as root, or as a member of the group that owns the directory"
         )
     since: Hour | None = None
-    if hours is not None and (known := read_manifests(tables)):
-        since = Hour.at(max(known).start - (hours - 1) * HOUR_NS)
+    if hours is not None and (known := read_hours(tables)):
+        since = Hour.at(known[-1].start - (hours - 1) * HOUR_NS)
     snapshot = read_tables(tables, since=since)
     if not snapshot.manifests:
         raise _ReportError(f"{tables}: the tables have no hours: no segment of the record was complete. Run: {_how_to_refresh(tables)}")
     return snapshot
 
 
-def _earlier(tables: Path, snapshot: TableSnapshot) -> list[Earlier]:
+def _earlier(tables: ArchivePath, snapshot: TableSnapshot) -> list[Earlier]:
     """Return the periods to compare *snapshot* with, a day and a week before, with what the tables have of them."""
     from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415 - behind the check
     from sbusd.report.comparison import COMPARED, Earlier, earlier_periods  # noqa: PLC0415
@@ -122,7 +138,7 @@ def _earlier(tables: Path, snapshot: TableSnapshot) -> list[Earlier]:
     ]
 
 
-def _how_to_refresh(tables: Path) -> str:
+def _how_to_refresh(tables: ArchivePath) -> str:
     """Return the command that makes the tables."""
     if tables != TABLES:
         return f"sbusctl report --now --archive DIR --tables {tables}"

@@ -96,8 +96,9 @@ def _run(settings: LiveSettings, folder: Path, tables: Path, address: str | None
     with run_lock(folder, program=PROGRAM), spark_session(None, is_small=True) as spark, engine_lock(spark, folder):
         try:
             from sbusd.pipeline.live.job import LiveJob  # noqa: PLC0415 - it needs PySpark and PyArrow, optional packages
-        except ImportError:
-            raise PermanentError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
+        except ImportError as error:
+            package = "deltalake" if error.name == "deltalake" else "PyArrow"
+            raise PermanentError(f"{package} is not installed. Install it with: {how_to_install('pipeline')}") from None
         LiveJob(spark, settings, folder, tables, address, _warn).run()
 
 

@@ -21,15 +21,16 @@ from sbusd.archive.record.index import list_index
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.local import LocalStore
-from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifests
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import OLDEST_VERSION, TABLES, VERSION
-from sbusd.archive.tables.storage import Part, publish, write_empty
+from sbusd.archive.tables.storage import read_tables
 from sbusd.pipeline import run
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_index import KNOWN_INDEX, KnownIndex
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import ORIGIN, PipelineRun, chunks
+from sbusd.pipeline.run import PipelineRun, chunks
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -46,7 +47,6 @@ class Runs:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.archive, self.root = folder / "archive", folder / "tables"
-        self.root.mkdir()
         self.computed: list[list[str]] = []
         """The hours of each chunk that was computed, with the first table."""
         self.starts: list[bool] = []
@@ -54,13 +54,9 @@ class Runs:
         self.patch = patch
         patch.setitem(sys.modules, "sbusd.pipeline.computation", cast("ModuleType", SimpleNamespace(Computation=self._computation)))
 
-    def _computation(self, _spark: object, _archive: object, hours: list[HourTask], staging: Path, *_more: object) -> SimpleNamespace:
+    def _computation(self, _spark: object, _archive: object, hours: list[HourTask], *_more: object) -> SimpleNamespace:
         def write(names: tuple[str, ...]) -> None:
             self.computed.append([f"{each.manifest.hour}:{names[0]}" for each in hours])
-            for name in names:
-                for each in hours:
-                    folder = Part(name, each.manifest.hour).staged(staging)
-                    write_empty(folder, next(table for table in TABLES if table.name == name))
 
         return SimpleNamespace(write=write)
 
@@ -115,7 +111,7 @@ def test_an_hour_of_which_only_a_damaged_entry_is_there_is_published_as_missing(
     (entry,) = deliver(runs.archive, "alpha", [message(1)])
     (runs.archive / entry.name.index_path).write_bytes(b"{")
     assert runs.run() == []
-    assert read_manifests(runs.root)[Hour.at(NOON)].absent == (str(entry.name.index_path),)
+    assert read_tables(runs.root).manifests[Hour.at(NOON)].absent == (str(entry.name.index_path),)
     assert runs.starts == []
 
 
@@ -163,15 +159,52 @@ def test_tables_of_the_version_before_are_kept(runs: Runs) -> None:
     """They have the same columns; the next run writes down its own version."""
     deliver(runs.archive, "alpha", [message(1)])
     first = runs.run()
-    origin = runs.root / ORIGIN
-    for path in (origin, *(manifest_path(runs.root, hour) for hour in read_manifests(runs.root))):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "version": OLDEST_VERSION}))
+    origin = {"archive": str(runs.archive), "version": OLDEST_VERSION}
+    TableWriter(runs.root).store_origin(origin)
     assert runs.run() == []
-    assert json.loads(origin.read_text())["version"] == VERSION
+    assert TableWriter(runs.root).origin == {**origin, "version": VERSION}
     assert runs.run(rebuild=True) == first
-    origin.write_text(json.dumps({"archive": str(runs.archive), "version": OLDEST_VERSION - 1}))
+    TableWriter(runs.root).store_origin({**origin, "version": OLDEST_VERSION - 1})
     with pytest.raises(PipelineError, match=r"version 1\. Use --rebuild"):
         runs.run()
+
+
+def test_tables_of_the_old_layout_are_converted_first(runs: Runs) -> None:
+    """Their hours are not computed again, also because their segments may be gone."""
+    (entry,) = deliver(runs.archive, "alpha", [message(1)])
+    manifest = Manifest(Hour.at(NOON), 5, (entry,))
+    (runs.root / "hours").mkdir(parents=True)
+    (runs.root / "hours" / f"{manifest.hour}.json").write_text(json.dumps(manifest.to_json()))
+    (runs.root / "origin.json").write_text(json.dumps({"archive": str(runs.archive), "version": VERSION}))
+    assert runs.run() == []
+    assert TableWriter(runs.root).manifests_of([manifest.hour]) == {manifest.hour: manifest}
+    assert not (runs.root / "origin.json").exists()
+
+
+def test_a_run_reads_only_the_manifests_that_it_needs(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None without news, and those of the hours with new or missing segments otherwise."""
+    entries = [deliver(runs.archive, "alpha", [message(hour + 1, ts=NOON + hour * HOUR_NS)])[0] for hour in range(6)]
+    segment = runs.archive / entries[4].path
+    content = segment.read_bytes()
+    segment.unlink()
+    runs.run()
+    read: list[set[Hour]] = []
+    manifests_of = TableWriter.manifests_of
+
+    def recorded(writer: TableWriter, hours: set[Hour]) -> dict[Hour, Manifest]:
+        read.append(set(hours))
+        return manifests_of(writer, hours)
+
+    monkeypatch.setattr(TableWriter, "manifests_of", recorded)
+    missing = {Hour.at(NOON + 4 * HOUR_NS), Hour.at(NOON + 3 * HOUR_NS)}  # its replies may be in the next hour
+    runs.run()
+    assert {hour for hours in read for hour in hours} <= missing
+    segment.write_bytes(content)
+    runs.run()
+    assert TableWriter(runs.root).incomplete_hours() == set()
+    read.clear()
+    assert runs.run() == []
+    assert read == [set()]
 
 
 def test_an_archive_without_segments_is_empty(runs: Runs) -> None:
@@ -193,7 +226,7 @@ def test_a_run_that_was_killed_after_publication_is_not_repeated(runs: Runs) -> 
         with pytest.raises(Killed):
             runs.run()
     assert runs.run() == []
-    assert len(read_manifests(runs.root)) == 1
+    assert len(read_tables(runs.root).manifests) == 1
 
 
 def test_a_run_that_was_killed_between_two_publications_is_completed(runs: Runs) -> None:
@@ -202,15 +235,16 @@ def test_a_run_that_was_killed_between_two_publications_is_completed(runs: Runs)
     runs.run()
     deliver(runs.archive, "alpha", [message(2, ts=NOON + HOUR_NS + 10**9)])
     with runs.patch.context() as patch:
-        published: list[Path] = []
+        published: list[TableWriter] = []
+        publish = TableWriter.publish
 
-        def publish_one(root: Path, staging: Path, parts: list[Part], manifests: list[Manifest]) -> None:
+        def publish_one(writer: TableWriter, manifests: list[Manifest]) -> None:
             if published:
                 raise Killed
-            publish(root, staging, parts, manifests)
-            published.append(root)
+            publish(writer, manifests)
+            published.append(writer)
 
-        patch.setattr(run, "publish", publish_one)
+        patch.setattr(TableWriter, "publish", publish_one)
         with pytest.raises(Killed):
             runs.run()
     assert len(runs.computed) == 2

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import percentile
 from sbusd.archive.tables.storage import TableSnapshot, read_tables
 from sbusd.report import digest as module
@@ -157,9 +158,7 @@ def test_other_hosts_are_bounded_and_the_rest_is_added_up(tmp_path: Path) -> Non
 
 
 def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
-    from sbusd.archive.tables.storage import prepare_folder
-
-    prepare_folder(tmp_path)
+    TableWriter(tmp_path)
     data = digest_of(read_tables(tmp_path), lambda _: None, 5).data
     assert (data["traffic"]["messages"], data["covers"]["hosts"], data["keys"]) == ([], [], ("all others",))
 

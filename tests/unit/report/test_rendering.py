@@ -16,7 +16,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.storage import prepare_folder, read_tables
+from sbusd.archive.tables.publication import TableWriter
+from sbusd.archive.tables.storage import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import ReportError, json_for_page, page_of, summary_of
 from tests.support.published_tables import publish_record
@@ -133,6 +134,6 @@ def test_stopped_hosts_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_missing_record_is_reported(tmp_path: Path) -> None:
-    prepare_folder(tmp_path)
+    TableWriter(tmp_path)
     lines = summary_of(digest_of(read_tables(tmp_path), lambda _: None, 1))
     assert lines[:2] == ["no rows in this period", "no messages"]

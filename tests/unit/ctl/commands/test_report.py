@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.storage import prepare_folder
+from sbusd.archive.tables.publication import TableWriter
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 from tests.support.users import User
@@ -100,7 +100,7 @@ def test_errors_are_one_line(tables: Path, tmp_path: Path, arguments: tuple[str,
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbusctl: {says}\n")
 
 
-@pytest.mark.parametrize("name", ["pyarrow", "plotly"])
+@pytest.mark.parametrize("name", ["pyarrow", "plotly", "deltalake"])
 def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
     done = report(tmp_path, "--tables", str(tables), PYTHONPATH=f"{tmp_path}:{ROOT}")
@@ -110,7 +110,7 @@ def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) 
 
 
 def test_tables_without_hours_are_no_report(tmp_path: Path) -> None:
-    prepare_folder(tmp_path / "tables")
+    TableWriter(tmp_path / "tables")
     done = report(tmp_path, "--tables", "tables")
     advice = "Run: sbusctl report --now --archive DIR --tables tables"
     says = f"tables: the tables have no hours: no segment of the record was complete. {advice}"

@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour
-from sbusd.archive.tables.storage import prepare_folder
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.config.live import Anomaly
 from sbusd.pipeline.live import baseline
 from sbusd.pipeline.live.alerts import Usual
@@ -69,7 +69,7 @@ def test_tables_of_the_same_hour_of_earlier_weeks_are_used(tmp_path: Path, monke
 
 
 def test_too_few_weeks_and_tables_that_cannot_be_read_are_problems(tmp_path: Path) -> None:
-    prepare_folder(tmp_path / "empty")
+    TableWriter(tmp_path / "empty")
     settings = Anomaly()
     found = compute(Mock(), tmp_path / "empty", NOW, "alpha", settings)
     assert (found.usual, found.weeks) == ({}, 0)
