@@ -216,7 +216,8 @@ class ObjectStore:
 
         def write() -> None:
             source.seek(0)
-            with self._client.files.open_output_stream(draft) as stream:
+            # Otherwise PyArrow compresses what has a name like that of a compressed file.
+            with self._client.files.open_output_stream(draft, compression=None) as stream:
                 while part := source.read(CHUNK_BYTES):
                     stream.write(part)
             if draft != target:

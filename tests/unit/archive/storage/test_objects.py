@@ -201,3 +201,11 @@ def test_a_pyarrow_without_the_client_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fs, "S3FileSystem", missing)
     with pytest.raises(UnsupportedClientError, match=r"^s3://bucket/: pyarrow .* has no client for s3: not built with support"):
         connect("s3", "bucket", {"AWS_REGION": "x"})
+
+
+def test_the_name_of_an_object_does_not_change_its_content(folder: Path) -> None:
+    """PyArrow would compress it."""
+    store = storage.store_of(ROOT)
+    for name in ("x.gz", "x.zst", "x.bz2", "x.lz4"):
+        store.put(name, io.BytesIO(b"text"))
+        assert ((folder / name).read_bytes(), store.read(name, 9)) == (b"text", b"text")
