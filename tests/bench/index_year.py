@@ -11,23 +11,23 @@ import contextlib
 import datetime
 import gzip
 import io
-import json
 import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sbusd.archive.files import publish_file
 from sbusd.archive.record.days import DayName
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import list_index
 from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.local import LocalStore
-from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest, manifest_path
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import TableWriter
 from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.run import PipelineRun
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = Path(folder)
         count = _make(root / "archive", options.hosts)
         print(f"{count:,} segments of {options.hosts} hosts in {DAYS} days", file=sys.stderr)
-        _know(root)
+        _know(root, options.hosts)
         lines = _measured("nothing new", lambda: _run(root))
         deliver(root / "archive", "host-000", [message(1, ts=_ns(DAYS) + HOUR_NS)])
         lines += _measured("plan of one new segment", lambda: _plan(root))
@@ -104,16 +104,19 @@ def _make(archive: Path, hosts: int) -> int:
     return count
 
 
-def _know(root: Path) -> None:
-    """Write what a run leaves that has computed the year, with a manifest for each hour of its end."""
+def _know(root: Path, hosts: int) -> None:
+    """Write what runs leave that have computed the year, except for rows: the manifest of each hour, in a commit for each day."""
     tables = root / "tables"
-    (tables / MANIFESTS).mkdir(parents=True)
-    KnownIndex(LocalStore(tables)).save(list_index(root / "archive"), [])
-    listed = [_entries(DAYS - 1, f"host-{number:03}") for number in range(100)]
-    for hour in range(24):
-        segments = tuple(each for entries in listed for each in entries if each.hour == hour)
-        manifest = Manifest(Hour(segments[0].date, hour), 0, segments, (), (), ())
-        publish_file(manifest_path(tables, manifest.hour), json.dumps(manifest.to_json()).encode())
+    writer = TableWriter(tables)
+    writer.prepare()
+    for day in range(DAYS):
+        listed = [each for number in range(hosts) for each in _entries(day, f"host-{number:03}")]
+        by_hour: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
+        for each in listed:
+            by_hour[Hour(each.date, each.hour)].append(each)
+        writer.publish([Manifest(hour, 0, tuple(segments)) for hour, segments in by_hour.items()])
+        writer.maintain()
+    KnownIndex(LocalStore(tables)).save(list_index(root / "archive"))
 
 
 class _SparkNeededError(Exception):

@@ -314,7 +314,7 @@ def test_a_day_file_that_cannot_be_read_is_listed_and_read_later(runs: Runs) -> 
     (runs.archive / day.path).write_bytes(b"x")
     for _ in range(2):
         assert runs.run() == []
-        assert day.path in read_manifests(runs.root)[Hour.at(NOON)].absent
+        assert day.path in read_tables(runs.root).manifests[Hour.at(NOON)].absent
     (runs.archive / day.path).write_bytes(content)
     assert runs.run() == [[f"{Hour.at(NOON)}:traffic"]]
-    assert read_manifests(runs.root)[Hour.at(NOON)].absent == ()
+    assert read_tables(runs.root).manifests[Hour.at(NOON)].absent == ()
