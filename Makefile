@@ -9,13 +9,14 @@ SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxd")
 COMPILED = $(shell find sbusd -name "*.c" -o -name "*.cpp" -o -name "*.so")
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
+RUNS ?= 30
 ROWS ?= 20000000
 # As many workers as tests/conftest.py says for these processors; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
 WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline bench-index attacks soak soak-link fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline bench-index attacks soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -86,6 +87,9 @@ soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every messag
 
 soak-link: prepare-test $(STAMP) ## random faults between linked hosts for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.faults.link.run --minutes $(MINUTES)
+
+chaos-pipeline: prepare-test $(STAMP) ## RUNS (30) runs of the pipeline with kills and faults at random, compared with a quiet one
+	@$(BIN)/python -m tests.faults.pipeline.run --runs $(RUNS)
 
 test-sanitize: prepare-test $(STAMP) ## run what touches compiled code under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(BIN)/python -m tests.sanitize.run $(PYTEST_OPTIONS)

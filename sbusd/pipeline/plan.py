@@ -142,6 +142,7 @@ class ArchiveIndex:
 
     def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
         """Return which of *entries* can be read; those in *known* are not verified again."""
+        entries, known = list(entries), list(known)
         verified = _names(known)
         found = _Found([], [], [], [])
         digests: set[tuple[str, str]] = set()
@@ -156,6 +157,10 @@ class ArchiveIndex:
                     found.present.append(entry)
             else:
                 found.absent.append(entry.path)
+        # The manifest describes a segment that is there, even if a listing of the index is stale, or its entry was lost.
+        named = {entry.path for entry in entries}
+        found.present += [entry for entry in known if entry.path not in named and self._archive.exists(entry)]
+        found.present.sort(key=lambda entry: entry.path)
         found.gone += sorted(verified.keys() - _names(found.present).keys())
         return found
 

@@ -29,7 +29,10 @@ _SECONDS = 120
 _SIGNATURE = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"
 
 FAULTS = ("error", "busy", "reset", "truncated", "slow", "lost-answer")
-"""HTTP 500, HTTP 503, no answer, half the body of an answer, an answer in small parts, and an answer that gets lost."""
+"""HTTP 500, HTTP 503, no answer, half the body of an answer, an answer in small parts, and an answer that gets lost.
+
+There is also "stale": the previous answer to the same request for a list, as from a store that does not show new objects at once.
+"""
 
 
 def environment(port: int) -> dict[str, str]:
@@ -105,6 +108,8 @@ class FaultyProxy:
         self.made: Counter[str] = Counter()
         """Number of faults of each kind."""
         self.requests = 0
+        self._listings: dict[bytes, bytes] = {}
+        """The last answer to each request for a list, for the fault "stale"."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         proxy = self
@@ -160,7 +165,13 @@ class FaultyProxy:
         if fault == "reset":
             _reset(client)
             return
+        listing = head.split(b" HTTP/", 1)[0] if b"list-type=2" in head.split(b"\r\n", 1)[0] else b""
+        if fault == "stale" and listing in self._listings:
+            client.sendall(self._listings[listing])
+            return
         answer = _ask(head, body, upstream)
+        if listing and answer.startswith(b"HTTP/1.1 200"):
+            self._listings[listing] = answer
         if fault == "lost-answer":
             _reset(client)
         elif fault == "truncated":
