@@ -53,14 +53,16 @@ class DisturbedRuns:
             FaultyProxy(server.port, seed=self._chance.randrange(1 << 30), faults=(*FAULTS, "stale")) as proxy,
         ):
             try:
+                # An archive without an index is an error.
+                self._fleet.advance(1 / (self._runs + 1), proxy.environment())
+                self._fleet.finish(proxy.environment())
                 for number in range(1, self._runs + 1):
-                    self._fleet.advance(number / self._runs, proxy.environment())
+                    self._fleet.advance((number + 1) / (self._runs + 1), proxy.environment())
                     self._disturbed(number, proxy)
             finally:
                 self._fleet.stop()
             proxy.chance = 0.0
-            for host in self._fleet.hosts:
-                host.finish(proxy.environment())
+            self._fleet.finish(proxy.environment())
             self._settle("disturbed", proxy.environment())
             self._settle("quiet", proxy.environment())
             self.counts.update({f"requests: {name}": count for name, count in proxy.made.items()})

@@ -127,6 +127,11 @@ class Fleet:
             host.convert()
             host.ship(environment)
 
+    def finish(self, environment: Mapping[str, str]) -> None:
+        """Convert and ship everything that was recorded. Raises AssertionError if it takes too long."""
+        for host in self.hosts:
+            host.finish(environment)
+
     def kill(self, what: str) -> bool:
         """Kill a process of one host; return whether it was running."""
         return self._chance.choice(self.hosts).kill(what)
