@@ -60,11 +60,11 @@ clear_at = 0
 class Job:
     """The program with its state in a folder; it can be killed and started again."""
 
-    def __init__(self, folder: Path, bus: Daemon) -> None:
+    def __init__(self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None) -> None:
         self.folder = folder
         self.state_folder = folder / "state"
-        (folder / "live.toml").write_text(_SETTINGS)
-        self._words = [*_PROGRAM, "--address", bus.path, "--state", str(self.state_folder), "--tables", str(folder / "none")]
+        (folder / "live.toml").write_text(settings)
+        self._words = [*_PROGRAM, "--address", bus.path, "--state", str(self.state_folder), "--tables", str(tables or folder / "none")]
         self._words += ["--config", str(folder / "live.toml")]
         self._process: subprocess.Popen[bytes] | None = None
 
