@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import socket
@@ -55,6 +56,7 @@ stored.AlertConnection.__call__ = call
 
 _PUBLISHER = """
 import json
+import os
 from pathlib import Path
 from sbusd.pipeline.live.publication import publish_decided
 from sbusd.pipeline.live.state import Decided
@@ -205,3 +207,41 @@ def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path,
             assert "not stored" not in job.errors()
         finally:
             job.kill()
+
+
+def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path: Path) -> None:
+    """The program ends with an error, and systemd starts it again."""
+    require_spark()
+    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
+    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    with StoreProgram(tmp_path, bus.path, _STREAM):
+        publisher, reader = bus.client(), bus.client()
+        reader.subscribe(b"alert/")
+        job = Job(tmp_path, bus)
+        try:
+            job.start()
+            settle(job, publisher, "first")
+            publish(publisher, b"flood/one/a", 1200)
+            settle(job, publisher, "last")
+            assert job._process is not None
+            os.kill(java_of(job._process.pid), signal.SIGKILL)
+            assert job._process.wait(_SECONDS) == 1
+            job.start()
+            job.wait(lambda state: bool(state.decided) and not state.raised and not state.pending, "the alert is cleared")
+            received = alerts_of(reader)
+            assert [each["state"] for each in received] == ["raised", "cleared"]
+            assert stored_ids(bus.path) == [each["id"] for each in received]
+        finally:
+            job.kill()
+
+
+def java_of(group: int) -> int:
+    """Return the process id of Java in a process group."""
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text() == "java\n" and os.getpgid(int(path.parent.name)) == group:
+                return int(path.parent.name)
+        except OSError:
+            # The process has ended since.
+            continue
+    raise AssertionError(f"process group {group} has no Java")
