@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -60,11 +61,11 @@ clear_at = 0
 class Job:
     """The program with its state in a folder; it can be killed and started again."""
 
-    def __init__(self, folder: Path, bus: Daemon) -> None:
+    def __init__(self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None) -> None:
         self.folder = folder
         self.state_folder = folder / "state"
-        (folder / "live.toml").write_text(_SETTINGS)
-        self._words = [*_PROGRAM, "--address", bus.path, "--state", str(self.state_folder), "--tables", str(folder / "none")]
+        (folder / "live.toml").write_text(settings)
+        self._words = [*_PROGRAM, "--address", bus.path, "--state", str(self.state_folder), "--tables", str(tables or folder / "none")]
         self._words += ["--config", str(folder / "live.toml")]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -246,6 +247,20 @@ def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path
     assert [packet for packet in of_job.barrier() if packet.startswith(b"ERR")] == []
     assert any(b"EPERM" in packet or b"EACCES" in packet for packet in other.barrier())
     assert [packet for packet in reader.barrier() if b"alert/" in packet] == [b"MSG alert/flood/all\0{}"]
+
+
+def test_the_rules_of_the_store_let_it_publish_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+    """With the rules of both packages, in their order."""
+    texts = [(ROOT / "etc/sbusd.toml.d" / name).read_text() for name in ("45-store.toml", "50-live.toml")]
+    users = {"sbus-store": first_user.uid, "sbus-live": 0}
+    rules = re.sub(r'"(sbus-[a-z]+)"', lambda found: str(users[found[1]]), "\n".join(texts))
+    (tmp_path / "bus.toml").write_text(rules)
+    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    of_store, other = bus.client(first_user), bus.client(second_user)
+    of_store.publish(b"alert/flood/all", b"{}")
+    other.publish(b"alert/flood/all", b"forged")
+    assert [packet for packet in of_store.barrier() if packet.startswith(b"ERR")] == []
+    assert any(b"EPERM" in packet or b"EACCES" in packet for packet in other.barrier())
 
 
 @pytest.mark.parametrize(

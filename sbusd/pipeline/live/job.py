@@ -25,10 +25,10 @@ from sbusd.pipeline.live.minutes import Group
 from sbusd.pipeline.live.preconditions import check_checkpoint, check_tap, query_id
 from sbusd.pipeline.live.publication import publish_decided
 from sbusd.pipeline.live.state import Decided, LiveState, Losses
+from sbusd.pipeline.live.stored import AlertPublisher
 from sbusd.pipeline.measures.records import prefix, total
 from sbusd.pipeline.source.datasource import register
 from sbusd.pipeline.source.outbox import Outbox
-from sbusd.pipeline.source.publisher import BusConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -64,9 +64,13 @@ class LiveJob:
     _baselines: Baselines = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _warned: str = ""
+    _publisher: AlertPublisher = field(init=False)
+    _not_stored: str = ""
+    """The last printed reason why alerts are not stored."""
 
     def __post_init__(self) -> None:
         self._baselines = Baselines(self._compute)
+        self._publisher = AlertPublisher(self.address)
 
     def _compute(self, hour: Hour) -> Baseline:
         """Return the baseline of *hour*."""
@@ -80,6 +84,7 @@ class LiveJob:
             SbusError, OSError: the bus or the directory of the state cannot be used.
         """
         self._state = LiveState.load(self.folder)
+        self._publisher.had_store = bool(self._state.counts["alerts_stored"])
         check_checkpoint(self.folder / CHECKPOINT)
         check_tap(self.address)
         with self._lock:
@@ -134,7 +139,12 @@ class LiveJob:
     def _publish(self, pending: list[Decided]) -> None:
         """Publish *pending*, and remove them from the state. If the bus cannot be reached, they stay for the next attempt."""
         outbox = Outbox(self.folder / OUTBOX, 1, "repeat")
-        result = publish_decided(outbox, self._state.series, pending, lambda: BusConnection(self.address))
+        publisher = self._publisher
+        stored, not_stored = publisher.stored, publisher.not_stored
+        result = publish_decided(outbox, self._state.series, pending, publisher.connect, lambda: publisher.is_repeat_harmless)
+        if publisher.problem and publisher.problem != self._not_stored:
+            self.warn(f"alerts are published, but not stored, so a kill may repeat one: {publisher.problem}")
+        self._not_stored = publisher.problem
         for key in result.repeated:
             self.warn(f"published an alert again that the bus may already have received: {key}")
         if result.refused:
@@ -144,6 +154,8 @@ class LiveJob:
         if result.last:
             with self._lock:
                 self._state.counts["alerts_refused"] += len(result.refused)
+                self._state.counts["alerts_stored"] += publisher.stored - stored
+                self._state.counts["alerts_not_stored"] += publisher.not_stored - not_stored
                 self._state.pending = [each for each in self._state.pending if each.number > result.last]
                 self._state.save(self.folder)
 

@@ -36,8 +36,12 @@ class Published:
     """Why the alerts after the last one could not be published."""
 
 
-def publish_decided(outbox: Outbox, series: str, decided: Sequence[Decided], connect: Connect) -> Published:
+def publish_decided(
+    outbox: Outbox, series: str, decided: Sequence[Decided], connect: Connect, is_harmless: Callable[[], bool] = lambda: False
+) -> Published:
     """Publish *decided* in order. An alert that the bus refuses permanently is dropped, so that it does not block the others.
+
+    *is_harmless* returns whether the last message, if it was a repeated one, was recognized by its id.
 
     Raises:
         SourceError: the outbox is damaged or in use.
@@ -47,7 +51,7 @@ def publish_decided(outbox: Outbox, series: str, decided: Sequence[Decided], con
         while waiting:
             # After a refusal the bus may have closed the connection.
             with connect() as publish:
-                _publish_until_refusal(outbox, series, waiting, publish, result)
+                _publish_until_refusal(outbox, series, waiting, publish, result, is_harmless=is_harmless)
     except SourceError:
         raise
     except (SbusError, OSError) as error:
@@ -55,14 +59,16 @@ def publish_decided(outbox: Outbox, series: str, decided: Sequence[Decided], con
     return result
 
 
-def _publish_until_refusal(outbox: Outbox, series: str, waiting: deque[Decided], publish: Publish, result: Published) -> None:
+def _publish_until_refusal(
+    outbox: Outbox, series: str, waiting: deque[Decided], publish: Publish, result: Published, *, is_harmless: Callable[[], bool]
+) -> None:
     """Publish from *waiting* until it is empty, or until an alert was refused."""
     while waiting:
         each = waiting[0]
         message = pa.RecordBatch.from_pylist([{"key": each.key.encode(), "payload": each.payload.encode()}], schema=MESSAGES)
         is_refused = False
         try:
-            if outbox.deliver(series, each.number, [message], publish).repeated:
+            if outbox.deliver(series, each.number, [message], publish).repeated and not is_harmless():
                 result.repeated.append(each.key)
         except RemoteRefusal as error:
             if error.code not in _PERMANENT:

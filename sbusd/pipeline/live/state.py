@@ -36,7 +36,7 @@ MAX_PENDING = 1000
 
 _TOTALS = (
     *("messages", "lost", "interruptions", "late", "repeated_batches", "suppressed", "starts"),
-    *("alerts_refused", "alerts_dropped"),
+    *("alerts_refused", "alerts_dropped", "alerts_stored", "alerts_not_stored"),
 )
 
 

@@ -1,0 +1,121 @@
+"""Alerts go through the store if it runs and has a stream for them, and otherwise to the bus."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from sbusd.client.store.errors import StoreError, StoreNotRunning
+from sbusd.client.store.items import Put
+from sbusd.client.sync.bus import Bus
+from sbusd.pipeline.live import stored
+from sbusd.pipeline.live.alerts import Alert
+from sbusd.pipeline.live.stored import WAIT_SECONDS, AlertPublisher
+
+
+class FakeBus:
+    """A bus whose store gives ``outcome`` to each put."""
+
+    def __init__(self, outcome: Put | Exception) -> None:
+        self.outcome = outcome
+        self.ids: list[str] = []
+        self.published: list[bytes] = []
+        self.store = SimpleNamespace(put=self._put)
+
+    def _put(self, _key: bytes, _payload: bytes, *, id: str) -> Put:
+        self.ids.append(id)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def tell(self, _command: str) -> None:
+        """Accept a setting."""
+
+    def publish(self, key: bytes, _payload: bytes) -> None:
+        """Note an ordinary message."""
+        self.published.append(key)
+
+    def ping(self) -> None:
+        """Return at once."""
+
+
+@pytest.fixture
+def bus(monkeypatch: pytest.MonkeyPatch) -> FakeBus:
+    """The bus of all connections; its store has a stream for alerts."""
+    made = FakeBus(Put(1, False))
+
+    @contextlib.contextmanager
+    def connect(_address: str | None) -> Iterator[FakeBus]:
+        yield made
+
+    monkeypatch.setattr(Bus, "connect", connect)
+    return made
+
+
+def send(publisher: AlertPublisher, minutes_ago: int = 1) -> None:
+    """Publish one alert of a minute in the past."""
+    alert = Alert("r", "s", True, "messages", 1, 1, int(time.time() // 60) - minutes_ago)
+    with publisher.connect() as publish:
+        publish([(alert.key(), alert.payload("h"))])
+
+
+def test_a_put_has_the_id_of_the_alert(bus: FakeBus) -> None:
+    publisher = AlertPublisher(None)
+    send(publisher)
+    send(publisher)
+    assert (publisher.stored, publisher.not_stored, publisher.problem, bus.published) == (2, 0, "", [])
+    assert publisher.had_store
+    assert publisher.is_repeat_harmless
+    assert [len(each) for each in bus.ids] == [32, 32]
+
+
+@pytest.mark.parametrize(("is_duplicate", "minutes", "is_harmless"), [(False, 59, True), (False, 63, False), (True, 63, True)])
+def test_the_store_forgets_an_id_after_an_hour(bus: FakeBus, is_duplicate: bool, minutes: int, is_harmless: bool) -> None:
+    bus.outcome = Put(1, is_duplicate)
+    publisher = AlertPublisher(None)
+    send(publisher, minutes)
+    assert publisher.is_repeat_harmless is is_harmless
+
+
+def test_what_the_store_refuses_is_published_and_counted(bus: FakeBus) -> None:
+    bus.outcome = StoreError("store/put", "ENOENT", "no stream has the key")
+    publisher = AlertPublisher(None, had_store=True)
+    send(publisher)
+    assert (publisher.stored, publisher.not_stored, bus.published) == (0, 1, [b"alert/r/s"])
+    assert publisher.problem.startswith("store/put failed: ENOENT: no stream has the key")
+    assert not publisher.is_repeat_harmless
+
+
+def test_a_store_that_had_alerts_is_waited_for(bus: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus.outcome = StoreNotRunning("store/put")
+    now = [5.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    publisher = AlertPublisher(None, had_store=True)
+    with pytest.raises(StoreNotRunning):
+        send(publisher)
+    now[0] += WAIT_SECONDS
+    send(publisher)
+    assert (publisher.not_stored, len(bus.published)) == (1, 1)
+    bus.outcome = Put(1, False)
+    send(publisher)
+    bus.outcome = StoreNotRunning("store/put")
+    with pytest.raises(StoreNotRunning):
+        send(publisher)
+
+
+def test_no_store_is_not_waited_for(bus: FakeBus) -> None:
+    bus.outcome = StoreNotRunning("store/put")
+    publisher = AlertPublisher(None)
+    send(publisher)
+    assert (publisher.not_stored, len(bus.published)) == (1, 1)
+
+
+def test_the_end_of_the_minute_is_read_from_the_payload() -> None:
+    payload = Alert("r", "s", True, "messages", 1, 1, 100).payload("h")
+    _, ended = stored._identity(payload)
+    assert datetime.datetime.fromtimestamp(ended, datetime.UTC) == datetime.datetime(1970, 1, 1, 1, 41, tzinfo=datetime.UTC)
