@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, MAX_KEY_BYTES
@@ -132,35 +133,52 @@ def parse_envelope(payload: bytes) -> Envelope:
     Raises:
         ProtocolError: EINVAL, with the name of the invalid member.
     """
-    value = load_object(payload)
-    version = value.get("ver")
+    members, data = parse_members(payload)
+    get = members.get
+    return Envelope(
+        command=members["cmd"],
+        uid=members["uid"],
+        data=data,
+        reply_to=get("ret", ""),
+        expires_seconds=get("exp", 0),
+        sent_at=get("now", 0),
+        error=get("err", ""),
+        source=get("src", 0),
+        destinations=tuple(get("dst", ())),
+        tries=get("try", 0),
+        schema=get("shm", ""),
+        context=read_context(get("ctx")),
+        cancel=get("cancel", 0),
+        part=get("seq", 0),
+        more=get("more", 0),
+        window=get("win", 0),
+    )
+
+
+def parse_members(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the members of the envelope in *payload* by their names on the wire, and its data; members can be missing, but not invalid.
+
+    For programs that need a few members of very many envelopes, such as the recorder. Raises what :func:`parse_envelope` raises.
+    """
+    members = _load(payload)
+    version = members.get("ver")
     if type(version) is not int or version != VERSION:
         raise _wrong("ver", f"must be {VERSION}")
-    numbers = {name: _number(value, name) for name in NUMBER_LIMITS if name in value}
-    texts = {name: _text(value, name) for name in TEXT_LIMITS}
+    for name, most in NUMBER_LIMITS.items():
+        if name in members:
+            _check_number(name, members[name], most)
+    for name in TEXT_LIMITS:
+        if name in members:
+            _check_text(name, members[name])
     for name in ("uid", "cmd"):
-        if not texts[name]:
+        if not members.get(name):
             raise _wrong(name, "is missing or empty")
-    if problem := command_problem(texts["cmd"]):
+    if problem := command_problem(members["cmd"]):
         raise _wrong("cmd", problem)
-    return Envelope(
-        command=texts["cmd"],
-        uid=texts["uid"],
-        data=decode_data(value.get("dat", "")),
-        reply_to=texts["ret"],
-        expires_seconds=numbers.get("exp", 0),
-        sent_at=numbers.get("now", 0),
-        error=texts["err"],
-        source=numbers.get("src", 0),
-        destinations=_destinations(value.get("dst", [])),
-        tries=numbers.get("try", 0),
-        schema=texts["shm"],
-        context=read_context(value.get("ctx")),
-        cancel=numbers.get("cancel", 0),
-        part=numbers.get("seq", 0),
-        more=numbers.get("more", 0),
-        window=numbers.get("win", 0),
-    )
+    data = decode_data(members.get("dat", ""))
+    if "dst" in members:
+        _check_destinations(members["dst"])
+    return members, data
 
 
 def load_object(payload: bytes) -> dict[str, object]:
@@ -169,13 +187,18 @@ def load_object(payload: bytes) -> dict[str, object]:
     Raises:
         ProtocolError: EINVAL if it is not a JSON object in UTF-8.
     """
+    return {name: member for name, member in _load(payload).items() if name in _MEMBERS}
+
+
+def _load(payload: bytes) -> dict[str, Any]:
+    """Return the JSON object in *payload*, with all its members. Raises what :func:`load_object` raises."""
     try:
         value = json.loads(payload.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(ErrorCode.EINVAL, "invalid envelope: not JSON") from error
     if not isinstance(value, dict):
         raise ProtocolError(ErrorCode.EINVAL, "invalid envelope: not a JSON object")
-    return {name: member for name, member in value.items() if name in _MEMBERS}
+    return value
 
 
 def command_problem(command: str) -> str:
@@ -260,8 +283,8 @@ def decode_data(text: object) -> bytes:
 
 def text_problem(name: str, text: str) -> str:
     """Return why *text* is invalid for the member *name*, or no words."""
-    if not text:
-        return ""
+    if text.isascii() and text.isprintable() and len(text) <= TEXT_LIMITS[name]:
+        return ""  # as nearly all are
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
@@ -286,32 +309,27 @@ def _text_of(part: bytes) -> str | None:
         return None
 
 
-def _text(value: Mapping[str, object], name: str) -> str:
-    """Return the text of the member *name*, empty if it is missing."""
-    text = value.get(name, "")
+def _check_text(name: str, text: object) -> None:
+    """Raise ProtocolError unless *text* is valid for the member *name*."""
     if not isinstance(text, str):
         raise _wrong(name, "must be text")
     if problem := text_problem(name, text):
         raise _wrong(name, problem)
-    return text
 
 
-def _number(value: Mapping[str, object], name: str) -> int:
-    """Return the number of the member *name*, which is there."""
-    number = value[name]
-    if type(number) is not int or not 0 <= number <= NUMBER_LIMITS[name]:
-        raise _wrong(name, f"must be an integer from 0 to {NUMBER_LIMITS[name]}")
-    return number
+def _check_number(name: str, number: object, most: int) -> None:
+    """Raise ProtocolError unless *number*, the member *name*, is an integer from 0 to *most*."""
+    if type(number) is not int or not 0 <= number <= most:
+        raise _wrong(name, f"must be an integer from 0 to {most}")
 
 
-def _destinations(value: object) -> tuple[int, ...]:
-    """Return the hosts in ``dst``."""
+def _check_destinations(value: object) -> None:
+    """Raise ProtocolError unless *value* is a list of hosts."""
     if not isinstance(value, list) or len(value) > MAX_DESTINATIONS:
         raise _wrong("dst", f"must be a list of at most {MAX_DESTINATIONS} numbers")
     for each in value:
         if type(each) is not int or not 0 <= each <= NUMBER_LIMITS["src"]:
             raise _wrong("dst", f"must contain only integers from 0 to {NUMBER_LIMITS['src']}")
-    return tuple(value)
 
 
 def _wrong(name: str, problem: str) -> ProtocolError:

@@ -12,25 +12,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sbusd.archive.record.schema import Role
-from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_envelope
+from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_members
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD
 
 _REQUEST = re.compile(rb"(?:rpc/|relayed/|relay/[0-9]{1,20}/|!/conn/[0-9]{1,20}/(?:rpc|relayed)/)[^\0]+", re.DOTALL)
 _REPLY = re.compile(rb"!/conn/([0-9]{1,20})/(?!(?:rpc|relayed)/)[^\0]*", re.DOTALL)
 
+_REQUEST_ROLE, _REPLY_ROLE = Role.REQUEST.value, Role.REPLY.value
+
 _HEADS = (SERVICE_HEAD, RELAYED_HEAD, RELAY_HEAD, ADDRESS_HEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class CallPart:
+class CallPart(NamedTuple):
     """The role of one message in a call."""
 
     call_id: int
-    role: Role
+    role: str
+    """A value of :class:`~sbusd.archive.record.schema.Role`."""
     command: str
     expires_seconds: int | None
     """Time limit of a request, in seconds; None: no limit."""
@@ -53,17 +55,17 @@ class CallRecognizer:
         if not is_request and reply is None:
             return None
         try:
-            envelope = parse_envelope(payload)
+            members, _ = parse_members(payload)
         except ProtocolError:
             # Services and callers ignore such a message too.
             return None
-        if is_request and (envelope.cancel or envelope.more):
-            return None
         if reply is not None:
-            call = self.number(call_digest(int(reply[1]), key, envelope.uid))
-            return CallPart(call, Role.REPLY, envelope.command, None, bool(envelope.error))
-        call = self.number(call_digest(sender or 0, envelope.reply_to.encode(), envelope.uid))
-        return CallPart(call, Role.REQUEST, envelope.command, envelope.expires_seconds or None, None)
+            call = self.number(call_digest(int(reply[1]), key, members["uid"]))
+            return CallPart(call, _REPLY_ROLE, members["cmd"], None, bool(members.get("err")))
+        if members.get("cancel") or members.get("more"):
+            return None
+        call = self.number(call_digest(sender or 0, members.get("ret", "").encode(), members["uid"]))
+        return CallPart(call, _REQUEST_ROLE, members["cmd"], members.get("exp") or None, None)
 
     def number(self, digest: str) -> int:
         """Return the number of the call with that ``call_digest``: a signed 64-bit integer."""

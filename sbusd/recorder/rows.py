@@ -30,6 +30,8 @@ _PEERS = 65_536
 
 _HEAD = b"CMSG !/tap\0"
 
+_read_json = json.JSONDecoder().raw_decode
+
 _CRED = re.compile(r"!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})\Z")
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -40,6 +42,11 @@ _EVENTS = {
     "subscribe": Kind.SUBSCRIBE,
     "unsubscribe": Kind.UNSUBSCRIBE,
 }
+
+_MESSAGE = Kind.MESSAGE.value
+_NO_CALL = (None, None, None, None, None)
+_NOT_OF_MESSAGES = (None, None, None, None, None, None, None)
+"""The columns from ``code`` to ``packet``."""
 
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
@@ -99,9 +106,10 @@ class RowBuilder:
         try:
             if end < 0 or not packet.startswith(_HEAD):
                 raise UnreadableError
-            # Decoded here, because json would try five encodings first.
-            fact = json.loads(packet[len(_HEAD) : end].decode())
-            if not isinstance(fact, dict):
+            # Decoded here, because json would try five encodings first. The bus writes nothing around the object.
+            text = packet[len(_HEAD) : end].decode()
+            fact, length = _read_json(text)
+            if length != len(text) or not isinstance(fact, dict):
                 raise UnreadableError
             return self._row(fact, packet[end + 1 :])
         except (ValueError, RecursionError):
@@ -131,13 +139,13 @@ class RowBuilder:
         ts, conn = _integer(fact.get("time"), _INT64), _integer(fact.get("id"), _INT64)
         if ts is None:
             raise UnreadableError
-        peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect", unit=unit_in(fact))
-        count = _integer(fact.get("count"), _INT64)
+        peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect", unit=unit_in(fact) if "unit" in fact else None)
+        if kind == "message":
+            return self._message(fact, ts, conn, peer, body)
         if kind == "unit":
             # The bus has read the unit after the connect. Later rows of the connection have it.
             return None
-        if kind == "message":
-            return self._message(fact, ts, conn, peer, body)
+        count = _integer(fact.get("count"), _INT64)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
             if event is Kind.DISCONNECT and conn is not None:
                 self._peers.pop(conn, None)
@@ -159,11 +167,12 @@ class RowBuilder:
         key, payload = packet[4:nul], packet[nul + 1 :]
         if key == RELAY_ATTEMPT_KEY and (attempt := _relay_attempt(payload, self._calls)) is not None:
             return _of_peer(attempt._replace(ts=ts), conn, peer)
-        call = self._calls.part(key, payload, conn)
-        row = Row(
+        call_id, role, command, expires, failed = self._calls.part(key, payload, conn) or _NO_CALL
+        # All at once: a row is a tuple, which each change would copy.
+        return Row(
             ts,
             0,
-            Kind.MESSAGE,
+            _MESSAGE,
             key_text(key),
             conn,
             peer.uid,
@@ -175,10 +184,16 @@ class RowBuilder:
             _integer(fact.get("discarded"), _INT32),
             self._payloads.kept(key, payload),
             len(payload),
-            *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
+            call_id,
+            role,
+            command,
+            expires,
+            failed,
+            *_NOT_OF_MESSAGES,
+            _numbers(fact["missed"]) if "missed" in fact else None,
+            _text(fact["vouched"]) if "vouched" in fact else None,
+            _integer(fact.get("to"), _INT64),
         )
-        to = _integer(fact.get("to"), _INT64)
-        return row._replace(missed=_numbers(fact.get("missed")), vouched=_text(fact.get("vouched")), to_conn=to)
 
     def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False, unit: str | None = None) -> PeerInfo:
         """Return the peer of connection *conn*. *cred* are its credentials in an event at *ts*; with *is_new* the connection was made
