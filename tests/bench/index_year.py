@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,15 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the bench and return its exit status."""
     parser = argparse.ArgumentParser(prog="bench-index", description="Measure a run over the index of a year.")
     parser.add_argument("--hosts", type=int, default=100, help="number of hosts; default: %(default)s")
+    parser.add_argument("--plan", type=Path, metavar="FOLDER", help="only plan a run in FOLDER, for this program itself")
     options = parser.parse_args(arguments)
+    if options.plan is not None:
+        _plan(options.plan)
+        return 0
     with tempfile.TemporaryDirectory(prefix="sbusd-bench-") as folder:
         root = Path(folder)
         count = _make(root / "archive", options.hosts)
         print(f"{count:,} segments of {options.hosts} hosts in {DAYS} days", file=sys.stderr)
         _know(root, options.hosts)
-        lines = _measured("nothing new", lambda: _run(root))
+        places = ["--archive", str(root / "archive"), "--tables", str(root / "tables")]
+        lines = _measured("nothing new", "sbusd.pipeline", "--quiet", *places)
         deliver(root / "archive", "host-000", [message(1, ts=_ns(DAYS) + HOUR_NS)])
-        lines += _measured("plan of one new segment", lambda: _plan(root))
+        lines += _measured("plan of one new segment", "tests.bench.index_year", "--plan", folder)
     print(table(lines))
     return 0 if all(line.holds for line in lines) else 1
 
@@ -123,12 +128,6 @@ class _SparkNeededError(Exception):
     """The plan is made: what follows is the same for each size of the index."""
 
 
-def _run(root: Path) -> None:
-    """Become the pipeline."""
-    places = ["--archive", str(root / "archive"), "--tables", str(root / "tables")]
-    os.execv(sys.executable, [sys.executable, "-m", "sbusd.pipeline", "--quiet", *places])
-
-
 def _plan(root: Path) -> None:
     """Run the pipeline until it needs Spark. Raises RuntimeError if it does not."""
 
@@ -140,21 +139,14 @@ def _plan(root: Path) -> None:
         raise RuntimeError("nothing was new")
 
 
-def _measured(name: str, act: Callable[[], None]) -> list[Line]:
-    """Return the time and the peak memory of *act* in a process of its own."""
+def _measured(name: str, module: str, *arguments: str) -> list[Line]:
+    """Return the time and the peak memory of a program."""
     begun = time.monotonic_ns()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            act()
-        except BaseException as error:
-            print(f"bench-index: {error!r}", file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-m", module, *arguments], os.environ)
     _, status, usage = os.wait4(pid, 0)
+    seconds = float(time.monotonic_ns() - begun)
     if status:
         raise SystemExit("bench-index: the run failed")
-    seconds = float(time.monotonic_ns() - begun)
     return [
         Line(f"{name}: time", Unit.MILLISECONDS, (seconds,), SECONDS),
         Line(f"{name}: memory", Unit.MEBIBYTES, (float(usage.ru_maxrss << 10),), MEMORY),
