@@ -42,7 +42,7 @@ class Threshold:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     name: Annotated[str, RuleName()]
-    measure: Literal["messages", "bytes", "discarded", "lost", "denials"]
+    measure: Literal["messages", "bytes", "discarded", "lost", "denials", "slow"]
     raise_at: Annotated[int, Count(1, 1 << 62, _COUNTERS)]
     """The alert is raised in a minute with at least this value."""
     by: Literal["all", "prefix", "user"] = "all"
@@ -89,6 +89,8 @@ class LiveSettings:
 
     delay: Annotated[float, Duration(1.0, 600.0, "rows arrive some seconds after their minute")] = 10.0
     """Seconds from the end of a minute to the comparison with the thresholds."""
+    slow_call: Annotated[float, Duration(0.001, 600.0, "replies are waited for at most 600 seconds")] = 1.0
+    """Seconds from a request to its reply from which on a call is slow."""
     thresholds: tuple[Threshold, ...] = field(default_factory=tuple)
     anomaly: Anomaly = field(default_factory=Anomaly)
 

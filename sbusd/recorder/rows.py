@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.key_text import key_text
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.systemd.cgroups import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sbusd.archive.files import make_folder, make_private
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
@@ -89,7 +89,7 @@ class Recorder:
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
         self._builder = RowBuilder(
-            PayloadPolicy(settings.keep, settings.payloads), CallRecognizer(self._host, _boot_id()), tap.since, reported=tap.unit
+            PayloadPolicy(settings.keep, settings.payloads), CallRecognizer.of_this_boot(self._host), tap.since, reported=tap.unit
         )
         self._subscriptions = SubscriptionSnapshot()
         self._snapshot_hour = _NO_HOUR
@@ -364,11 +364,3 @@ class Recorder:
         if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
         return "the write-ahead log has reached its part of disk_quota, because segments are written too slowly"
-
-
-def _boot_id() -> str:
-    """Return the id of this boot, random(4); empty if it is not available, as in some containers."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import convert
 from sbusd.recorder.recording import Recording
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder

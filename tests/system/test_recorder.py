@@ -192,7 +192,9 @@ def test_only_the_pipeline_may_read_the_record(recording: Container) -> None:
     assert recording.run(f"systemctl start {PIPELINE}", check=False).status != 0
     said = recording.journal(f"--unit={PIPELINE} --output=cat SYSLOG_IDENTIFIER=sbus-pipeline").splitlines()
     assert len(said) == 1
-    assert said[0].startswith("sbus-pipeline: Spark needs Java, but it is not installed. Install Java 17 or later")
+    assert said[0].startswith(
+        "sbus-pipeline: deltalake is not installed. Install it with: python3 -m pip install --target /usr/local/lib/sbusd "
+    )
 
 
 def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> None:

@@ -12,7 +12,7 @@ from sbusd.protocol.printable import printable
 ROWS = 10
 """Rows of each table."""
 
-_NAME_WIDTH = 36
+_NAME_WIDTH = 30
 _TITLES = {ALL: "minute (UTC)", PREFIX: "key prefix", USER: "user id"}
 
 
@@ -82,4 +82,4 @@ def _short(count: int) -> str:
     return f"{count}E"
 
 
-_WIDTHS = dict(zip(MEASURES, (9, 8, 10, 8, 8), strict=True))
+_WIDTHS = dict(zip(MEASURES, (9, 8, 10, 8, 8, 6), strict=True))

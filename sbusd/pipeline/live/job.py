@@ -21,6 +21,7 @@ from sbusd.archive.tables.hours import Hour
 from sbusd.config.live import ANOMALY, LiveSettings
 from sbusd.pipeline.live.alerts import Usual
 from sbusd.pipeline.live.baseline import Baseline, Baselines, compute, hour_of
+from sbusd.pipeline.live.calls import calls_in
 from sbusd.pipeline.live.minutes import Group
 from sbusd.pipeline.live.preconditions import check_checkpoint, check_tap, query_id
 from sbusd.pipeline.live.publication import publish_decided
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 OUTBOX = "outbox"
 
-COLUMNS = "ts bigint, kind string, key string, uid bigint, payload_bytes int, discarded int, lost bigint, duration bigint"
+COLUMNS = (
+    "ts bigint, kind string, key string, uid bigint, payload_bytes int, discarded int, lost bigint, duration bigint,"
+    " call_id bigint, call_role string"
+)
 """The columns that the job reads: no payloads."""
 
 TRIGGER = "1 second"
@@ -108,9 +112,14 @@ class LiveJob:
 
     def fold(self, rows: DataFrame, batch: int) -> None:
         """Add the sums of *rows* to the state, unless this batch is in it."""
-        groups, losses = summed(rows)
+        groups, losses, has_calls = summed(rows)
+        calls = None
+        if has_calls:
+            with self._lock:
+                known = list(self._state.calls.by_number)
+            calls = calls_in(rows, known, int(self.settings.slow_call * 1e9))
         with self._lock:
-            self._state.fold(batch, groups, losses, self.settings, self._baselines.prefixes)
+            self._state.fold(batch, groups, losses, self.settings, self._baselines.prefixes, calls=calls)
             self._state.save(self.folder)
 
     def _tick(self, now: float) -> None:
@@ -166,8 +175,8 @@ class LiveJob:
         self._warned = line or self._warned
 
 
-def summed(rows: DataFrame) -> tuple[list[Group], Losses]:
-    """Return the sums of the rows of one batch, and its losses."""
+def summed(rows: DataFrame) -> tuple[list[Group], Losses, bool]:
+    """Return the sums of the rows of one batch, its losses, and whether it has parts of calls."""
 
     def sum_where(column: str, *kinds: str) -> Column:
         return total(F.when(F.col("kind").isin(*kinds), F.col(column)))
@@ -182,20 +191,22 @@ def summed(rows: DataFrame) -> tuple[list[Group], Losses]:
         sum_where("discarded", message).alias("discarded"),
         sum_where("lost", Kind.LOSS.value).alias("lost"),
         sum_where("lost", Kind.DENIAL.value).alias("denials"),
+        F.count("call_id").alias("calls"),
         sum_where("lost", *missing).alias("gaps"),
         # A row without a number is an interruption of unknown size.
         F.count_if(is_missing & F.col("lost").isNull()).alias("interruptions"),
         F.min(F.when(is_missing, F.expr(f"(ts - coalesce(duration, 0)) div {_MINUTE_NS}"))).alias("first"),
     )
-    groups, lost, interruptions, firsts, lasts = [], 0, 0, [], []
+    groups, lost, interruptions, firsts, lasts, has_calls = [], 0, 0, [], [], False
     for row in grouped.collect():
+        has_calls |= row["calls"] > 0
         if row["missing"]:
             lost += row["gaps"]
             interruptions += row["interruptions"]
             firsts.append(row["first"])
             lasts.append(row["minute"])
             continue
-        counts = (row["messages"], row["bytes"], row["discarded"], row["lost"], row["denials"])
+        counts = (row["messages"], row["bytes"], row["discarded"], row["lost"], row["denials"], 0)
         if any(counts):
             groups.append(Group(row["minute"], row["prefix"], row["uid"], counts))
-    return groups, Losses(lost, interruptions, min(firsts, default=None), max(lasts, default=None))
+    return groups, Losses(lost, interruptions, min(firsts, default=None), max(lasts, default=None)), has_calls

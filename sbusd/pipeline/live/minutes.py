@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from sbusd.config.live import Threshold
 from sbusd.pipeline.live.subjects import shortened
 
-MEASURES = ("messages", "bytes", "discarded", "lost", "denials")
+MEASURES = ("messages", "bytes", "discarded", "lost", "denials", "slow")
 """The counters of a subject."""
 
 MAX_SUBJECTS = 200
@@ -138,9 +138,15 @@ class Minute:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Return the counters of :meth:`to_json`. Raises KeyError, TypeError, AttributeError."""
-        groups = {group: dict(value["groups"][group]) for group in (ALL, PREFIX, USER)}
+        groups = {group: {name: _complete(counts) for name, counts in value["groups"][group].items()} for group in (ALL, PREFIX, USER)}
         publishers = {prefix: list(users) for prefix, users in value["publishers"].items()}
-        return cls(groups, dict(value["others"]), publishers, bool(value["incomplete"]))
+        others = {group: _complete(counts) for group, counts in value["others"].items()}
+        return cls(groups, others, publishers, bool(value["incomplete"]))
+
+
+def _complete(counts: Counts) -> Counts:
+    """Return *counts* with zeros for the measures that an earlier version did not have."""
+    return counts + [0] * (len(MEASURES) - len(counts))
 
 
 @dataclass(slots=True)

@@ -26,16 +26,17 @@ from sbusd.config.live import ANOMALY, LiveSettings
 from sbusd.pipeline.errors import PermanentError
 from sbusd.pipeline.live.alerts import Raised, Usual, decide
 from sbusd.pipeline.live.minutes import KEPT_MINUTES, PREFIX, Group, Important, Minute, Minutes
+from sbusd.pipeline.live.open_calls import BatchCalls, OpenCalls, Request
 
 STATE = "state.json"
 MINUTES = "minutes"
-VERSION = 2
+VERSION = 3
 
 MAX_PENDING = 1000
 """Alerts that wait for publication. If there are more, older ones are dropped and counted."""
 
 _TOTALS = (
-    *("messages", "lost", "interruptions", "late", "repeated_batches", "suppressed", "starts"),
+    *("messages", "lost", "interruptions", "late", "repeated_batches", "suppressed", "starts", "calls_dropped"),
     *("alerts_refused", "alerts_dropped", "alerts_stored", "alerts_not_stored"),
 )
 
@@ -74,6 +75,8 @@ class LiveState:
     """Totals since the state was created; for their meaning see sbus-live(8)."""
     series: str = field(default_factory=lambda: f"alerts-{secrets.token_hex(8)}")
     """The series of the alerts in the outbox. It is random, because a new state begins with number 1 again."""
+    calls: OpenCalls = field(default_factory=OpenCalls)
+    """Calls without a reply so far."""
     _in_state_file: set[int] = field(default_factory=set, compare=False)
     """The minutes whose counters ``state.json`` has."""
 
@@ -87,13 +90,24 @@ class LiveState:
         self.minutes.mark_incomplete(self.closed + 1 if self.closed else minute, minute)
         self.counts["starts"] += 1
 
-    def fold(self, batch: int, groups: Iterable[Group], losses: Losses, settings: LiveSettings, usual: frozenset[str]) -> bool:
+    def fold(
+        self,
+        batch: int,
+        groups: Iterable[Group],
+        losses: Losses,
+        settings: LiveSettings,
+        usual: frozenset[str],
+        *,
+        calls: BatchCalls | None = None,
+    ) -> bool:
         """Add the sums of a batch, unless they were added before; return whether they were added. *usual*: prefixes with a usual number."""
         if batch <= self.batch:
             self.counts["repeated_batches"] += 1
             return False
         self.batch = batch
-        known = list(groups)
+        slow = [] if calls is None else self.calls.fold(calls, int(settings.slow_call * 1e9))
+        self.counts["calls_dropped"] = self.calls.dropped
+        known = [*groups, *slow]
         self.minutes.fold(known, Important(self._raised_by_group(settings), usual, settings.thresholds))
         self.counts["messages"] += sum(each.counts[0] for each in known)
         self.counts["late"] += sum(each.counts[0] for each in known if each.minute <= self.closed)
@@ -156,6 +170,7 @@ class LiveState:
             "counts": self.counts,
             "raised": {rule: sorted(subjects) for rule, subjects in sorted(self.raised.items())},
             "pending": self.pending,
+            "calls": list(self.calls.by_number.values()),
             "minutes": {str(number): self.minutes.by_number[number].to_json() for number in sorted(changed)},
         }
         publish_file(folder / STATE, json.dumps(value).encode())
@@ -179,7 +194,7 @@ class LiveState:
             return cls()
         try:
             value: dict[str, Any] = json.loads(path.read_bytes())
-            if value["version"] != VERSION:
+            if value["version"] not in (2, VERSION):
                 raise PermanentError(f"{path}: unsupported version {value['version']!r}. Remove the file to begin with empty counters")
             newest = {int(number): Minute.from_json(each) for number, each in value["minutes"].items()}
             raised = {rule: set(subjects) for rule, subjects in value["raised"].items()}
@@ -187,6 +202,9 @@ class LiveState:
             state = cls(value["query"], value["batch"], Minutes(newest), value["closed"], raised, pending, value["decided"])
             state.counts |= value["counts"]
             state.series = str(value["series"])
+            # Before version 3, there were no calls.
+            requests = [Request(*each) for each in value.get("calls", ())]
+            state.calls = OpenCalls({each.call_id: each for each in requests}, state.counts["calls_dropped"])
         except _DAMAGE:
             raise PermanentError(f"{path}: damaged file. Remove the file to begin with empty counters") from None
         state._in_state_file = set(newest)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.key_text import key_text
 from sbusd.archive.record.schema import Kind, Row
 from sbusd.client.errors import RemoteRefusal, TimedOut
@@ -170,6 +171,7 @@ class BackgroundTap:
     def __init__(self, address: str | None, pattern: bytes) -> None:
         self._address = address
         self._pattern = pattern
+        self._calls = CallRecognizer.of_this_boot(socket.gethostname())
         self._rows: deque[Row] = deque()
         self._first = 0
         self._bytes = 0
@@ -244,7 +246,7 @@ class BackgroundTap:
             except TimedOut:
                 continue
             with self._changed:
-                row = row_of(item, self._first + len(self._rows))
+                row = row_of(item, self._first + len(self._rows), self._calls)
                 self._rows.append(row)
                 self._bytes += len(row.payload or b"")
 
@@ -259,8 +261,9 @@ class BackgroundTap:
         self._begun.put(defect)
 
 
-def row_of(item: TapItem, seq: int) -> Row:
-    """Return an item of the tap as a row of the record at position *seq*. Only the recorder knows units and calls."""
+def row_of(item: TapItem, seq: int, calls: CallRecognizer | None = None) -> Row:
+    """Return an item of the tap as a row of the record at position *seq*, with its role in a call if *calls* recognizes one. Only the
+    recorder knows units."""
     if isinstance(item, Gap):
         return Row(time.time_ns(), seq, Kind.TAP_LOSS.value, lost=item.lost or None, reason="the query is too slow")
     if isinstance(item, Reconnected):
@@ -274,6 +277,10 @@ def row_of(item: TapItem, seq: int) -> Row:
         payload = item.message.payload
         row = row._replace(recipients=recipients, queued=queued, discarded=discarded, missed=_numbers(fields, "missed"))
         row = row._replace(payload=payload, payload_bytes=len(payload))
+        call = None if calls is None else calls.part(item.key_bytes or b"", payload, row.conn)
+        if call is not None:
+            role, expires = call.role, call.expires_seconds
+            row = row._replace(call_id=call.call_id, call_role=role, call_cmd=call.command, call_exp=expires, call_failed=call.failed)
         return row._replace(vouched=_words(fields, "vouched"), to_conn=_whole(fields, "to"))
     lost = _whole(fields, "count")
     if lost is None and item.kind == Kind.DENIAL:

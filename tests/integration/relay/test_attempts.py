@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.schema import Kind
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, PayloadPolicy, RowBuilder
 from sbusd.relay.sender import ATTEMPT_KEY
 from tests.support.daemons import StartDaemon

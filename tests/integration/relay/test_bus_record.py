@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.schema import Kind, Role, Row
 from sbusd.client import Twins
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
 from tests.support.service_processes import running_service

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.schema import Kind, Row, batch_of, rows_of
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.envelope import Envelope, call_digest
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.rows import Keep, PayloadPolicy, RowBuilder
 from tests.support.records import NOON
 from tests.support.tapped_bus import fact, message_packet, tap_packet

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sbusd.archive.files import publish_file
 from sbusd.config.live import LiveSettings, Threshold
 from sbusd.pipeline.errors import PermanentError
-from sbusd.pipeline.live.minutes import ALL, Group
+from sbusd.pipeline.live.minutes import ALL, USER, Group
+from sbusd.pipeline.live.open_calls import BatchCalls, Request
 from sbusd.pipeline.live.state import MAX_PENDING, MINUTES, STATE, LiveState, Losses
 
 SETTINGS = LiveSettings(thresholds=(Threshold("flood", "messages", 100),))
@@ -209,3 +210,36 @@ def test_a_damaged_file_of_a_minute_is_one_error(tmp_path: Path) -> None:
     (tmp_path / MINUTES / "1000.json").write_bytes(b"[]")
     with pytest.raises(PermanentError, match=r"1000\.json: damaged file\. Remove the file; the counters of this minute are lost"):
         LiveState.load(tmp_path)
+
+
+def test_open_calls_survive_a_kill_and_a_repeated_batch_counts_none_twice(tmp_path: Path) -> None:
+    second = 10**9
+    state = LiveState()
+    state.begin("q", START)
+    state.fold(0, [], Losses(), SETTINGS, frozenset(), calls=BatchCalls((Request(5, 60_000 * second, "rpc/echo", 7),), dropped=3))
+    state.save(tmp_path)
+    late = BatchCalls(replies=((5, 60_002 * second),))
+    for _ in range(2):
+        again = LiveState.load(tmp_path)
+        again.begin("q", START)
+        assert again.fold(1, [], Losses(), SETTINGS, frozenset(), calls=late)
+        assert not again.fold(1, [], Losses(), SETTINGS, frozenset(), calls=late)
+        assert (again.minutes.by_number[1000].value(USER, "7", "slow"), again.counts["calls_dropped"]) == (1, 3)
+    quick = LiveSettings(slow_call=3.0)
+    again = LiveState.load(tmp_path)
+    again.fold(1, [], Losses(), quick, frozenset(), calls=late)
+    assert again.minutes.at(1000).value(USER, "7", "slow") == 0
+
+
+def test_a_state_from_before_calls_is_kept(tmp_path: Path) -> None:
+    state = LiveState()
+    state.begin("q", START)
+    state.fold(0, [group(1000, 5)], Losses(), SETTINGS, frozenset())
+    state.save(tmp_path)
+    value = json.loads((tmp_path / STATE).read_bytes())
+    del value["calls"], value["counts"]["calls_dropped"]
+    value["version"] = 2
+    (tmp_path / STATE).write_text(json.dumps(value))
+    again = LiveState.load(tmp_path)
+    assert (again.minutes.by_number[1000].value(ALL, "", "messages"), again.minutes.by_number[1000].value(ALL, "", "slow")) == (5, 0)
+    assert again.counts["calls_dropped"] == 0

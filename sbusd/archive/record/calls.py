@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from sbusd.archive.record.schema import Role
 from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_members
@@ -45,6 +46,15 @@ class CallRecognizer:
 
     def __init__(self, host: str, boot_id: str) -> None:
         self._seed = f"{host}\0{boot_id}\0".encode()
+
+    @classmethod
+    def of_this_boot(cls, host: str) -> Self:
+        """Return the recognizer for *host* since the boot of this machine, random(4); without its id, as in some containers, for all."""
+        try:
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        except OSError:
+            boot_id = ""
+        return cls(host, boot_id)
 
     def part(self, key: bytes, payload: bytes, sender: int | None) -> CallPart | None:
         """Return the role of the message with *key* and *payload* from connection *sender*, None if it is not part of a call."""

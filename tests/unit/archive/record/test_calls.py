@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.schema import Role
-from sbusd.recorder.calls import CallRecognizer
 
 BOOK = CallRecognizer("alpha", "boot")
 RET = "!/conn/7/ret/1"
