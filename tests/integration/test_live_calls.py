@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sbusd.client import Bus
 from sbusd.pipeline.live.minutes import MEASURES
 from sbusd.pipeline.live.open_calls import MAX_OPEN_OF_USER, OpenCalls
+from tests.integration.test_live import _PROGRAM, Job, alerts_of, environment, settle
+from tests.support.daemons import StartDaemon
 from tests.support.records import NOON
 from tests.support.spark import JAVA_OPTIONS, require_spark
 
@@ -89,3 +96,59 @@ def test_a_batch_of_requests_without_replies_is_bounded(spark: SparkSession) -> 
     assert {request.uid for request in calls.requests} == {1, 66}
     late = calls_in(spark.createDataFrame([(NOON + 9 * SECOND, "!/conn/1/r", 0, 5_000, "reply")], schema), [5_000, 7], SECOND)
     assert (late.requests, late.replies) == ((), ((5_000, NOON + 9 * SECOND),))
+
+
+_SETTINGS = """
+delay = "1s"
+slow_call = "500ms"
+[[thresholds]]
+name = "slow"
+measure = "slow"
+by = "prefix"
+raise_at = 2
+"""
+
+_SERVICE = """
+import sys, time
+from sbusd.client import Bus
+with Bus.connect(sys.argv[1]) as bus:
+    @bus.service("task/run")
+    def run(request):
+        time.sleep(float(request.data))
+        return b"done"
+    bus.serve(ready=lambda: print("ready", flush=True))
+"""
+
+
+def test_slow_calls_on_a_bus_raise_an_alert(daemon: StartDaemon, tmp_path: Path) -> None:
+    require_spark()
+    bus = daemon()
+    listener, publisher = bus.client(), bus.client()
+    listener.subscribe(b"alert/")
+    job = Job(tmp_path, bus, _SETTINGS)
+    command = [sys.executable, "-c", _SERVICE, bus.path]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as service, Bus.connect(bus.path) as caller:
+        try:
+            assert service.stdout is not None
+            assert service.stdout.readline() == "ready\n"
+            job.start()
+            settle(job, publisher, "start")
+            received: list[dict[str, object]] = []
+            deadline = time.monotonic() + 300
+            # Two slow calls in one minute, wherever it begins.
+            while not received:
+                assert time.monotonic() < deadline, job.errors()
+                for pause in (b"0", b"0.7", b"0.7", b"0.7"):
+                    assert caller.call("task/run", pause, timeout=60) == b"done"
+                received = alerts_of(listener)
+            (alert, *_) = received
+            assert (alert["rule"], alert["subject"], alert["measure"], alert["state"]) == ("slow", "rpc/task", "slow", "raised")
+            assert job.state.counts["calls_dropped"] == 0
+            show = [*_PROGRAM, "--show", "--state", str(job.state_folder)]
+            shown = subprocess.run(show, env=environment(), capture_output=True, text=True, check=True, timeout=300)
+            (row,) = [line for line in shown.stdout.splitlines() if line.startswith("rpc/task ")]
+            assert int(row.split()[-1]) >= 2
+            assert max(map(len, shown.stdout.splitlines())) <= 80
+        finally:
+            service.kill()
+            job.kill()
