@@ -184,8 +184,11 @@ def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], st
     links = linked(stack, alpha, beta)
     reader = beta.client(b"host/alpha/net/")
     links[0].stop()
+    # Otherwise the old link could be the one that confirms.
+    links[1].wait_for_hosts()
     fresh = stack.enter_context(alpha.link())
     fresh.wait_for_hosts("beta")
+    links[1].wait_for_hosts("alpha")
     links[1].synchronize()
     alpha.client().publish(b"net/a", b"again")
     packets = [reader.receive()]
