@@ -32,6 +32,8 @@ class DamagedOutboxError(SourceError, PermanentError):
 
 def root_cause(error: BaseException) -> str:
     """Return the message of the root cause of *error*: the deepest Java cause, or the exception of another process that it quotes."""
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return f"its Java process has ended, perhaps because memory was exhausted, or it was killed ({error})"
     words = _java_words(error) or str(error)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]

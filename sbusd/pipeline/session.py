@@ -145,10 +145,20 @@ def _start() -> SparkSession:
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
         raise PermanentError(f"PySpark is not installed. Install it with: {how_to_install('pipeline')}") from None
+    _silence_accumulators()
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise PipelineError(f"cannot start Spark: {root_cause(error)}") from None
+
+
+def _silence_accumulators() -> None:
+    """Keep a thread of PySpark from printing a traceback when Java ends: the query that fails then says so in one line."""
+    from pyspark import accumulators  # noqa: PLC0415 - an optional package
+
+    for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
+        if (server := getattr(accumulators, name, None)) is not None:
+            server.handle_error = lambda *_: None
 
 
 def initial_partitions(cores: int) -> int:

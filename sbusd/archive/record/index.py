@@ -144,7 +144,8 @@ def read_index(
     for day in listing.days:
         if wanted(day.date, None, day.host):
             days[day.date].append(day)
-    for date in sorted(singles.keys() | days.keys()):
+    # Files without a valid name come last.
+    for date in sorted(singles.keys() | days.keys(), key=lambda date: (not date, date)):
         found = _entries_of(store_of(archive), singles[date], days[date], _raise if unreadable is None else unreadable)
         yield from (entry for entry in found if wanted(entry.date, entry.hour, entry.host))
 

@@ -80,3 +80,7 @@ def test_without_its_java_machine_an_error_has_its_own_words() -> None:
             raise ConnectionRefusedError
 
     assert root_cause(GatewayError(Gone(""))) == "An error occurred while calling o1.parquet."
+
+
+def test_a_java_process_that_has_gone_is_named() -> None:
+    assert root_cause(ConnectionRefusedError(111, "Connection refused")).startswith("its Java process has ended, ")

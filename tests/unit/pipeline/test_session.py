@@ -21,6 +21,7 @@ from sbusd.pipeline.session import (
     is_on_cluster,
     prepare_environment,
 )
+from tests.support.spark import require_spark
 from tools.stage import ROOT
 
 
@@ -166,3 +167,16 @@ def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
     java.chmod(0o755)
     with pytest.raises(PipelineError, match=rf"{java} does not run: Exec format error"):
         check_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_no_thread_of_spark_prints_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its server for counters does so when Java is killed."""
+    require_spark()
+    from pyspark import accumulators
+
+    from sbusd.pipeline.session import _silence_accumulators
+
+    _silence_accumulators()
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        server.handle_error(None, None, None)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
