@@ -322,6 +322,7 @@ def test_a_program_in_c_gets_the_reason(bus: Daemon, tmp_path: Path, program: Pa
         trigger.wait_for_counts(coalesced=1)
         assert trigger.process is not None
         trigger.process.kill()
+        trigger.process.wait(WAIT_SECONDS)
         assert caller.line() == f"{no_service}: sbus-trigger has disconnected while it started a service"
     caller.close()
 
