@@ -223,6 +223,7 @@ def test_the_end_of_the_trigger_ends_calls_that_wait(bus: Daemon, tmp_path: Path
             trigger.wait_for_counts(actions=1)
             assert trigger.process is not None
             trigger.process.kill()
+            trigger.process.wait(WAIT_SECONDS)
             said = waiting.result()
         assert said == "NoRecipient: no service for 'backup': sbus-trigger has disconnected while it started a service"
 
