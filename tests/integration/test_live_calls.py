@@ -52,7 +52,7 @@ def events_of(chance: random.Random) -> tuple[list[Event], Counter[tuple[int, st
         begin, uid, cmd = NOON + number * SECOND // 2, 1000 + number % 3, chance.choice(["echo", "store/get"])
         events.append((begin, "message", f"rpc/{cmd}", uid, number, "request"))
         if chance.random() < 0.1:
-            continue  # nobody replies
+            continue  # without a reply
         end = begin + chance.choice([SECOND // 10, SECOND - 1, SECOND, 3 * SECOND])
         events.append((end, "message", f"!/conn/{uid}/r", 0, number, "reply"))
         if end - begin >= SECOND:
