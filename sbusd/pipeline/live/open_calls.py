@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sbusd.archive.tables.schema import CALL_SECONDS
 from sbusd.pipeline.live.minutes import MEASURES, Group
 
 MAX_OPEN = 2000
@@ -16,7 +15,10 @@ MAX_OPEN = 2000
 MAX_OPEN_OF_USER = 200
 """Maximum number of open calls of one user: one who calls and waits for no reply does not hide the calls of others."""
 
-_CALL_NS = CALL_SECONDS * 10**9
+KEPT_SECONDS = 600
+"""Time after which the reply to a request is not waited for: CALL_SECONDS of the tables, whose module needs PyArrow."""
+
+_KEPT_NS = KEPT_SECONDS * 10**9
 _MINUTE_NS = 60 * 10**9
 
 
@@ -59,11 +61,11 @@ class OpenCalls:
         return found
 
     def _add(self, requests: Iterable[Request]) -> None:
-        """Add *requests*, in the order of their times, as far as the limits allow; forget those that nobody waits for anymore."""
+        """Add *requests*, in the order of their times, as far as the limits allow; forget those that are too old."""
         ordered = sorted(requests, key=lambda request: request.ts)
         if not ordered:
             return
-        oldest = ordered[-1].ts - _CALL_NS
+        oldest = ordered[-1].ts - _KEPT_NS
         self.by_number = {number: each for number, each in self.by_number.items() if each.ts >= oldest}
         users = Counter(each.uid for each in self.by_number.values())
         for request in ordered:

@@ -8,7 +8,7 @@ import pytest
 
 from sbusd.archive.tables.schema import CALL_SECONDS
 from sbusd.pipeline.live.minutes import MEASURES
-from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, OpenCalls, Request, slow_group
+from sbusd.pipeline.live.open_calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, OpenCalls, Request, slow_group
 
 SECOND = 10**9
 SLOW = MEASURES.index("slow")
@@ -50,7 +50,8 @@ def test_a_user_without_replies_does_not_displace_others() -> None:
     assert (group.uid, group.prefix, group.counts[SLOW]) == (2, "rpc/echo", 1)
 
 
-def test_calls_that_nobody_waits_for_are_forgotten() -> None:
+def test_old_calls_are_forgotten() -> None:
+    assert KEPT_SECONDS == CALL_SECONDS
     state = OpenCalls()
     state.fold(BatchCalls((request(1, 0),)), SECOND)
     state.fold(BatchCalls((request(2, (CALL_SECONDS + 1) * SECOND),)), SECOND)
