@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sbusd.archive.tables.schema import TABLES
 from sbusd.archive.tables.storage import TableSnapshot, read_tables
-from tests.integration.test_pipeline_program import environment, run
+from tests.integration.test_pipeline_program import run
 from tests.integration.test_recorder import Service
 from tests.support.counting_clients import Client, Totals
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.link_states import link_state, other_host
-from tests.support.object_stores import BUCKET, ObjectServer
-from tests.support.object_stores import environment as store_environment
 from tests.support.relays import wait_for
+from tests.support.shipped_tables import tables_through_an_object_store
 from tests.support.spark import published, require_spark
-from tests.support.tallies import Lines
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage
 
 ALICE, BOB = FIRST, SECOND
 ROOT = User(0, 0)
 CAROL, DAVE, RECORDER = (User(uid, uid) for uid in (61_003, 61_004, 61_005))
-_SECONDS = 600
 _SIZE = 2_000
 _MANY = 200
 """Messages of that size: more than the socket of a client that does not read takes, and all together less than a queue: the recorder's too,
@@ -314,7 +308,13 @@ def test_every_column_equals_the_counts_of_the_programs(daemon: StartDaemon, fol
         truth.totals.connections[RECORDER.uid] += 1
         truth.totals.subscriptions[RECORDER.uid] += 2
         truth.do_all()
-        client.ask(b"!/bus/subscriptions")  # behind the last disconnects
+        users = {user.uid for user in (ALICE, BOB, CAROL, DAVE)}
+
+        def have_left() -> bool:
+            return not users & {each["uid"] for each in json.loads(client.ask(b"!/bus/connections"))["connections"]}
+
+        wait_for(lambda: have_left() or None, "the last disconnects")
+        client.ask(b"!/bus/subscriptions")  # behind their events
         service.end()
     finally:
         service.close()
@@ -326,7 +326,7 @@ def test_every_column_equals_the_counts_of_the_programs(daemon: StartDaemon, fol
     assert not any(entry.missing for manifest in snapshot.manifests.values() for entry in manifest.segments)
     problems = [problem for check in _CHECKS for problem in check(truth, snapshot)]
     assert not problems, "\n".join(problems)
-    assert _through_an_object_store(service.folder) == published(service.folder / "tables")
+    assert tables_through_an_object_store(service.folder) == published(service.folder / "tables")
 
 
 def _rows(snapshot: TableSnapshot, table: str, by: tuple[str, ...], sums: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, int]]:
@@ -486,45 +486,6 @@ def _links(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
         yield "links: the spool had at most 2 bytes"
     if not all(0 <= row["alive_us"] <= 600 * 10**6 for row in rows) or not any(row["alive_us"] for row in rows if row["peer"] == "beta"):
         yield "links: beta was alive for some milliseconds"
-
-
-_COMPARED = {
-    "traffic": "minute host prefix uid messages bytes recipients queued discarded unheard",
-    "users": "host uid unit connections messages bytes recipients requests replies subscriptions denials lost",
-    "flows": "host from_uid from_unit prefix to_uid to_unit deliveries bytes",
-    "calls": (
-        "host cmd caller_uid caller_unit callee_uid callee_unit calls answered errors timeouts unanswered undelivered"
-        " latency_p50_us latency_p90_us latency_p99_us latency_max_us latencies"
-    ),
-    "losses": "minute host cause uid unit prefix reason events count duration_us",
-    "security": "host class code reason uid unit key events first last",
-    "disconnects": "host uid unit code reason disconnects abandoned",
-    "relay": "host twin cmd outcome attempts retries calls longest_us",
-    "links": (
-        "minute host realm link peer alive_us messages bytes lost unknown_losses duplicates rejected disconnects dropped"
-        " spooled_max_bytes states"
-    ),
-}
-"""The columns that the checks compare with the counts of the programs. A new column needs a check, and is added here then."""
-
-
-def test_the_checks_know_every_column() -> None:
-    assert {table.name: [*table.names] for table in TABLES} == {name: columns.split() for name, columns in _COMPARED.items()}
-
-
-def _through_an_object_store(folder: Path) -> dict[str, Lines]:
-    """Return the tables that the pipeline makes of the archive in *folder* after sbus-ship has copied it to an object store."""
-    settings = {"destination": f"s3://{BUCKET}/truth", "archive": str(folder / "archive"), "host": "alpha", "state": str(folder / "ship")}
-    config = folder / "ship.toml"
-    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-    with ObjectServer(folder) as server:
-        env = environment(**store_environment(server.port))
-        ship = [sys.executable, "-m", "sbusd.shipping.main", "--config", str(config), "--once"]
-        tables = ["--archive", settings["destination"], "--tables", str(folder / "remote")]
-        for words in (ship, [sys.executable, "-m", "sbusd.pipeline", *tables]):
-            done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder)
-            assert done.returncode == 0, done.stderr
-    return published(folder / "remote")
 
 
 _CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _disconnects, _relay, _links)
