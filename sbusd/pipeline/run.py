@@ -7,7 +7,6 @@ A run reads the manifests of the hours that it needs, not those of a whole year.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -103,7 +102,7 @@ class PipelineRun:
                 unreadable.add(day)
                 hours |= {Hour(day.date, hour) for hour in range(24)}
                 continue
-            files = [posixpath.basename(entry.name.index_path) for entry in entries]
+            files = [entry.name.index_name for entry in entries]
             news = files if self.rebuild else known.new_names(files)
             hours |= {Hour(day.date, place[1]) for name in news if (place := hour_of_entry(name)) is not None}
         # A call of the previous hour can have its reply in this one.

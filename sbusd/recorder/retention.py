@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -180,7 +179,7 @@ class Retention:
 
     def _is_shipped(self, entry: IndexEntry) -> bool:
         """Return whether the segment of *entry* was shipped, or nothing is shipped at all."""
-        return self.is_shipped(posixpath.basename(entry.name.index_path))
+        return self.is_shipped(entry.name.index_name)
 
     def _keep(self, entry: IndexEntry) -> None:
         """Add one segment."""

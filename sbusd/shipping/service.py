@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import random
 import re
 import threading
@@ -179,9 +178,9 @@ class Shipper:
         listing = list_index(self._archive)
         names = {name for name in listing.names if self._own.fullmatch(name)}
         for day, fingerprint in listing.days.items():
-            # Entries of past days are usually merged after they were shipped; but a new list has none of them.
+            # Entries of past days are usually merged after they were shipped, but a new list of shipped segments is empty.
             if day.host == self._host and self._days.get(day) != fingerprint:
-                merged = {posixpath.basename(entry.name.index_path) for entry in read_day(LocalStore(self._archive), day).values()}
+                merged = {entry.name.index_name for entry in read_day(LocalStore(self._archive), day).values()}
                 if all(name in self._done for name in merged):
                     self._days[day] = fingerprint
                 names |= merged

@@ -7,7 +7,6 @@ import enum
 import hashlib
 import io
 import os
-import posixpath
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +88,7 @@ class Uploader:
             DamagedCopyError, StorageError, OSError: the destination cannot be used, or the segment cannot be read.
         """
         entry = self._local(name)
-        if posixpath.basename(entry.name.index_path) != name:
+        if entry.name.index_name != name:
             raise RecordError(self._archive / INDEX / name, f"invalid index entry: it describes another segment, {entry.path}")
         if (remote := self._remote(name)) is not None:
             self._compare(entry, remote)

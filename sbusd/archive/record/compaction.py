@@ -85,8 +85,8 @@ def compact(
 def _merge(store: Store, day: DayName, names: Iterable[str], done: Merged, before_write: Callable[[], None]) -> None:
     """Merge the entries in the files *names* into the day file *day*, and delete them. Raises what :func:`compact` raises."""
     found = dict(read_files(store, names, done.skip))
-    entries = dict(read_day(store, day))
-    before = dict(entries)
+    before = read_day(store, day)
+    entries = dict(before)
     merged = []
     size = sum(len(entry.to_json()) + 1 for entry in entries.values())
     for name, entry in found.items():

@@ -96,6 +96,11 @@ class SegmentName:
         return f"{self.folder}/{self.first_seq:020}{SUFFIX}"
 
     @property
+    def index_name(self) -> str:
+        """The name of the file of its index entry."""
+        return f"{self.date}T{self.hour:02}.{self.host}.{self.first_seq:020}.json"
+
+    @property
     def index_path(self) -> str:
         """The path of its index entry, relative to the archive."""
-        return f"{INDEX}/{self.date}T{self.hour:02}.{self.host}.{self.first_seq:020}.json"
+        return f"{INDEX}/{self.index_name}"
