@@ -9,15 +9,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
 from sbusd.archive.record.schema import Role
-from sbusd.pipeline.live.minutes import MEASURES, Group
-from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, Request
+from sbusd.pipeline.live.minutes import Group
+from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, Request, slow_group
 from sbusd.pipeline.measures.records import prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MINUTE_NS = 60 * 10**9
-_SLOW = MEASURES.index("slow")
 
 
 def calls_in(rows: DataFrame, known: Sequence[int], slow_ns: int) -> BatchCalls:
@@ -43,14 +42,7 @@ def _slow(calls: DataFrame, slow_ns: int) -> tuple[Group, ...]:
     slow = calls.where(F.col("reply") - F.col("q.ts") >= slow_ns)
     minute = F.expr(f"reply div {_MINUTE_NS}").alias("minute")
     found = slow.groupBy(minute, F.col("q.prefix").alias("prefix"), F.col("q.uid").alias("uid")).count().collect()
-    return tuple(Group(row["minute"], row["prefix"], row["uid"], _counts(row["count"])) for row in found)
-
-
-def _counts(slow: int) -> tuple[int, ...]:
-    """Return the counters of *slow* calls."""
-    counts = [0] * len(MEASURES)
-    counts[_SLOW] = slow
-    return tuple(counts)
+    return tuple(slow_group(row["minute"], row["prefix"], row["uid"], row["count"]) for row in found)
 
 
 def _open_requests(calls: DataFrame) -> tuple[tuple[Request, ...], int]:

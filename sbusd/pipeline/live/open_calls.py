@@ -55,7 +55,7 @@ class OpenCalls:
         for call_id, ts in calls.replies:
             request = self.by_number.pop(call_id, None)
             if request is not None and ts - request.ts >= slow_ns:
-                found.append(slow_group(request, ts))
+                found.append(slow_group(ts // _MINUTE_NS, request.prefix, request.uid, 1))
         self._add(calls.requests)
         self.dropped += calls.dropped
         return found
@@ -82,7 +82,6 @@ class OpenCalls:
             users[request.uid] += 1
 
 
-def slow_group(request: Request, reply_ts: int) -> Group:
-    """Return one slow call, counted in the minute of its reply, for the user who called and the key of the request."""
-    counts = tuple(int(name == "slow") for name in MEASURES)
-    return Group(reply_ts // _MINUTE_NS, request.prefix, request.uid, counts)
+def slow_group(minute: int, prefix: str | None, uid: int | None, count: int) -> Group:
+    """Return *count* slow calls of the user *uid* whose replies came in *minute*; *prefix* is that of the key of the requests."""
+    return Group(minute, prefix, uid, tuple(count if name == "slow" else 0 for name in MEASURES))

@@ -28,7 +28,11 @@ def test_slow_replies_of_later_batches_are_counted_once(seed: int) -> None:
         batch, moments = moments[: (size := chance.randrange(1, 9))], moments[size:]
         begun = {number for _, kind, number in batch if kind == 0}
         ended = {number for _, kind, number in batch if kind == 1}
-        slow = tuple(slow_group(request(each), calls[each][1]) for each in begun & ended if calls[each][1] - calls[each][0] >= SECOND)
+        slow = tuple(
+            slow_group(calls[each][1] // (60 * SECOND), "rpc/echo", 1, 1)
+            for each in begun & ended
+            if calls[each][1] - calls[each][0] >= SECOND
+        )
         requests = tuple(request(number, calls[number][0]) for number in begun - ended)
         replies = tuple((number, calls[number][1]) for number in ended - begun)
         groups = state.fold(BatchCalls(requests, replies, slow), SECOND)
