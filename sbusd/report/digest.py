@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,7 +232,7 @@ def _commands(tables: Sequence[pa.Table], users: Categories[int], hosts: Categor
 
 
 def _calls(table: pa.Table, commands: frozenset[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:
-    """Return calls by command, caller and host; latencies are pairs of bucket and count. All but *commands* are in the rows without a
+    """Return calls by command, caller and host; latencies are :func:`packed`. All but *commands* are in the rows without a
     command."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
@@ -246,7 +246,19 @@ def _calls(table: pa.Table, commands: frozenset[str], users: Categories[int], ho
     places = {party: place for place, party in enumerate(zip(columns["cmd"], columns["user"], columns["host"], strict=True))}
     groups = [places[parties[row]] for row in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
     latencies = aggregate_entries(groups, table.column("latencies"), "bucket", "calls")
-    return {**columns, "latencies": [latencies.get(place, []) for place in range(len(places))]}
+    return {**columns, "latencies": [packed(latencies.get(place, [])) for place in range(len(places))]}
+
+
+def packed(histogram: Iterable[tuple[int, int]]) -> list[int]:
+    """Return pairs of bucket and count, in order, as one list: the distance of each bucket from the one before, and its count.
+
+    Most distances have one digit; bucket numbers would be most of the page.
+    """
+    found, before = [], 0
+    for bucket, count in histogram:
+        found += [bucket - before, count]
+        before = bucket
+    return found
 
 
 def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: Categories[str]) -> dict[str, Any]:

@@ -220,7 +220,11 @@
       if (wanted !== null && wanted !== `rpc/${cmd}`) continue;
       const one = found.get(cmd) ?? found.set(cmd, { cmd, longest: null, histogram: new Map(), ...Object.fromEntries(counted.map((name) => [name, 0])) }).get(cmd);
       for (const name of counted) one[name] += table[name][row];
-      for (const [bucket, n] of table.latencies[row]) one.histogram.set(bucket, (one.histogram.get(bucket) ?? 0) + n);
+      const packed = table.latencies[row]; // the distance of each bucket from the one before, and its count
+      for (let place = 0, bucket = 0; place < packed.length; place += 2) {
+        bucket += packed[place];
+        one.histogram.set(bucket, (one.histogram.get(bucket) ?? 0) + packed[place + 1]);
+      }
       if (table.latency_max_us[row] !== null) one.longest = Math.max(one.longest ?? 0, table.latency_max_us[row]);
     }
     const all = [...found.values()].sort((a, b) => b.calls - a.calls);
