@@ -13,9 +13,21 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
 from tests.bench.pipeline import duckdb_tables, polars_tables
 from tests.bench.pipeline.archive import HOSTS, make_archive, make_part
+from tests.bench.pipeline.engines import COMPARED, ENGINES
 from tests.support.tallies import tables_of
 
 ROWS = 6_000
+
+COLUMNS = {
+    "traffic": ("messages", "bytes", "recipients", "queued", "discarded", "unheard"),
+    "users": ("connections", "messages", "bytes", "recipients", "requests", "replies", "denials"),
+    "calls": ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered", "latency_max_us"),
+    "flows": ("from_uid", "to_uid", "deliveries", "bytes"),
+    "losses": ("uid", "events", "count"),
+    "security": ("uid", "events"),
+    "relay": ("attempts",),
+}
+"""Columns to compare."""
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +63,13 @@ def test_a_part_is_an_archive_too(archive: Path, tmp_path: Path) -> None:
         RecordReader(tmp_path / "part").verify(entry)
 
 
-@pytest.mark.parametrize("write", [duckdb_tables.write_tables, polars_tables.write_tables], ids=["duckdb", "polars"])
-def test_engines_make_what_plain_python_makes(
-    archive: Path, record: dict[str, list[Row]], tmp_path: Path, write: Callable[[Path, Path], None]
-) -> None:
-    write(archive, tmp_path)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_make_what_plain_python_makes(archive: Path, record: dict[str, list[Row]], tmp_path: Path, engine: str) -> None:
+    modules: dict[str, Callable[[Path, Path], None]] = {"duckdb": duckdb_tables.write_tables, "polars": polars_tables.write_tables}
+    modules[engine](archive, tmp_path)
     truth = tables_of(record)
-    for table, columns in (
-        ("traffic", ("messages", "bytes", "recipients", "queued", "discarded", "unheard")),
-        ("users", ("connections", "messages", "bytes", "recipients", "requests", "replies", "denials")),
-        ("calls", ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered", "latency_max_us")),
-    ):
+    for table in COMPARED[engine]:
+        columns = COLUMNS[table]
         names = next(each for each in TABLES if each.name == table).names
         made = pq.read_table(tmp_path / f"{table}.parquet")
         assert made.num_rows == len(truth[table])
