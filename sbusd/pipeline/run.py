@@ -31,9 +31,9 @@ from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHUNK_ROWS = 4_000_000
-"""Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory. On a
-cluster, each processor beyond the second adds half of it, so that hours are computed in parallel and each processor needs as much memory.
+CHUNK_ROWS = 16_000_000
+"""Number of rows of the record that are computed together: hours share the overhead of jobs, and their rows in Spark do not fill the disk.
+On a cluster, each processor beyond the second adds half of it, so that hours are computed in parallel.
 """
 
 SMALL_ROWS = 250_000

@@ -20,7 +20,7 @@ from sbusd.archive.tables.data_files import DataFile, write_rows
 from sbusd.archive.tables.schema import TABLES, Table, Type
 from sbusd.archive.tables.staging import adopt, new_staging
 from sbusd.pipeline.errors import PipelineError, root_cause
-from sbusd.pipeline.measures.records import spread
+from sbusd.pipeline.measures.folding import spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-import sbusd.archive.record.checksums
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.checksums import MISSING, damage_of
 from sbusd.archive.record.entry import IndexEntry
@@ -55,11 +53,6 @@ def verify_with_spark(spark: SparkSession, archive: RecordReader, entries: Seque
     Raises:
         PipelineError: a task does not find a segment that this process finds: the machines do not share the archive.
     """
-    from pyspark import cloudpickle  # noqa: PLC0415 - an optional package, and slow to import
-
-    # The executors do not need this package.
-    by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
-    by_value(sbusd.archive.record.checksums)
     work = [[(entry.path, os.path.abspath(str(archive.path(entry))), entry.sha256) for entry in group] for group in grouped(entries)]
 
     def damaged(group: list[tuple[str, str, str]]) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
+from sbusd.pipeline.partials import portions
 from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
@@ -194,6 +195,19 @@ def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
     assert len(prefixes) == 1_001
 
 
+def test_divided_hours_give_the_same_tables(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark adds up the rows of portions, and then chooses the values that keep rows of their own."""
+    monkeypatch.setattr(portions, "PORTION_ROWS", 300)
+    monkeypatch.setattr(portions, "CALLS_ROWS", 300)
+    crowd = [message(number + 1_000, f"invented/{number:04}/x") for number in range(1_010)]
+    record = {"alpha": [*GrowingRecord(6).fill(500), *crowd], "beta": GrowingRecord(7).fill(100)}
+    for host, rows in record.items():
+        for begin in range(0, len(rows), 150):
+            deliver(bench.archive, host, rows[begin : begin + 150])
+    bench.run()
+    bench.check(record)
+
+
 def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
     hosts = [other_host(f"host-{number}", messages=number) for number in range(1_010)]
     payload = json.dumps(link_state(started=NOON / 1e9, hosts=hosts)).encode()
@@ -205,36 +219,14 @@ def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
     assert (len(peers), peers.count(""), peers.count(None)) == (1_002, 1, 1)
 
 
-def test_the_subscriptions_of_a_user_are_bounded_in_tasks_as_in_the_driver(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recipients are not named after the last subscription that counts; other runs match them in tasks, small runs in the driver."""
-    from sbusd.pipeline.measures import flows
-
-    record = {"alpha": GrowingRecord(31).fill(300), "beta": GrowingRecord(32).fill(200)}
-    for host, rows in record.items():
-        deliver(bench.archive, host, rows)
-    monkeypatch.setattr(flows, "MAX_EVENTS", 6)
-    bench.run()
-    in_tasks = published(bench.root)["flows"]
-    bench.root = bench.root.with_name("small")
-    monkeypatch.setattr(flows, "is_single", lambda _spark: True)
-    bench.run()
-    assert published(bench.root)["flows"] == in_tasks
-    unbounded = tables_of(record)["flows"]
-    assert sum(line[8] for line in in_tasks) == sum(line[8] for line in unbounded)
-    assert sum(line[8] for line in in_tasks if line[6] is None) > sum(line[8] for line in unbounded if line[6] is None)
-
-
 def test_tasks_send_only_what_can_be_among_the_first(spark: SparkSession) -> None:
-    """Otherwise a user who invents keys, or subscribes in a loop, could fill the task that ranks them."""
-    from sbusd.pipeline.measures.flows import _subscription_events
-    from sbusd.pipeline.measures.records import fold
-    from sbusd.pipeline.source.columns import DDL
+    """Otherwise a user who invents keys could fill the task that ranks them."""
+    from sbusd.pipeline.measures.folding import fold
+    from sbusd.pipeline.partials.columns import ddl_of, partial_columns_of
 
-    records = spark.createDataFrame([], DDL)
-    for rows in (fold(records, "key", "payload_bytes"), _subscription_events(records)):
-        plan = rows._jdf.queryExecution().toString().split("== Physical Plan ==")[1]
-        # Such a limit is in the plan twice: before the exchange, and after it.
-        assert plan.count("WindowGroupLimit") == 2, plan
+    plan = fold(spark.createDataFrame([], ddl_of(partial_columns_of("traffic"))), "prefix", "messages")._jdf.queryExecution().toString()
+    # Such a limit is in the plan twice: before the exchange, and after it.
+    assert plan.split("== Physical Plan ==")[1].count("WindowGroupLimit") == 2, plan
     spark.catalog.clearCache()
 
 

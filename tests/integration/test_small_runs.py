@@ -13,6 +13,8 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Row
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES
+from sbusd.pipeline.partials import deliveries, portions, routes
+from sbusd.pipeline.partials import rows as rows_of_segments
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, published, require_spark
 from tests.support.tallies import tables_of
@@ -21,8 +23,8 @@ from tests.support.traffic import GrowingRecord, deliver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_JOBS = len(TABLES) + 2
-"""Each table is one job with one task. The subscriptions and keys for the table of flows are two more."""
+MOST_JOBS = len(TABLES)
+"""Each table is one job with one task."""
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +92,8 @@ def test_the_work_for_all_tables_is_bounded(spark: SparkSession, tmp_path: Path)
 def test_tables_that_cannot_have_rows_cost_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = [message(number, "a/b") for number in range(1, 9)]
     deliver(tmp_path / "archive", "alpha", rows)
-    # Traffic, users, losses, and flows with its subscriptions and keys.
-    assert run(spark, tmp_path) == Work(6, 6, 6)
+    # Traffic, users and flows.
+    assert run(spark, tmp_path) == Work(3, 3, 3)
     check(tmp_path, {"alpha": rows})
 
 
@@ -103,17 +105,31 @@ def test_a_bus_without_subscribers_has_no_flows(spark: SparkSession, tmp_path: P
     assert published(tmp_path / "tables")["flows"] == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("MAX_KEYS_HERE", 3), ("MAX_ROUTES_HERE", 2)])
-def test_more_keys_are_matched_by_other_processes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int
-) -> None:
-    from sbusd.pipeline.measures import flows
-
-    monkeypatch.setattr(flows, name, most)
-    record = {"alpha": GrowingRecord(24).fill(150)}
-    deliver(tmp_path / "archive", "alpha", record["alpha"])
+def test_any_division_into_portions_gives_the_same_tables(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an hour with many segments, and of segments with many rows."""
+    monkeypatch.setattr(portions, "PORTION_ROWS", 40)
+    monkeypatch.setattr(portions, "CALLS_ROWS", 50)
+    monkeypatch.setattr(rows_of_segments, "BATCH_ROWS", 7)
+    monkeypatch.setattr(deliveries, "CANDIDATES", 3)
+    monkeypatch.setattr(routes, "MAX_ROUTES_AT_ONCE", 2)
+    record = {"alpha": GrowingRecord(24).fill(400), "beta": GrowingRecord(25).fill(200)}
+    for host, rows in record.items():
+        for begin in range(0, len(rows), 30):
+            deliver(tmp_path / "archive", host, rows[begin : begin + 30])
     run(spark, tmp_path)
     check(tmp_path, record)
+
+
+def test_the_subscriptions_of_a_user_are_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipients are not identified after the last subscription that counts."""
+    record = {"alpha": GrowingRecord(31).fill(300), "beta": GrowingRecord(32).fill(200)}
+    for host, rows in record.items():
+        deliver(tmp_path / "archive", host, rows)
+    monkeypatch.setattr(deliveries, "MAX_EVENTS", 6)
+    run(spark, tmp_path)
+    bounded, unbounded = published(tmp_path / "tables")["flows"], tables_of(record)["flows"]
+    assert sum(line[8] for line in bounded) == sum(line[8] for line in unbounded)
+    assert sum(line[8] for line in bounded if line[6] is None) > sum(line[8] for line in unbounded if line[6] is None)
 
 
 def test_a_reply_and_a_state_in_the_next_hour_are_found(spark: SparkSession, tmp_path: Path) -> None:

@@ -178,21 +178,25 @@ class RecordReader:
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
 
-    def scan(self, entry: IndexEntry, columns: Sequence[str], wanted: pc.Expression | None, rows: int) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, entry: IndexEntry, columns: Sequence[str], wanted: pc.Expression | None, rows: int, *, encoded: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Yield *columns* of :data:`SCHEMA` of the rows that match *wanted*, in the order of the file, at most *rows* at a time.
 
-        Raises what :meth:`read` raises.
+        Columns of text in *encoded* are dictionary arrays. Raises what :meth:`read` raises.
         """
         self._open(entry).close()
         source = self._store.source(entry.path)
+        schema = SCHEMA if not encoded else pa.schema([_encoded(field) if field.name in encoded else field for field in SCHEMA])
+        file_format = ds.ParquetFileFormat(dictionary_columns=list(encoded))
         try:
             # Little is read ahead, because Spark reads one segment per processor at the same time.
             if isinstance(source, Path):
-                file = ds.dataset(source, format="parquet", schema=SCHEMA)
+                file = ds.dataset(source, format=file_format, schema=schema)
                 yield from file.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
             else:
-                part = ds.ParquetFileFormat().make_fragment(source)
-                yield from part.to_batches(SCHEMA, list(columns), wanted, rows, batch_readahead=2, use_threads=False)
+                part = file_format.make_fragment(source)
+                yield from part.to_batches(schema, list(columns), wanted, rows, batch_readahead=2, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
 
@@ -237,6 +241,11 @@ class RecordReader:
         if isinstance(error, OSError) and error.strerror:
             return RecordError(path, f"cannot read file: {error.strerror}")
         return RecordError(path, f"damaged segment: {_first_line(error)}")
+
+
+def _encoded(field: pa.Field) -> pa.Field:
+    """Return *field* as a column of dictionary arrays."""
+    return pa.field(field.name, pa.dictionary(pa.int32(), field.type))
 
 
 def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.pipeline.measures.links import UNIT
+from sbusd.pipeline.partials.states import UNIT
 from tools.stage import ROOT
 
 

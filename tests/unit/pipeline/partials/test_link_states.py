@@ -15,7 +15,7 @@ from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
 from sbusd.link.session import HostState, Session
 from sbusd.link.status import Status
-from sbusd.pipeline.measures.link_states import (
+from sbusd.pipeline.partials.link_states import (
     HOST_REJECTED,
     LINK_DROPPED,
     LINK_REJECTED,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.archive.record.key_text import key_bytes, key_text
-from sbusd.pipeline.measures.subscriptions import (
+from sbusd.pipeline.partials.subscriptions import (
     MAX_ROUTES,
     OPEN,
     PatternSet,
@@ -64,22 +64,6 @@ def test_a_connection_gets_a_message_once() -> None:
     ]
     assert RouteTable(some).of("a/b") == [Route(1, 1000, "x", 1, 20), Route(2, 1001, None, 2, 3), Route(1, 1000, "x", 30, OPEN)]
     assert RouteTable([]).of("a/b") == []
-
-
-def test_routes_between_two_messages_have_the_positions_where_they_change() -> None:
-    table = RouteTable(
-        [Subscription("a/", conn, uid, None, *span) for conn, (uid, span) in enumerate([(1, (2, 5)), (2, (4, OPEN)), (3, (9, 9))])]
-    )
-
-    def found(first: int, last: int) -> tuple[list[int], list[int]]:
-        between = table.between("a/b", first, last)
-        return between["bounds"], [route["to_uid"] for route in between["routes"]]
-
-    assert found(1, 10) == ([2, 4, 5, 9], [1, 2, 3])
-    assert found(4, 5) == ([4], [1, 2])
-    assert found(6, 8) == ([], [2])
-    assert found(1, 1) == ([], [])
-    assert table.between("b", 1, 10) == {"bounds": [], "routes": []}
 
 
 def test_a_user_who_subscribes_in_a_loop_uses_no_names_of_others() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.protocol.keys import KeySpace
@@ -15,8 +15,7 @@ OPEN = (1 << 63) - 1
 
 MAX_ROUTES = 256
 """Maximum number of routes of one user per key and hour; the earliest are used. Each message of the key is compared with each route, so
-a user
-who subscribes in a loop could make the hour slow. Most users have one or two.
+a user who subscribes in a loop could make the hour slow. Most users have one or two.
 """
 
 _SPACE = KeySpace()
@@ -53,10 +52,6 @@ class Route(NamedTuple):
     unit: str | None
     since: int
     until: int
-
-
-ROUTE_NAMES = ("conn", "to_uid", "to_unit", "since", "until")
-"""The names of the fields of :class:`Route` in the tables."""
 
 
 def subscriptions(events: Iterable[SubscriptionEvent], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
@@ -110,9 +105,17 @@ class RouteTable:
         self._patterns = PatternSet(self._by_pattern)
 
     def of(self, key: str) -> list[Route]:
-        """Return the routes of *key*. A connection with several matching patterns has one route at a time, because it receives a
-        message once."""
-        taken = [each for pattern in self._patterns.matching(key) for each in self._by_pattern[pattern]]
+        """Return the routes of *key*."""
+        return self.of_patterns(self.patterns(key))
+
+    def patterns(self, key: str) -> tuple[str, ...]:
+        """Return the patterns that match *key*, in order. Keys with the same patterns have the same routes."""
+        return tuple(sorted(self._patterns.matching(key)))
+
+    def of_patterns(self, patterns: Iterable[str]) -> list[Route]:
+        """Return the routes of keys that match *patterns*. A connection with several of them has one route at a time, because it receives
+        a message once."""
+        taken = [each for pattern in patterns for each in self._by_pattern[pattern]]
         routes: list[Route] = []
         conn = None
         for each in sorted(taken, key=lambda each: (each.conn, each.since, each.until)):
@@ -122,13 +125,6 @@ class RouteTable:
                 routes.append(Route(each.conn, each.uid, each.unit, each.since, each.until))
             conn = each.conn
         return list(_bounded(routes))
-
-    def between(self, key: str, first: int, last: int) -> dict[str, Any]:
-        """Return the ``routes`` of *key* from *first* to *last*, with the names :data:`ROUTE_NAMES`, and the ``bounds`` where they
-        change."""
-        routes = [route for route in self.of(key) if route.since <= last and route.until >= first]
-        bounds = sorted({bound for route in routes for bound in (route.since, route.until) if first <= bound < last})
-        return {"bounds": bounds, "routes": [dict(zip(ROUTE_NAMES, route, strict=True)) for route in routes]}
 
 
 @dataclass(slots=True)

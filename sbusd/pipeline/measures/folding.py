@@ -1,34 +1,15 @@
-"""Reads rows of the record with Spark, and defines expressions that several tables share."""
+"""Bounds the number of rows that clients can cause: all but the heaviest values of a column share a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.storage.location import ArchivePath, is_remote
-from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
-from sbusd.pipeline.source.columns import DDL
-from sbusd.pipeline.source.datasource import SbusSource, register
+from sbusd.archive.tables.schema import TOP
 
 HOURLY = ("date", "hour", "host")
 """Columns that identify the hour and the host in every computation."""
-
-
-def read_records(spark: SparkSession, archive: ArchivePath, entries: Iterable[IndexEntry]) -> DataFrame:
-    """Return the rows of the segments of *entries*, at least one. Spark reads only the columns that are used.
-
-    Spark itself has no client for object stores. Their rows come through the Data Source, with all columns.
-    """
-    if is_remote(archive):
-        register(spark)
-        chosen = ",".join(entry.path for entry in entries)
-        return gathered(spark.read.format(SbusSource.name()).schema(DDL).option("segments", chosen).load(str(archive)))
-    paths = [str(archive / entry.path) for entry in entries]
-    return gathered(spark.read.schema(DDL).option("basePath", str(archive)).parquet(*paths))
 
 
 def is_single(spark: SparkSession) -> bool:
@@ -52,41 +33,6 @@ def stored(rows: DataFrame) -> DataFrame:
     The caller of the computation releases them, with ``spark.catalog.clearCache()``.
     """
     return rows if is_single(rows.sparkSession) else rows.persist(StorageLevel.MEMORY_AND_DISK)
-
-
-def of_kind(records: DataFrame, *kinds: str) -> DataFrame:
-    """Return the rows of *kinds*. Segments are sorted by kind, so most other rows are not read."""
-    return records.where(F.col("kind").isin(*kinds))
-
-
-def prefix() -> Column:
-    """Return the prefix of the column ``key``."""
-    return F.substring_index("key", "/", PREFIX_SEGMENTS)
-
-
-def minute() -> Column:
-    """Return the start of the minute of the column ``ts``."""
-    return F.expr("timestamp_seconds(ts div 60000000000 * 60)")
-
-
-def moment(name: str) -> Column:
-    """Return the column *name*, nanoseconds since 1970, as a timestamp."""
-    return F.expr(f"timestamp_micros({name} div 1000)")
-
-
-def total(what: Column | str) -> Column:
-    """Return the sum of *what*; null counts as 0."""
-    return F.coalesce(F.sum(what), F.lit(0)).cast("bigint")
-
-
-def count_where(condition: Column) -> Column:
-    """Return the number of rows for which *condition* is true."""
-    return F.count_if(condition).cast("bigint")
-
-
-def is_unheard() -> Column:
-    """Return whether no connection received or lost the message."""
-    return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)
 
 
 def fold(rows: DataFrame, column: str, weight: str) -> DataFrame:

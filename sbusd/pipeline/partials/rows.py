@@ -1,0 +1,152 @@
+"""Reads rows of segments into Arrow tables, and sums them. Text is in dictionary arrays, because comparing numbers is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.schema import SCHEMA
+from sbusd.archive.record.segments import RecordReader
+from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
+
+BATCH_ROWS = 1 << 20
+"""Maximum number of rows in memory at once: a row group of a segment. Its keys are then in one dictionary."""
+
+_MINUTE_NS = 60 * 10**9
+_ENCODED = ("kind", "key", "unit", "call_role", "call_cmd", "code", "reason")
+
+# RE2 needs no backtracking, so a key of a hostile client does not make it slow.
+_AFTER_PREFIX = rf"(?s)^((?:[^/]*/){{{PREFIX_SEGMENTS - 1}}}[^/]*)/.*$"
+
+
+def read_rows(record: RecordReader, entries: Iterable[IndexEntry], columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
+    """Yield *columns* of the rows of *entries* that match *wanted*, in tables with rows and one chunk.
+
+    Columns of text are dictionary arrays. Raises RecordError: a segment is damaged.
+    """
+    encoded = [name for name in _ENCODED if name in columns]
+    for entry in entries:
+        for batch in record.scan(entry, columns, wanted, BATCH_ROWS, encoded=encoded):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+
+def read_all(record: RecordReader, entries: Iterable[IndexEntry], columns: Sequence[str], wanted: pc.Expression) -> pa.Table:
+    """Return the same rows as one table, in which each column has one dictionary."""
+    return joined(list(read_rows(record, entries, columns, wanted)) or [no_rows(columns)])
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of *tables*, at least one, all with the same columns: one chunk, in which each column has one dictionary."""
+    if len(tables) == 1:
+        return tables[0].combine_chunks()
+    whole = pa.concat_tables(tables)
+    columns = (whole.column(name) for name in whole.column_names)
+    # Arrow's own unify_dictionaries() uses the undefined numbers that a dictionary array can have in place of nulls, and crashes.
+    made = [_with_one_dictionary(column) if isinstance(column.type, pa.DictionaryType) else column.combine_chunks() for column in columns]
+    return pa.table(dict(zip(whole.column_names, made, strict=True)))
+
+
+def _with_one_dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return a column of dictionary arrays as one."""
+    parts = [part for part in column.chunks if isinstance(part, pa.DictionaryArray)]
+    dictionary = pc.unique(pa.concat_arrays([part.dictionary for part in parts]))
+    numbers_of_parts = [pc.index_in(part.dictionary, dictionary).take(part.indices) for part in parts]
+    return pa.DictionaryArray.from_arrays(pa.concat_arrays(numbers_of_parts), dictionary)
+
+
+def no_rows(columns: Sequence[str]) -> pa.Table:
+    """Return a table of *columns* without rows."""
+    fields = [SCHEMA.field(name) for name in columns]
+    encoded = [pa.field(each.name, pa.dictionary(pa.int32(), each.type)) if each.name in _ENCODED else each for each in fields]
+    return pa.schema(encoded).empty_table()
+
+
+def summed(
+    rows: pa.Table, keys: Sequence[str], sums: Iterable[str] = (), *, least: Iterable[str] = (), most: Iterable[str] = ()
+) -> pa.Table:
+    """Return the sums of *rows* by *keys*, and the minimum and maximum of other columns, under the names of the columns.
+
+    A sum of nulls is 0. Keys of dictionary arrays stay dictionary arrays.
+    """
+    aggregations = [*((name, "sum") for name in sums), *((name, "min") for name in least), *((name, "max") for name in most)]
+    found = rows.group_by(list(keys), use_threads=False).aggregate(aggregations)
+    columns: dict[str, pa.ChunkedArray] = {name: found.column(name) for name in keys}
+    for name, function in aggregations:
+        column = found.column(f"{name}_{function}")
+        columns[name] = pc.fill_null(column, 0) if function == "sum" else column
+    return pa.table(columns)
+
+
+def folded(rows: pa.Table, column: str, weight: str) -> pa.Table:
+    """Return *rows* of one hour and host with null in *column* unless its value is among the :data:`TOP` heaviest.
+
+    *weight* is the column to sum; among equal values the lower text is kept. Sum the rows again afterwards.
+    """
+    sums = summed(rows, [column], [weight])
+    named = sums.filter(pc.is_valid(sums.column(column)))
+    if named.num_rows <= TOP:
+        return rows
+    text = with_columns(named, {column: named.column(column).cast(pa.string())})
+    heaviest = text.sort_by([(weight, "descending"), (column, "ascending")]).slice(0, TOP).column(column).combine_chunks()
+    values = rows.column(column).cast(pa.string())
+    return with_columns(rows, {column: pc.if_else(pc.is_in(values, heaviest), values, None)})
+
+
+def with_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """Return *rows* with more *columns*, or with others of the same name."""
+    kept = [name for name in rows.column_names if name not in columns]
+    return pa.table({**{name: rows.column(name) for name in kept}, **columns})
+
+
+def ones(rows: pa.Table) -> pa.Array:
+    """Return a column of ones, which are summed to count rows."""
+    return pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
+
+
+def numbers(rows: pa.Table) -> pa.Array:
+    """Return the numbers of the rows, from 0."""
+    return pc.subtract(pc.cumulative_sum(ones(rows)), 1)
+
+
+def nulls(rows: pa.Table, kind: pa.DataType) -> pa.Array:
+    """Return a column of nulls."""
+    return pa.nulls(rows.num_rows, kind)
+
+
+def is_value(column: pa.ChunkedArray, value: object) -> pa.ChunkedArray:
+    """Return whether each value of *column* equals *value*; null does not."""
+    return pc.fill_null(pc.equal(column, value), False)
+
+
+def flag(condition: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return 1 where *condition* is true, else 0."""
+    return pc.fill_null(condition, False).cast(pa.int64())
+
+
+def minutes(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the start of the minute of the column ``ts``."""
+    starts = pc.multiply(pc.divide(rows.column("ts"), _MINUTE_NS), _MINUTE_NS // 1000)
+    return starts.cast(pa.timestamp("us", "UTC"))
+
+
+def unheard(rows: pa.Table) -> pa.ChunkedArray:
+    """Return 1 for messages that no connection received or lost, else 0."""
+    return flag(pc.and_(pc.equal(rows.column("recipients"), 0), pc.equal(pc.fill_null(rows.column("discarded"), 0), 0)))
+
+
+def encoded_array(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return a dictionary array of one chunk as such."""
+    whole = column.combine_chunks()
+    if not isinstance(whole, pa.DictionaryArray):
+        raise TypeError(f"not a dictionary array: {whole.type}")
+    return whole
+
+
+def prefixes(keys: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return the prefix of each key: its first :data:`PREFIX_SEGMENTS` segments."""
+    cut = pc.replace_substring_regex(keys.dictionary, _AFTER_PREFIX, r"\1").dictionary_encode()
+    return pa.DictionaryArray.from_arrays(cut.indices.take(keys.indices), cut.dictionary)
