@@ -18,7 +18,19 @@ from sbusd.archive.record.schema import Kind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.portions import SUBSCRIPTION_KINDS, Portion
 from sbusd.pipeline.partials.routes import KeyRoutes
-from sbusd.pipeline.partials.rows import encoded_array, numbers, ones, prefixes, read_all, read_rows, summed, with_columns
+from sbusd.pipeline.partials.rows import (
+    encoded_array,
+    heaviest,
+    joined,
+    numbers,
+    ones,
+    only,
+    prefixes,
+    read_all,
+    read_rows,
+    summed,
+    with_columns,
+)
 from sbusd.pipeline.partials.subscriptions import RouteTable, SubscriptionEvent, subscriptions
 
 MAX_EVENTS = 10_000
@@ -39,12 +51,25 @@ def flows(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("recipients") > 0)
     columns = ["key", "seq", *_FROM, "recipients", "missed", "to_conn", "payload_bytes"]
     table: RouteTable | None = None
+    prefixes_kept = _heaviest_prefixes(record, portion, wanted) if portion.is_whole else None
     for rows in read_rows(record, portion.segments, columns, wanted):
         if table is None:
             table = _route_table(record, portion)
         for routes, messages in KeyRoutes.of_messages(table, rows):
             for groups in routes.divided(_grouped(messages, routes), CANDIDATES):
-                yield _delivered(groups, routes)
+                yield _delivered(groups, routes, prefixes_kept)
+
+
+def _heaviest_prefixes(record: RecordReader, portion: Portion, wanted: pc.Expression) -> pa.Array | None:
+    """Return the prefixes that keep rows of their own, None if all do: a message with invented keys and many recipients has many rows.
+
+    The deliveries of a message are its recipients, so they need not be identified for this.
+    """
+    sums = []
+    for rows in read_rows(record, portion.segments, ["key", "recipients"], wanted):
+        placed = with_columns(rows, {"prefix": prefixes(encoded_array(rows.column("key")))})
+        sums.append(summed(placed, ["prefix"], ["recipients"]))
+    return heaviest(joined(sums), "prefix", "recipients") if sums else None
 
 
 def _route_table(record: RecordReader, portion: Portion) -> RouteTable:
@@ -79,8 +104,8 @@ def _text_of(lists: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.binary_join(lists.cast(pa.list_(pa.string())), ",")
 
 
-def _delivered(groups: pa.Table, routes: KeyRoutes) -> pa.Table:
-    """Return the deliveries of *groups* with their recipients."""
+def _delivered(groups: pa.Table, routes: KeyRoutes, prefixes_kept: pa.Array | None) -> pa.Table:
+    """Return the deliveries of *groups* with their recipients. Only *prefixes_kept* keep rows of their own, if given."""
     groups = with_columns(groups, {"group": numbers(groups)})
     candidates = _without_missed(routes.candidates(groups), groups)
     sizes = summed(with_columns(candidates, {"size": ones(candidates)}), ["group"], ["size"])
@@ -105,10 +130,11 @@ def _delivered(groups: pa.Table, routes: KeyRoutes) -> pa.Table:
     received = pa.concat_tables([to_named, to_others]).combine_chunks()
     whose = groups.select(["key", *_FROM, "messages", "payload_bytes"]).take(received.column("group"))
     times = received.column("times")
+    prefix = prefixes(encoded_array(whose.column("key")))
     deliveries = {
         "from_uid": whose.column("uid"),
         "from_unit": whose.column("unit"),
-        "prefix": prefixes(encoded_array(whose.column("key"))),
+        "prefix": prefix if prefixes_kept is None else only(pa.chunked_array([prefix]), prefixes_kept),
         "to_uid": received.column("to_uid"),
         "to_unit": received.column("to_unit"),
         "deliveries": pc.multiply(whose.column("messages"), times),

@@ -14,6 +14,10 @@ from sbusd.archive.tables.schema import CALLS, DISCONNECTS, FLOWS, LINKS, RELAY,
 PORTION_ROWS = 1 << 20
 """Maximum number of rows of a portion (or one segment): half a second of work, and a hundred megabytes of memory."""
 
+PORTION_BYTES = 1 << 30
+"""Maximum number of bytes of these rows before compression, as the index counts them (or one segment). A user can publish keys of four
+thousand bytes, and an Arrow array has at most 2 GiB of text."""
+
 CALLS_ROWS = 1 << 22
 """The same for calls, which need the whole hour of a host: with more rows, it is divided by the numbers of its calls. Each of these
 portions reads all segments, and keeps its share of the calls."""
@@ -110,10 +114,11 @@ def may_have(entry: IndexEntry, kinds: Iterable[Kind]) -> bool:
 
 
 def _divided(entries: Iterable[IndexEntry]) -> Iterator[tuple[IndexEntry, ...]]:
-    """Yield *entries* in groups of at most :data:`PORTION_ROWS` rows."""
+    """Yield *entries* in groups of at most :data:`PORTION_ROWS` rows and :data:`PORTION_BYTES` bytes."""
     group: list[IndexEntry] = []
     for entry in entries:
-        if group and sum(each.rows for each in group) + entry.rows > PORTION_ROWS:
+        rows, size = sum(each.rows for each in group) + entry.rows, sum(map(_size, group)) + _size(entry)
+        if group and (rows > PORTION_ROWS or size > PORTION_BYTES):
             yield tuple(group)
             group = []
         group.append(entry)
@@ -121,11 +126,16 @@ def _divided(entries: Iterable[IndexEntry]) -> Iterator[tuple[IndexEntry, ...]]:
         yield tuple(group)
 
 
+def _size(entry: IndexEntry) -> int:
+    """Return the bytes of the rows of a segment before compression."""
+    return sum(entry.users.values()) + entry.unnamed
+
+
 def _calls(hour: Manifest) -> Iterator[Portion]:
     """Yield the portions for calls: all segments of a host and hour, and its share of the calls."""
     following = _by_host(hour.following)
     for host, entries in _by_host(hour.segments).items():
-        rows = sum(entry.rows for entry in entries)
-        shares = 1 << max(0, (-(-rows // CALLS_ROWS) - 1).bit_length())
+        needed = max(-(-sum(entry.rows for entry in entries) // CALLS_ROWS), -(-sum(map(_size, entries)) // PORTION_BYTES), 1)
+        shares = 1 << (needed - 1).bit_length()
         for share in range(shares):
             yield Portion(hour.hour, host, tuple(entries), tuple(following.get(host, ())), share, shares, is_whole=shares == 1)

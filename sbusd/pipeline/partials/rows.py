@@ -82,18 +82,30 @@ def summed(
 
 
 def folded(rows: pa.Table, column: str, weight: str) -> pa.Table:
-    """Return *rows* of one hour and host with null in *column* unless its value is among the :data:`TOP` heaviest.
+    """Return *rows* of one hour and host with null in *column* unless its value is among the heaviest. Sum the rows again afterwards."""
+    values = heaviest(rows, column, weight)
+    return rows if values is None else with_columns(rows, {column: only(rows.column(column), values)})
 
-    *weight* is the column to sum; among equal values the lower text is kept. Sum the rows again afterwards.
-    """
+
+def heaviest(rows: pa.Table, column: str, weight: str) -> pa.Array | None:
+    """Return the :data:`TOP` values of *column* with the largest sums of *weight*, among equal ones the lowest text; None if there are no
+    others."""
     sums = summed(rows, [column], [weight])
     named = sums.filter(pc.is_valid(sums.column(column)))
     if named.num_rows <= TOP:
-        return rows
+        return None
     text = with_columns(named, {column: named.column(column).cast(pa.string())})
-    heaviest = text.sort_by([(weight, "descending"), (column, "ascending")]).slice(0, TOP).column(column).combine_chunks()
-    values = rows.column(column).cast(pa.string())
-    return with_columns(rows, {column: pc.if_else(pc.is_in(values, heaviest), values, None)})
+    return text.sort_by([(weight, "descending"), (column, "ascending")]).slice(0, TOP).column(column).combine_chunks()
+
+
+def only(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray | pa.DictionaryArray:
+    """Return *column* with null in place of all but *values*."""
+    if not isinstance(column.type, pa.DictionaryType):
+        return pc.if_else(pc.is_in(column, values), column, None)
+    # The text of each row could be more than an array can have.
+    encoded = encoded_array(column)
+    is_kept = pc.is_in(encoded.dictionary, values).take(encoded.indices)
+    return pa.DictionaryArray.from_arrays(pc.if_else(pc.fill_null(is_kept, False), encoded.indices, None), encoded.dictionary)
 
 
 def with_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:

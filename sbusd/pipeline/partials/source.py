@@ -18,9 +18,6 @@ from sbusd.pipeline.partials.columns import columns_of, ddl_of, partial_columns_
 from sbusd.pipeline.partials.portions import Portion, grouped, portions_of
 from sbusd.pipeline.partials.sums import is_complete, rows_of
 
-BATCH_ROWS = 1 << 16
-"""Maximum number of rows that are passed to Spark at once."""
-
 
 @dataclass
 class Task(InputPartition):
@@ -51,7 +48,7 @@ class PortionReader(DataSourceReader):
         pa.set_cpu_count(1)
         for portion in partition.portions:
             for rows in rows_of(RecordReader(self._root), self._table, portion):
-                yield from rows.combine_chunks().to_batches(BATCH_ROWS)
+                yield from rows.to_batches()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from sbusd.pipeline.partials.portions import Portion
 from sbusd.pipeline.partials.rows import folded, joined, summed
 from sbusd.pipeline.partials.states import links
 
+BATCH_ROWS = 1 << 16
+"""Maximum number of rows that are passed to Spark at once: a key can have four thousand bytes."""
+
 _ALWAYS_PARTIAL = (RELAY.name, LINKS.name)
 """Tables that Spark computes from few rows, with more than sums."""
 
@@ -46,9 +49,9 @@ def rows_of(record: RecordReader, table: str, portion: Portion) -> Iterator[pa.T
     found = _SUMS[table](record, portion)
     if not is_complete(table, portion):
         for rows in found:
-            yield _placed(rows, portion, partial_columns_of(table))
+            yield from _placed(rows, portion, partial_columns_of(table))
     elif parts := list(found):
-        yield _placed(_completed(parts, table), portion, columns_of(table))
+        yield from _placed(_completed(parts, table), portion, columns_of(table))
 
 
 def _completed(parts: list[pa.Table], table: str) -> pa.Table:
@@ -68,9 +71,11 @@ def _added_up(rows: pa.Table, table: str) -> pa.Table:
     return summed(rows, keys, sums, least=[name for name in values if name in LEAST], most=[name for name in values if name in MOST])
 
 
-def _placed(rows: pa.Table, portion: Portion, schema: pa.Schema) -> pa.Table:
-    """Return *rows* with the columns of *schema*."""
+def _placed(rows: pa.Table, portion: Portion, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield *rows* with the columns of *schema*, and with text instead of dictionary arrays."""
     place = {"date": portion.hour.date, "hour": portion.hour.hour, "host": portion.host}
-    constants = {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows) for name, value in place.items()}
-    columns = [constants[field.name] if field.name in constants else rows.column(field.name).cast(field.type) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    for begin in range(0, rows.num_rows, BATCH_ROWS):
+        some = rows.slice(begin, BATCH_ROWS)
+        constants = {name: pa.repeat(pa.scalar(value, schema.field(name).type), some.num_rows) for name, value in place.items()}
+        columns = [constants[field.name] if field.name in constants else some.column(field.name).cast(field.type) for field in schema]
+        yield pa.Table.from_arrays(columns, schema=schema).combine_chunks()

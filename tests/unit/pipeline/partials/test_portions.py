@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sbusd.archive.record.entry import IndexEntry
@@ -32,6 +34,14 @@ def test_a_portion_has_rows_of_one_host_up_to_a_limit(monkeypatch: pytest.Monkey
     assert sizes(found) == [("a", 2), ("a", 2), ("a", 1), ("b", 1)]
     assert [portion.rows for portion in found] == [20, 20, 10, 100]
     assert [len(group) for group in grouped(found, 1)] == [1, 1, 1, 1]
+
+
+def test_a_portion_has_a_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before compression, as a user can publish long keys."""
+    monkeypatch.setattr(portions, "PORTION_BYTES", 100)
+    sized = [replace(entry("a", seq), users={"1000": 30, "1001": 10}, unnamed=5) for seq in range(5)]
+    assert sizes(portions_of("traffic", [Manifest(HOUR, 0, tuple(sized))])) == [("a", 2), ("a", 2), ("a", 1)]
+    assert [portion.shares for portion in portions_of("calls", [Manifest(HOUR, 0, tuple(sized))])] == [4] * 4
 
 
 def test_each_processor_has_several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
