@@ -189,11 +189,13 @@ def test_a_loss_is_an_event_and_a_record(by_nats: Pair, realm: Realm, stack: Exi
 
 def test_a_network_that_is_away_is_reported(by_nats: Pair, realm: Realm, stack: ExitStack) -> None:
     by_nats.linked(stack)
+    # Hosts can know each other before the link has published that the network is up. If it went before that, nothing would have changed.
+    wait_for(lambda: "network available" in by_nats.alpha.log, "the record of the network")
     with Bus.connect(by_nats.alpha.bus) as watcher:
         events = watcher.subscribe("link/network")
         watcher.ping()
         realm.server.kill()
-        # Hosts can know each other before the link has published that the network is up.
+        # The event is published after it is recorded.
         while (down := json.loads(next_of(events).payload))["event"] == "up":
             pass
         assert (down["event"], bool(down["reason"])) == ("down", True)
