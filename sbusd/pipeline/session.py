@@ -65,7 +65,7 @@ _SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     # The type that write_empty() uses, so that a column has one type for every reader.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Each task finds the first 10000 subscriptions of each user, and the first 1000 values of each column, before rows are exchanged.
+    # Each task finds the first 1000 values of each column before rows are exchanged.
     "spark.sql.optimizer.windowGroupLimitThreshold": "10000",
     # Adaptive execution divides larger partitions of a join. With the default of 256m one task could have half of the messages.
     "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "32m",
@@ -136,14 +136,20 @@ def spark_session(master: str | None, *, is_small: bool = False) -> Iterator[Spa
     for name, value in {**_SETTINGS, **partitions, **(_SMALL if is_small else {})}.items():
         if name not in configured:
             session.conf.set(name, value)
-    with tempfile.TemporaryDirectory(prefix="sbus-pipeline-") as folder:
-        try:
-            if not is_local(session.sparkContext.master):
-                _send_package(session, Path(folder))
-            yield session
-        finally:
-            with contextlib.suppress(Exception):  # a Java process that has gone cannot be stopped
-                session.stop()
+    with contextlib.ExitStack() as stack:
+        stack.callback(_stop, session)
+        if not is_local(session.sparkContext.master):
+            try:
+                _send_package(session, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-pipeline-"))))
+            except OSError as error:
+                raise PipelineError(f"cannot send the package to the executors: {error}") from None
+        yield session
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop *session*."""
+    with contextlib.suppress(Exception):  # a Java process that has gone cannot be stopped
+        session.stop()
 
 
 def _send_package(session: SparkSession, folder: Path) -> None:
@@ -152,7 +158,7 @@ def _send_package(session: SparkSession, folder: Path) -> None:
     if not package.is_dir():
         return  # it was itself sent by --py-files
     target = folder / "sbusd-modules.zip"
-    with zipfile.ZipFile(target, "w") as archive:
+    with zipfile.ZipFile(target, "w", strict_timestamps=False) as archive:
         for module in sorted(package.rglob("*.py")):
             archive.write(module, module.relative_to(package.parent))
     session.sparkContext.addPyFile(str(target))

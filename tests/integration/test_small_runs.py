@@ -120,6 +120,19 @@ def test_any_division_into_portions_gives_the_same_tables(spark: SparkSession, t
     check(tmp_path, record)
 
 
+def test_a_share_without_calls_is_computed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour with many rows has several shares, even if it has few calls."""
+    monkeypatch.setattr(portions, "CALLS_ROWS", 1)
+    call: dict[str, Any] = {"call_id": 7, "call_cmd": "echo"}
+    rows = []
+    for seq in (1, 3):
+        rows.append(message(seq, "rpc/echo")._replace(call_role="request", **call))
+        rows.append(message(seq + 1, "!/conn/7/r")._replace(call_role="reply", **call))
+        deliver(tmp_path / "archive", "alpha", rows[-2:])
+    run(spark, tmp_path)
+    check(tmp_path, {"alpha": rows})
+
+
 def test_the_subscriptions_of_a_user_are_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recipients are not identified after the last subscription that counts."""
     record = {"alpha": GrowingRecord(31).fill(300), "beta": GrowingRecord(32).fill(200)}

@@ -12,7 +12,7 @@ from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS
 from sbusd.pipeline.partials.portions import Portion
-from sbusd.pipeline.partials.rows import flag, joined, no_rows, numbers, ones, read_rows, summed, unheard
+from sbusd.pipeline.partials.rows import compacted, flag, joined, no_rows, numbers, ones, read_rows, summed, unheard
 
 PARTIES = ["cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit"]
 SUMS = ["calls", "answered", "errors", "timeouts", "unanswered", "undelivered"]
@@ -21,26 +21,31 @@ _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd number that distributes numbers of calls evenly among shares: 2**64 divided by the golden ratio, as Knuth recommends."""
 _MIXED_BITS = 20
 _STEP_BITS = LATENCY_STEPS.bit_length() - 1
+_HEARD = ["recipients", "discarded"]
 _CALL_NS = CALL_SECONDS * 10**9
 
 
 def calls(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield calls by parties and latency bucket. Replies are in the hour, or in the next one."""
     columns = ["ts", "seq", "call_id", "uid", "unit"]
-    requests = _parts(record, portion, Role.REQUEST, [*columns, "call_cmd", "call_exp", "recipients", "discarded"])
-    if requests.num_rows:
-        requests = _first(requests, "seq", "ts")
-        replies = _parts(record, portion, Role.REPLY, [*columns, "call_failed"])
+    # Of each table only what can be the first: a user can repeat one call without end.
+    asked = [_first(rows, "seq", "ts") for rows in _parts(record, portion, Role.REQUEST, [*columns, "call_cmd", "call_exp", *_HEARD])]
+    if asked:
+        requests = _first(joined(asked), "seq", "ts")
+        columns.append("call_failed")
+        found = [rows.take(_first_replies(requests, rows).drop_null()) for rows in _parts(record, portion, Role.REPLY, columns)]
+        replies = joined([no_rows(columns), *found])
         yield _by_bucket(_classified(requests, replies.take(_first_replies(requests, replies))))
 
 
-def _parts(record: RecordReader, portion: Portion, role: Role, columns: list[str]) -> pa.Table:
-    """Return the requests or the replies of the portion."""
+def _parts(record: RecordReader, portion: Portion, role: Role, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield the requests or the replies of the portion."""
     latest = portion.hour.start + HOUR_NS + _CALL_NS
     wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("call_role") == role.value) & pc.field("call_id").is_valid()
     segments = portion.segments if role is Role.REQUEST else (*portion.segments, *portion.others)
-    found = read_rows(record, segments, columns, wanted & (pc.field("ts") <= latest))
-    return joined([_shared(rows, portion) for rows in found] or [no_rows(columns)])
+    for rows in read_rows(record, segments, columns, wanted & (pc.field("ts") <= latest)):
+        if (shared := _shared(rows, portion)).num_rows:
+            yield shared
 
 
 def _shared(rows: pa.Table, portion: Portion) -> pa.Table:
@@ -48,7 +53,7 @@ def _shared(rows: pa.Table, portion: Portion) -> pa.Table:
     if portion.shares == 1:
         return rows
     mixed = pc.shift_right(pc.multiply(rows.column("call_id"), _MIXER), 64 - _MIXED_BITS)
-    return rows.filter(pc.equal(pc.bit_wise_and(mixed, portion.shares - 1), portion.share)).combine_chunks()
+    return compacted(rows.filter(pc.equal(pc.bit_wise_and(mixed, portion.shares - 1), portion.share)).combine_chunks())
 
 
 def _first(rows: pa.Table, *order: str) -> pa.Table:

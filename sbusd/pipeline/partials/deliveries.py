@@ -9,6 +9,7 @@ message always equal its recipients.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -19,14 +20,15 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.portions import SUBSCRIPTION_KINDS, Portion
 from sbusd.pipeline.partials.routes import KeyRoutes
 from sbusd.pipeline.partials.rows import (
+    compacted,
     encoded_array,
     heaviest,
     joined,
+    no_rows,
     numbers,
     ones,
     only,
     prefixes,
-    read_all,
     read_rows,
     summed,
     with_columns,
@@ -74,18 +76,26 @@ def _heaviest_prefixes(record: RecordReader, portion: Portion, wanted: pc.Expres
 
 def _route_table(record: RecordReader, portion: Portion) -> RouteTable:
     """Return the subscriptions of the hour and host, at most :data:`MAX_EVENTS` events of each user."""
-    events = read_all(record, portion.others, _EVENT_COLUMNS, pc.field("kind").isin([kind.value for kind in SUBSCRIPTION_KINDS]))
+    kept = no_rows(_EVENT_COLUMNS)
+    for rows in read_rows(record, portion.others, _EVENT_COLUMNS, pc.field("kind").isin([kind.value for kind in SUBSCRIPTION_KINDS])):
+        # A user who subscribes in a loop can have more text in an hour than an array can have.
+        kept = _first_events(joined([kept, _first_events(rows)]))
+    events = [SubscriptionEvent(**event) for event in kept.to_pylist()]
+    counts = Counter(event.uid for event in events)
+    ends = {event.uid: event.seq for event in events if counts[event.uid] == MAX_EVENTS}
+    return RouteTable(subscriptions(sorted(events, key=lambda event: event.seq), ends))
+
+
+def _first_events(events: pa.Table) -> pa.Table:
+    """Return the first :data:`MAX_EVENTS` events of each user, ordered by user and position."""
     # A number for each user, also for events without one.
     users = encoded_array(pc.dictionary_encode(events.column("uid"), "encode")).indices
     by_user = with_columns(events, {"user": users}).sort_by([("user", "ascending"), ("seq", "ascending")])
-    kept, ends, begin = [], {}, 0
+    parts, begin = [by_user.slice(0, 0)], 0
     for counted in pc.value_counts(by_user.column("user")).to_pylist():
-        some = by_user.slice(begin, min(counted["counts"], MAX_EVENTS)).select(_EVENT_COLUMNS).to_pylist()
-        kept += [SubscriptionEvent(**event) for event in some]
-        if len(some) == MAX_EVENTS:
-            ends[some[-1]["uid"]] = some[-1]["seq"]
+        parts.append(by_user.slice(begin, min(counted["counts"], MAX_EVENTS)))
         begin += counted["counts"]
-    return RouteTable(subscriptions(sorted(kept, key=lambda event: event.seq), ends))
+    return joined(parts).select(_EVENT_COLUMNS)
 
 
 def _grouped(rows: pa.Table, routes: KeyRoutes) -> pa.Table:
@@ -140,7 +150,8 @@ def _delivered(groups: pa.Table, routes: KeyRoutes, prefixes_kept: pa.Array | No
         "deliveries": pc.multiply(whose.column("messages"), times),
         "bytes": pc.multiply(whose.column("payload_bytes"), times),
     }
-    return summed(pa.table(deliveries), _TO, ["deliveries", "bytes"])
+    # Its dictionaries are those of all messages.
+    return compacted(summed(pa.table(deliveries), _TO, ["deliveries", "bytes"]).combine_chunks())
 
 
 def _without_missed(candidates: pa.Table, groups: pa.Table) -> pa.Table:

@@ -127,8 +127,9 @@ def _divided(entries: Iterable[IndexEntry]) -> Iterator[tuple[IndexEntry, ...]]:
 
 
 def _size(entry: IndexEntry) -> int:
-    """Return the bytes of the rows of a segment before compression."""
-    return sum(entry.users.values()) + entry.unnamed
+    """Return the bytes of the rows of a segment before compression. Not all entries count them; most segments have a few times of
+    theirs."""
+    return max(sum(entry.users.values()) + entry.unnamed, 4 * entry.bytes)
 
 
 def _calls(hour: Manifest) -> Iterator[Portion]:

@@ -25,7 +25,8 @@ _NO_KEY = 0
 
 
 MAX_ROUTES_AT_ONCE = 1 << 18
-"""Maximum number of routes of different sets in memory at once (or those of one key): a user can invent keys with different sets."""
+"""Maximum number of routes and patterns of different sets in memory at once (or those of one key): a user can invent keys with different
+sets."""
 
 
 class KeyRoutes:
@@ -35,17 +36,17 @@ class KeyRoutes:
     def __init__(self, table: RouteTable, keys: Sequence[str], begin: int = 0) -> None:
         known: dict[tuple[str, ...], int] = {(): _NO_KEY}
         sets: list[list[Route]] = [[]]
-        self._set_of_key = [_NO_KEY] * len(keys)
+        of_keys = [_NO_KEY] * len(keys)
         self.end, count = begin, 0
         while self.end < len(keys) and count <= MAX_ROUTES_AT_ONCE:
             patterns = table.patterns(keys[self.end])
             if (number := known.get(patterns)) is None:
                 number = known[patterns] = len(sets)
                 sets.append(table.of_patterns(patterns))
-                count += len(sets[number])
-            self._set_of_key[self.end] = number
+                count += len(patterns) + len(sets[number])
+            of_keys[self.end] = number
             self.end += 1
-        self._sets = pa.array(self._set_of_key, pa.int32())
+        self._sets = pa.array(of_keys, pa.int32())
         self._bounds = [sorted({bound for route in each for bound in (route.since, route.until) if bound != OPEN}) for each in sets]
         flat = [route for each in sets for route in each]
         columns = zip(*flat, strict=True) if flat else [()] * len(_FIELDS)
@@ -78,36 +79,35 @@ class KeyRoutes:
         """Return a number for each of *messages*, with the columns ``key`` and ``seq``. Messages with the same key and number have the same
         routes at their positions."""
         none = pc.subtract(ones(messages), 1)
-        keys = pa.chunked_array([encoded_array(messages.column("key")).indices])
-        placed = pa.table({"key": keys, "seq": messages.column("seq"), "number": numbers(messages), "step": none})
+        sets = pa.chunked_array([self._sets_of(messages)])
+        placed = pa.table({"set": sets, "seq": messages.column("seq"), "number": numbers(messages), "step": none})
         changes = self._changes(placed)
         if not changes.num_rows:
             return none
-        is_placed = pc.is_in(keys, pc.unique(changes.column("key")))
+        is_placed = pc.is_in(sets, pc.unique(changes.column("set")))
         together = pa.concat_tables([placed.filter(is_placed), changes]).combine_chunks()
         # A change counts for the messages after it.
-        ordered = together.sort_by([("key", "ascending"), ("seq", "ascending"), ("step", "ascending")])
+        ordered = together.sort_by([("set", "ascending"), ("seq", "ascending"), ("step", "ascending")])
         counted = with_columns(ordered, {"span": pc.cumulative_sum(ordered.column("step"))})
         found = counted.filter(pc.equal(counted.column("step"), 0)).sort_by([("number", "ascending")])
         return pc.replace_with_mask(none, is_placed.combine_chunks(), found.column("span").combine_chunks())
 
     def _changes(self, placed: pa.Table) -> pa.Table:
-        """Return the positions at which the routes of a key change between its first and its last message."""
+        """Return the positions at which the routes of a set change between its first and its last message."""
         ends = with_columns(placed, {"last": placed.column("seq")})
-        keys, positions = [], []
-        for row in summed(ends, ["key"], least=["seq"], most=["last"]).to_pylist():
-            if row["key"] is not None:
-                bounds = self._bounds[self._set_of_key[row["key"]]]
-                inner = bounds[bisect_left(bounds, row["seq"]) : bisect_left(bounds, row["last"])]
-                keys += [row["key"]] * len(inner)
-                positions += inner
-        step = pa.repeat(pa.scalar(1, pa.int64()), len(keys))
-        number = pa.nulls(len(keys), pa.int64())
-        return pa.table({"key": pa.array(keys, pa.int32()), "seq": pa.array(positions, pa.int64()), "number": number, "step": step})
+        sets, positions = [], []
+        for row in summed(ends, ["set"], least=["seq"], most=["last"]).to_pylist():
+            bounds = self._bounds[row["set"]]
+            inner = bounds[bisect_left(bounds, row["seq"]) : bisect_left(bounds, row["last"])]
+            sets += [row["set"]] * len(inner)
+            positions += inner
+        step = pa.repeat(pa.scalar(1, pa.int64()), len(sets))
+        number = pa.nulls(len(sets), pa.int64())
+        return pa.table({"set": pa.array(sets, pa.int32()), "seq": pa.array(positions, pa.int64()), "number": number, "step": step})
 
     def divided(self, groups: pa.Table, most: int) -> Iterator[pa.Table]:
         """Yield *groups* of messages in parts with at most *most* routes (or one group)."""
-        sizes = pc.list_value_length(self._lists(groups))
+        sizes = pc.list_value_length(self._members).take(self._sets_of(groups))
         if (pc.sum(sizes).as_py() or 0) <= most:
             yield groups
             return
@@ -122,7 +122,7 @@ class KeyRoutes:
     def candidates(self, groups: pa.Table) -> pa.Table:
         """Return the connections that received the messages of *groups*, if the record is complete and they missed none: a row for each
         with the number of the ``group``, ``conn``, ``to_uid`` and ``to_unit``."""
-        lists = self._lists(groups)
+        lists = self._members.take(self._sets_of(groups))
         parents = pc.list_parent_indices(lists)
         found = with_columns(self._routes.take(pc.list_flatten(lists)), {"group": groups.column("group").take(parents)})
         at, only = (groups.column(name).take(parents) for name in ("seq", "to_conn"))
@@ -130,7 +130,6 @@ class KeyRoutes:
         is_meant = pc.fill_null(pc.equal(only, found.column("conn")), True)
         return found.filter(pc.and_(is_active, is_meant)).select(["group", "conn", "to_uid", "to_unit"])
 
-    def _lists(self, groups: pa.Table) -> pa.Array:
-        """Return the numbers of the routes of each group."""
-        sets = self._sets.take(encoded_array(groups.column("key")).indices)
-        return self._members.take(pc.fill_null(sets, _NO_KEY))
+    def _sets_of(self, messages: pa.Table) -> pa.Array:
+        """Return the number of the set of each message."""
+        return pc.fill_null(self._sets.take(encoded_array(messages.column("key")).indices), _NO_KEY)

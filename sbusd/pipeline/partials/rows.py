@@ -13,7 +13,10 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
 
 BATCH_ROWS = 1 << 20
-"""Maximum number of rows in memory at once: a row group of a segment. Its keys are then in one dictionary."""
+"""Maximum number of rows that are read at once: a row group of a segment."""
+
+_USES = 8
+"""How often the values of a dictionary are used on average, at least, unless it is compacted."""
 
 _MINUTE_NS = 60 * 10**9
 _ENCODED = ("kind", "key", "unit", "call_role", "call_cmd", "code", "reason")
@@ -31,12 +34,8 @@ def read_rows(record: RecordReader, entries: Iterable[IndexEntry], columns: Sequ
     for entry in entries:
         for batch in record.scan(entry, columns, wanted, BATCH_ROWS, encoded=encoded):
             if batch.num_rows:
-                yield pa.Table.from_batches([batch])
-
-
-def read_all(record: RecordReader, entries: Iterable[IndexEntry], columns: Sequence[str], wanted: pc.Expression) -> pa.Table:
-    """Return the same rows as one table, in which each column has one dictionary."""
-    return joined(list(read_rows(record, entries, columns, wanted)) or [no_rows(columns)])
+                # Without what the schema says about nulls, which computed columns do not have.
+                yield compacted(pa.table({name: batch.column(name) for name in columns}))
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -52,16 +51,33 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _with_one_dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
     """Return a column of dictionary arrays as one."""
-    parts = [part for part in column.chunks if isinstance(part, pa.DictionaryArray)]
+    parts = [_compact(part) for part in column.chunks if isinstance(part, pa.DictionaryArray) and len(part)]
+    if not parts:
+        return _compact(encoded_array(column))
     dictionary = pc.unique(pa.concat_arrays([part.dictionary for part in parts]))
     numbers_of_parts = [pc.index_in(part.dictionary, dictionary).take(part.indices) for part in parts]
     return pa.DictionaryArray.from_arrays(pa.concat_arrays(numbers_of_parts), dictionary)
 
 
+def compacted(rows: pa.Table) -> pa.Table:
+    """Return *rows*, of one chunk, with dictionaries that have few values which no row uses: those of rows that were left out."""
+    columns = {
+        name: encoded_array(rows.column(name)) for name in rows.column_names if isinstance(rows.column(name).type, pa.DictionaryType)
+    }
+    large = {name: _compact(column) for name, column in columns.items() if len(column.dictionary) > rows.num_rows // _USES}
+    return pa.table({name: large.get(name, rows.column(name)) for name in rows.column_names}) if large else rows
+
+
+def _compact(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return *column* with the values that it uses only."""
+    used = pc.unique(column.indices).drop_null()
+    return pa.DictionaryArray.from_arrays(pc.index_in(column.indices, used), column.dictionary.take(used))
+
+
 def no_rows(columns: Sequence[str]) -> pa.Table:
     """Return a table of *columns* without rows."""
-    fields = [SCHEMA.field(name) for name in columns]
-    encoded = [pa.field(each.name, pa.dictionary(pa.int32(), each.type)) if each.name in _ENCODED else each for each in fields]
+    types = {name: SCHEMA.field(name).type for name in columns}
+    encoded = [pa.field(name, pa.dictionary(pa.int32(), kind) if name in _ENCODED else kind) for name, kind in types.items()]
     return pa.schema(encoded).empty_table()
 
 
@@ -122,11 +138,6 @@ def ones(rows: pa.Table) -> pa.Array:
 def numbers(rows: pa.Table) -> pa.Array:
     """Return the numbers of the rows, from 0."""
     return pc.subtract(pc.cumulative_sum(ones(rows)), 1)
-
-
-def nulls(rows: pa.Table, kind: pa.DataType) -> pa.Array:
-    """Return a column of nulls."""
-    return pa.nulls(rows.num_rows, kind)
 
 
 def is_value(column: pa.ChunkedArray, value: object) -> pa.ChunkedArray:

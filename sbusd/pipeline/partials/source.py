@@ -18,6 +18,9 @@ from sbusd.pipeline.partials.columns import columns_of, ddl_of, partial_columns_
 from sbusd.pipeline.partials.portions import Portion, grouped, portions_of
 from sbusd.pipeline.partials.sums import is_complete, rows_of
 
+BATCH_BYTES = 8 << 20
+"""Bytes of rows that are passed to Spark at once: Java has as many of these buffers as processors."""
+
 
 @dataclass
 class Task(InputPartition):
@@ -36,9 +39,11 @@ class PortionReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        # Spark then sends this reader to each task, which needs only its own portions.
-        tasks, self._tasks = self._tasks, ()
-        return tasks
+        return self._tasks
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for a process that reads: Spark sends it to each task, which needs only its own portions."""
+        return {**self.__dict__, "_tasks": ()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RecordError: a segment is missing or damaged."""
@@ -48,7 +53,7 @@ class PortionReader(DataSourceReader):
         pa.set_cpu_count(1)
         for portion in partition.portions:
             for rows in rows_of(RecordReader(self._root), self._table, portion):
-                yield from rows.to_batches()
+                yield from rows.to_batches(max(1, rows.num_rows * BATCH_BYTES // max(1, rows.nbytes)))
 
 
 @dataclass(frozen=True, slots=True)

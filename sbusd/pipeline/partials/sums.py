@@ -17,7 +17,7 @@ from sbusd.pipeline.partials.rows import folded, joined, summed
 from sbusd.pipeline.partials.states import links
 
 BATCH_ROWS = 1 << 16
-"""Maximum number of rows that are passed to Spark at once: a key can have four thousand bytes."""
+"""Maximum number of rows whose text is in memory at once, instead of numbers: a key can have four thousand bytes."""
 
 _ALWAYS_PARTIAL = (RELAY.name, LINKS.name)
 """Tables that Spark computes from few rows, with more than sums."""

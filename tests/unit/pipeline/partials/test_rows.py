@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.tables.schema import PREFIX_SEGMENTS
 from sbusd.pipeline.partials import rows as module
-from sbusd.pipeline.partials.rows import encoded_array, folded, joined, prefixes, summed
+from sbusd.pipeline.partials.rows import compacted, encoded_array, folded, joined, prefixes, summed
 
 _TEXT = st.text(st.sampled_from(list("ab/\n\\é")), max_size=9)
 
@@ -63,3 +63,22 @@ def test_numbers_in_place_of_nulls_are_not_used() -> None:
         found = summed(joined(parts), ["text"], ["number"])
         assert sum(found.column("number").to_pylist()) == sum(range(300))
         assert found.num_rows == 101
+
+
+def test_tables_without_chunks_are_joined() -> None:
+    """As a filter leaves them that no row matches."""
+    rows = pa.table({"text": pa.array(["a"]).dictionary_encode(), "number": [1]})
+    none = rows.filter(pa.array([False])).combine_chunks()
+    assert joined([none, none]).to_pylist() == []
+    assert joined([none, rows, none]).to_pylist() == rows.to_pylist()
+
+
+def test_a_dictionary_has_few_values_that_are_not_used() -> None:
+    """Sums of a few messages do not keep the keys of all others in memory."""
+    keys = pa.array([f"key{number}" for number in range(1_000)]).dictionary_encode()
+    rows = pa.table({"key": keys, "number": list(range(1_000))}).slice(500, 2).combine_chunks()
+    found = compacted(rows)
+    assert found.to_pylist() == rows.to_pylist()
+    assert encoded_array(found.column("key")).dictionary.to_pylist() == ["key500", "key501"]
+    parts = [rows.slice(place % 2, 1).combine_chunks() for place in range(100)]
+    assert len(encoded_array(joined(parts).column("key")).dictionary) == 2
