@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.config.settings import LimitSettings
-from sbusd.protocol.packets import BATCH_HEAD
+from sbusd.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES
 from tests.support.frames import frame
 from tests.support.malformed_batches import FAULTS, batch_of
 from tests.support.switch_harness import SwitchHarness
@@ -32,8 +32,10 @@ def sendings(draw: st.DrawFn) -> list[bytes]:
     """Draw what a client sends: single packets and batches, whole and faulty."""
     sent: list[bytes] = []
     for packets in draw(st.lists(PACKETS, min_size=1, max_size=5)):
-        if draw(st.booleans()):
-            sent.append(batch_of(packets) + draw(st.sampled_from((b"", *FAULTS))))
+        whole = batch_of(packets) + draw(st.sampled_from((b"", *FAULTS)))
+        # A larger packet cannot be sent in one piece.
+        if draw(st.booleans()) and len(whole) <= MAX_PACKET_BYTES:
+            sent.append(whole)
         else:
             sent += [*packets, *draw(st.sampled_from([[], [BATCH_HEAD[:-1]]]))]
     return [*sent, BAD] if draw(st.integers(0, 9)) == 0 else sent
