@@ -87,7 +87,7 @@ def read_rows_of(spark: SparkSession, root: ArchivePath, table: str, hours: Sequ
 def _computed_here(spark: SparkSession, root: ArchivePath, table: str, portions: Sequence[Portion], schema: pa.Schema) -> DataFrame | None:
     """Return the rows of *portions*, computed in this process."""
     # Spark cannot read Arrow columns without chunks.
-    found = [rows for portion in portions for rows in rows_of(RecordReader(root), table, portion) if rows.num_rows]
+    found = [rows for portion in portions for rows in rows_of(RecordReader(root), table, portion)]
     return spark.createDataFrame(pa.concat_tables(found), ddl_of(schema)).coalesce(1) if found else None
 
 

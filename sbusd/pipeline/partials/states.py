@@ -39,7 +39,7 @@ def links(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("key") == KEY) & is_trusted & pc.field("vouched").is_null()
     for entry in portion.segments:
         # Reading the payloads takes longer than all else, and few segments have a state.
-        if not any(rows.num_rows for rows in read_rows(record, [entry], ["seq"], wanted)):
+        if next(read_rows(record, [entry], ["seq"], wanted), None) is None:
             continue
         for rows in read_rows(record, [entry], ["ts", "seq", "payload"], wanted):
             found = [state for row in rows.to_pylist() if (state := _state(row["ts"], row["seq"], row["payload"])) is not None]

@@ -104,10 +104,6 @@ class RouteTable:
             self._by_pattern.setdefault(each.pattern, []).append(each)
         self._patterns = PatternSet(self._by_pattern)
 
-    def of(self, key: str) -> list[Route]:
-        """Return the routes of *key*."""
-        return self.of_patterns(self.patterns(key))
-
     def patterns(self, key: str) -> tuple[str, ...]:
         """Return the patterns that match *key*, in order. Keys with the same patterns have the same routes."""
         return tuple(sorted(self._patterns.matching(key)))

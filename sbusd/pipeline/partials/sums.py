@@ -16,7 +16,7 @@ from sbusd.pipeline.partials.portions import Portion
 from sbusd.pipeline.partials.rows import folded, joined, summed
 from sbusd.pipeline.partials.states import links
 
-BATCH_ROWS = 1 << 16
+TEXT_ROWS = 1 << 16
 """Maximum number of rows whose text is in memory at once, instead of numbers: a key can have four thousand bytes."""
 
 _ALWAYS_PARTIAL = (RELAY.name, LINKS.name)
@@ -74,8 +74,8 @@ def _added_up(rows: pa.Table, table: str) -> pa.Table:
 def _placed(rows: pa.Table, portion: Portion, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield *rows* with the columns of *schema*, and with text instead of dictionary arrays."""
     place = {"date": portion.hour.date, "hour": portion.hour.hour, "host": portion.host}
-    for begin in range(0, rows.num_rows, BATCH_ROWS):
-        some = rows.slice(begin, BATCH_ROWS)
+    for begin in range(0, rows.num_rows, TEXT_ROWS):
+        some = rows.slice(begin, TEXT_ROWS)
         constants = {name: pa.repeat(pa.scalar(value, schema.field(name).type), some.num_rows) for name, value in place.items()}
         columns = [constants[field.name] if field.name in constants else some.column(field.name).cast(field.type) for field in schema]
         yield pa.Table.from_arrays(columns, schema=schema).combine_chunks()
