@@ -19,7 +19,7 @@ class HostCounters:
     """Messages that came again, by overlapping subscriptions, or too late, after they were reported as lost."""
     malformed: int = 0
     stale: int = 0
-    """Frames of an earlier run of that host."""
+    """Frames of an earlier run of that host, and those without messages that came after later ones."""
     refused_by_import: int = 0
     too_long: int = 0
     refused_secrets: int = 0

@@ -1,7 +1,8 @@
 """What links send each other: a head of one line, and a body.
 
-The head is a letter and decimal numbers, separated by ``/``. Bodies: of `Data` the packets as in a batch of the bus; of `Changes` and
-`Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; of `Ask` and `Answer` framed data; the others have none.
+The head is a letter and decimal numbers, separated by ``/``; the last is the serial, see :func:`add_serial`. Bodies: of `Data` the packets
+as in a batch of the bus; of `Changes` and `Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; of `Ask` and
+`Answer` framed data; the others have none.
 Parsing accepts exactly what encoding makes, and raises `FrameError` for all else.
 """
 
@@ -173,20 +174,30 @@ def is_origins(segment: bytes) -> bool:
 
 
 def encode_head(head: Head) -> bytes:
-    """Return the one line for *head*."""
+    """Return *head* as the beginning of a line; :func:`add_serial` completes it."""
     return b"/".join([_LETTERS[type(head)], *(b"%d" % number for number in head)])
 
 
-def parse_head(line: bytes) -> Head:
-    """Return the head in *line*. Raises FrameError."""
+def add_serial(head: bytes, serial: int) -> bytes:
+    """Return the line of a frame with an encoded *head*.
+
+    All frames of one run are counted by *serial*, from 1 on, in the order in which they are sent, whatever their kind and receivers are.
+    A receiver ignores a frame whose serial is not greater than the last one: a server that had stopped can send what it got over an
+    earlier connection, after the messages of a later connection.
+    """
+    return b"%b/%d" % (head, serial)
+
+
+def parse_head(line: bytes) -> tuple[Head, int]:
+    """Return the head in *line*, and the serial. Raises FrameError."""
     match = _HEAD.fullmatch(line)
     kind = _KINDS.get(match[1]) if match else None
     if match is None or kind is None:
         raise FrameError(f"malformed head {line[:64]!r}")
-    numbers = [int(digits) for digits in match[2][1:].split(b"/")]
-    if len(numbers) != len(kind._fields) or max(numbers) >> 64:
+    *numbers, serial = [int(digits) for digits in match[2][1:].split(b"/")]
+    if len(numbers) != len(kind._fields) or max(*numbers, serial) >> 64 or not serial:
         raise FrameError(f"malformed head {line[:64]!r}")
-    return kind(*numbers)
+    return kind(*numbers), serial
 
 
 def message_head(key: bytes, credentials: bytes) -> bytes:

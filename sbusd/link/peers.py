@@ -32,6 +32,8 @@ class Peer:
     counters: HostCounters
     incoming: Incoming
     epoch: int = 0
+    serial: int = 0
+    """That of its last frame."""
     is_alive: bool = False
     heard: float = 0.0
     interval: float = MIN_INTERVAL

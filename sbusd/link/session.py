@@ -40,6 +40,7 @@ from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
 from sbusd.link.ports import LocalBus, Network, QuestionEvents
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
+from sbusd.link.serials import NumberedNetwork, is_next
 from sbusd.link.subjects import Arrival, Subjects
 
 UNCONFIRMED_BEATS = 2
@@ -91,16 +92,18 @@ class Session:
         self._rules = rules
         self._note_loss = note_loss
         self._epoch = epoch
-        self._network = network
+        self._network = numbered = NumberedNetwork(network)
         self._bus = bus
         self._now = now
         self._subjects = Subjects(rules.realm, rules.host)
         self._local = LocalInterest(rules)
-        self._announcements = Announcements(self._local, self._subjects, network, epoch)
+        self._announcements = Announcements(self._local, self._subjects, numbered, epoch)
         self._peers = Peers(rules, self.counters, self._make_incoming)
         self._remote = RemoteInterest(rules, bus)
-        self._outgoing = Outgoing(rules, epoch, self._remote, network, self.counters, is_present=self._peers.is_alive, tickets=self.tickets)
-        self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=network, bus=bus)
+        self._outgoing = Outgoing(
+            rules, epoch, self._remote, numbered, self.counters, is_present=self._peers.is_alive, tickets=self.tickets
+        )
+        self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=numbered, bus=bus)
         self._is_connected = False
         self._next_beat = now
         self._losses = 0
@@ -217,8 +220,8 @@ class Session:
         if peer is None:
             return
         try:
-            parsed = _parse_head(arrival.kind, head)
-            if self._accepts_epoch(peer, parsed.epoch):
+            parsed, serial = _parse_head(arrival.kind, head)
+            if self._accepts_epoch(peer, parsed.epoch) and is_next(peer, parsed, serial):
                 self._handle(peer, arrival, parsed, body)
         except FrameError:
             peer.counters.malformed += 1
@@ -399,7 +402,7 @@ class Session:
                 return False
             peer.counters.restarts += peer.epoch != 0
             peer.epoch = epoch
-            peer.confirmed = 0
+            peer.serial = peer.confirmed = 0
             peer.incoming.reset()
             self._note_refused(peer, 0)
             self._receiver.forget(peer)
@@ -476,9 +479,9 @@ class _Deliver:
         return self.session.subscriptions
 
 
-def _parse_head(kind: str, line: bytes) -> Head:
-    """Return the head in *line*. Raises FrameError if it is malformed, or does not belong to a subject of *kind*."""
-    head = parse_head(line)
+def _parse_head(kind: str, line: bytes) -> tuple[Head, int]:
+    """Return the head in *line*, and the serial. Raises FrameError if it is malformed, or does not belong to a subject of *kind*."""
+    head, serial = parse_head(line)
     if not isinstance(head, _BY_KIND[kind]):
         raise FrameError(f"{type(head).__name__} at a subject of kind {kind}")
-    return head
+    return head, serial

@@ -19,7 +19,6 @@ from sbusd.link.frames import (
     Snapshot,
     Tail,
     Tails,
-    encode_head,
     encode_line,
     encode_tail,
     message_head,
@@ -27,7 +26,7 @@ from sbusd.link.frames import (
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from tests.support.link_bodies import join_body
-from tests.support.link_recorders import RecordedBus, RecordedNetwork
+from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
 RULES = Rules(
     "R",
@@ -62,7 +61,7 @@ class _Link:
 
     def receive(self, kind: str, head: Head | bytes, body: bytes = b"", origin: str = "evil") -> None:
         subject = {"m": f"s.R.m.{origin}.net", "x": f"s.R.x.b.{origin}"}.get(kind, f"s.R.{kind}.{origin}")
-        self.session.received(subject, head if isinstance(head, bytes) else encode_head(head), body)
+        receive(self.session, subject, head, body)
 
     def data(self, flow: int, number: int, *keys: bytes, origin: str = "evil", kind: str = "m", credentials: bytes = b"") -> None:
         packets = [message_head(key, credentials) + b"x" for key in keys]
@@ -76,6 +75,7 @@ class _Link:
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, (1 << 64) - 1))
 HEADS = st.one_of(
     st.binary(max_size=40),
+    st.builds(lambda flow, serial: b"D/1/%d/1/1/%d" % (flow, serial), NUMBERS, NUMBERS),
     *(st.builds(kind, *[NUMBERS] * len(kind._fields)) for kind in (Data, Changes, Heartbeat, Tails, Request, Snapshot, Applied)),
 )
 KEYS = st.sampled_from([b"net/x", b"", b"other", b"!/cred//1//x", b"!/bus/lost", b"host/a/x", b"net/" + b"x" * 4_096])
@@ -118,7 +118,7 @@ def test_the_origin_in_the_subject_decides() -> None:
         "s.R.h.",
         "",
     ):
-        link.session.received(subject, encode_head(Data(1, 1, 1, 1)), body)
+        receive(link.session, subject, Data(1, 1, 1, 1), body)
     assert link.session.counters.foreign_subjects == 9
     assert not link.bus.packets
 

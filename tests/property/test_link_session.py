@@ -28,6 +28,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("subscribe"), st.sampled_from(HOSTS), st.sampled_from(PATTERNS)),
     st.tuples(st.just("leave"), st.integers(0, 5)),
     st.tuples(st.just("cut"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 7.0, 25.0]), st.sampled_from([0.2, 2.0, 5.0])),
+    st.tuples(st.just("stall"), st.sampled_from(HOSTS), st.sampled_from([1.0, 9.0, 20.0]), st.sampled_from([0.5, 6.5, 8.0])),
     st.tuples(st.just("deafen"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 12.0])),
     st.tuples(st.just("drop"), st.sampled_from([0.0, 0.1, 0.5])),
 )
@@ -62,6 +63,8 @@ def _perform(world: World, history: History, action: tuple[object, ...]) -> None
                 watch.host.disconnect_client(watch.client.number)
         case ("cut", str(host), float(seconds), float(noticed)):
             world.hosts[host].cut(seconds, noticed)
+        case ("stall", str(host), float(seconds), float(noticed)):
+            world.hosts[host].stall(seconds, noticed)
         case ("deafen", str(host), float(seconds)):
             world.hosts[host].deafen(seconds)
         case ("drop", float(share)):
@@ -94,9 +97,22 @@ FORGOTTEN = [
 ]
 """The origin forgets a receiver, which then asks to begin again before the origin knows what it wants."""
 
+LATE = [
+    ("publish", "a", b"net/x", 5),
+    ("stall", "a", 20.0, 8.0),
+    ("publish", "a", b"net/x", 5),
+    ("run", 9.0),
+    ("run", 2.0),
+    ("run", 2.0),
+    ("publish", "a", b"net/x", 5),
+    ("run", 9.0),
+]
+"""A server stalls until the origin has forgotten the receivers, and sends its old messages after those of the next connection."""
+
 
 @settings(deadline=None, max_examples=150)
 @example(FORGOTTEN, 11)
+@example(LATE, 0)
 @given(st.lists(ACTIONS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)

@@ -1,6 +1,7 @@
 """Simulated hosts: links on model buses, joined by a network in memory that delays, drops, cuts and falls silent. Time is simulated too.
 
-The network is as a server: it keeps the order from one host to another, and repeats a message for each subscription that matches.
+The network is as servers, one for each host: they keep the order of one connection, and repeat a message for each subscription that
+matches. A server that stalls keeps what its host has sent and should receive, while the host may already use another server.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class Host:
         self.cuts = 0
         self.run = 0
         self.network_run = 0
+        self.stalls: dict[int, float] = {}
+        """Until when the server of a connection stalls, by network_run."""
         self.bus = BusOfHost(self)
         self.network = NetworkOfHost(self)
         self.ticks: float | None = None
@@ -137,6 +140,13 @@ class Host:
         self.world.later(noticed, lambda: self._notice(cut))
         self.world.later(seconds, lambda: self._heal(cut))
 
+    def stall(self, seconds: float, noticed: float) -> None:
+        """Stop the server of the host for some time; its link takes another one after *noticed* seconds, if it still stalls."""
+        run = self.network_run
+        self.stalls[run] = self.world.now + seconds
+        if noticed < seconds:
+            self.world.later(noticed, lambda: self._leave_server(run))
+
     def deafen(self, seconds: float) -> None:
         """Drop everything for this host for some time."""
         self.is_deaf = True
@@ -186,11 +196,19 @@ class Host:
 
     def _notice(self, cut: int) -> None:
         if cut == self.cuts and self.is_cut and self.is_connected:
-            self.network_run += 1
-            self.is_connected = False
-            self.network.clear()
-            self.session.disconnected("cut")
-            self.tick()
+            self._disconnect("cut")
+
+    def _leave_server(self, run: int) -> None:
+        if run == self.network_run and self.is_connected:
+            self._disconnect("silence")
+            self.world.later(0.1, self._connect_network)
+
+    def _disconnect(self, reason: str) -> None:
+        self.network_run += 1
+        self.is_connected = False
+        self.network.clear()
+        self.session.disconnected(reason)
+        self.tick()
 
     def _heal(self, cut: int) -> None:
         if cut == self.cuts:
@@ -327,7 +345,7 @@ class World:
         self.slowest = 0.02
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._last: dict[tuple[str, str], float] = {}
+        self._last: dict[tuple[str, ...], float] = {}
 
     def at(self, time: float, action: Callable[[], object]) -> None:
         """Do *action* at *time*."""
@@ -341,9 +359,9 @@ class World:
         """Return the time that a frame takes."""
         return self.random.uniform(0.001, self.slowest)
 
-    def in_order(self, way: tuple[str, str], action: Callable[[], object]) -> None:
-        """Do *action* after a delay, and after all before on the same *way*."""
-        time = max(self.now + self.delay(), self._last.get(way, 0.0))
+    def in_order(self, way: tuple[str, ...], action: Callable[[], object], *, earliest: float = 0.0) -> None:
+        """Do *action* after a delay, not before *earliest*, and after all before on the same *way*."""
+        time = max(self.now + self.delay(), self._last.get(way, 0.0), earliest)
         self._last[way] = time
         self.at(time, action)
 
@@ -373,8 +391,10 @@ class World:
                 if kind not in self.spared and self.random.random() < self.drop:
                     continue
                 self.carried[kind] += 1
-                run = receiver.network_run
-                self.in_order((sender.name, name), partial(self._arrive, receiver, run, subject, head, body))
+                runs = sender.network_run, receiver.network_run
+                earliest = max(host.stalls.get(run, 0.0) for host, run in zip((sender, receiver), runs, strict=True))
+                arrive = partial(self._arrive, receiver, runs[1], subject, head, body)
+                self.in_order((sender.name, name, *map(str, runs)), arrive, earliest=earliest)
 
     @staticmethod
     def _arrive(receiver: Host, run: int, subject: str, head: bytes, body: bytes) -> None:

@@ -1,23 +1,37 @@
-"""Ports of a link that only record what it does, for tests of one session or one part."""
+"""Ports of a link that only record what it does, and frames of other hosts for it, for tests of one session or one part."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from sbusd.link.frames import Head, add_serial, encode_head
+from sbusd.link.session import Session
 from sbusd.protocol.packets import parse_batch
+
+_SERIALS = itertools.count(1)
+
+
+def receive(session: Session, subject: str, head: Head | bytes, body: bytes = b"") -> None:
+    """Give *session* a frame of another host; one with a valid head comes after all others so far. Bytes are a head as they are."""
+    session.received(subject, head if isinstance(head, bytes) else add_serial(encode_head(head), next(_SERIALS)), body)
 
 
 class RecordedNetwork:
-    """`Network`: keeps frames and subscriptions."""
+    """`Network`: keeps frames, whose heads have no serial any more, and subscriptions."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, bytes, bytes]] = []
+        self.serial = 0
         self.subjects: Counter[str] = Counter()
         self.barriers: list[int] = []
 
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        self.frames.append((subject, head, body))
+        unnumbered, _, serial = head.rpartition(b"/")
+        assert int(serial) > self.serial
+        self.serial = int(serial)
+        self.frames.append((subject, unnumbered, body))
 
     def subscribe(self, subject: str) -> None:
         self.subjects[subject] += 1

@@ -11,6 +11,7 @@ from sbusd.link.frames import (
     Heartbeat,
     Line,
     Tail,
+    add_serial,
     chunks,
     encode_head,
     encode_line,
@@ -25,10 +26,12 @@ from tests.support.link_bodies import join_body
 
 
 def test_a_head_is_one_short_line() -> None:
-    assert encode_head(Data(1, 2, 3, 4)) == b"D/1/2/3/4"
-    beat = Heartbeat(*[(1 << 64) - 1] * 7)
-    assert parse_head(encode_head(beat)) == beat
-    assert len(encode_head(beat)) < 200
+    assert add_serial(encode_head(Data(1, 2, 3, 4)), 5) == b"D/1/2/3/4/5"
+    most = (1 << 64) - 1
+    beat = Heartbeat(*[most] * 7)
+    line = add_serial(encode_head(beat), most)
+    assert parse_head(line) == (beat, most)
+    assert len(line) < 200
 
 
 @pytest.mark.parametrize(
@@ -36,13 +39,16 @@ def test_a_head_is_one_short_line() -> None:
     [
         b"",
         b"D",
-        b"D/1/2/3",
-        b"D/1/2/3/4/5",
-        b"D/1/2/3/-4",
-        b"D/1/2/3/4\n",
-        b"Z/1",
-        b"D/1/2/3/18446744073709551616",
-        b"D/1/2/3/" + b"1" * 30,
+        b"D/1",
+        b"D/1/2/3/4",
+        b"D/1/2/3/4/5/6",
+        b"D/1/2/3/4/0",
+        b"D/1/2/3/-4/5",
+        b"D/1/2/3/4/5\n",
+        b"Z/1/2",
+        b"D/1/2/3/4/18446744073709551616",
+        b"D/1/2/3/18446744073709551616/5",
+        b"D/1/2/3/4/" + b"1" * 30,
     ],
 )
 def test_another_head_is_an_error(line: bytes) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, encode_head, encode_line, parse_head
+from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, add_serial, encode_head, encode_line, parse_head
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from tests.support.link_bodies import join_body, run_of
-from tests.support.link_recorders import RecordedBus, RecordedNetwork
+from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
 RULES = Rules("R", "a", (Export(b"net/"),), (Import(b""), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")
 SHARED = Rules("R", "a", (), (Import(b"cluster/", shared=True), Import(b"")))
@@ -21,7 +21,7 @@ def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBu
     session.acknowledged(1)
     session.connected()
     session.barrier_passed(0)
-    session.received("s.R.h.b", encode_head(Heartbeat(1, 1, 2_000, 0, 0, 0, 1)), b"")
+    receive(session, "s.R.h.b", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), b"")
     session.tick(0.0)
     return session, network, bus
 
@@ -38,7 +38,7 @@ def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
 
 def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
     session, network, bus = _session()
-    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/x"), wanted=True))
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/x"), wanted=True))
     session.messages(run_of(b"net/x", b"early"))
     session.tick(0.1)
     assert (bus.patterns[b"net/x"], network.taken("A")) == (1, [])
@@ -54,14 +54,14 @@ def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
 
 def test_messages_of_a_subject_share_a_frame_of_at_most_64_kib() -> None:
     session, network, bus = _session()
-    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     session.tick(0.1)
     session.acknowledged(bus.acknowledgements[-1])
     for _ in range(20):
         session.messages(run_of(b"net/x", bytes(10_000)))
     session.messages(run_of(b"net/y", b""))
     session.tick(0.1)
-    heads = [parse_head(head) for _, head, _ in network.taken("D")]
+    heads = [parse_head(add_serial(head, 1))[0] for _, head, _ in network.taken("D")]
     assert heads == [Data(7, 1, 1, 6), Data(7, 1, 7, 6), Data(7, 1, 13, 6), Data(7, 1, 19, 2), Data(7, 1, 21, 1)]
 
 
@@ -80,7 +80,7 @@ def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> N
 
 def test_a_shared_import_keeps_the_key() -> None:
     session, _, bus = _session(SHARED)
-    session.received("s.R.m.b.cluster.x", encode_head(Data(1, 1, 1, 2)), join_body([b"MSG cluster/x\0", b"MSG net/x\0"]))
+    receive(session, "s.R.m.b.cluster.x", Data(1, 1, 1, 2), join_body([b"MSG cluster/x\0", b"MSG net/x\0"]))
     assert bus.packets == [b"MSG cluster/x\0", b"MSG host/b/net/x\0"]
 
 
@@ -89,15 +89,15 @@ def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
     session.subscribed(1, b"host/b/")
     session.tick(0.1)
     session.barrier_passed(network.barriers[-1])
-    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 1, 1, 0, 1)), b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 0, 1), b"")
     packets = [b"MSG 1\0", b"MSG %b\0" % (b"x" * 4_090), b"MSG 2\0"]
-    session.received("s.R.m.b.x", encode_head(Data(1, 1, 1, 3)), join_body(packets))
+    receive(session, "s.R.m.b.x", Data(1, 1, 1, 3), join_body(packets))
     assert (bus.events, bus.losses) == (["packet", "lost 1", "packet"], [((b"host/b/",), 1)])
     assert session.counters.hosts["b"].too_long == 1
 
 
 def _confirm(session: Session, version: int, number: int, first: int) -> None:
-    session.received("s.R.x.a.b", encode_head(Applied(1, 7, version, number, first, 0, 1)), b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, version, number, first, 0, 1), b"")
 
 
 def _announced() -> tuple[Session, RecordedNetwork, RecordedBus]:
@@ -113,21 +113,20 @@ def test_flows_before_the_confirmed_one_are_not_counted() -> None:
     session, _, bus = _announced()
     _confirm(session, 1, 1, 5)
     for flow in (4, 5):
-        session.received("s.R.m.b.net.x", encode_head(Data(1, flow, 3, 1)), join_body([b"MSG net/x\0"]))
+        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([b"MSG net/x\0"]))
     assert bus.events == ["packet", "lost 2", "packet"]
 
 
 def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_clients() -> None:
     session, _, bus = _announced()
-    applied = encode_head(Applied(1, 7, 1, 1, 1, 3, 1))
-    session.received("s.R.x.a.b", applied, b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 3, 1), b"")
     assert bus.losses == [((b"host/b/net/",), 0)]
     assert session.hosts()[0].counters.lines_refused_there == 3
     session.subscribed(2, b"host/b/net/")
     session.subscribed(2, b"host/c/net/")
     assert bus.losses[1:] == [((b"host/b/net/",), 0)]
-    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 2, 1, 3, 1)), b"")
-    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 3, 1, 0, 1)), b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, 1, 2, 1, 3, 1), b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, 1, 3, 1, 0, 1), b"")
     assert len(bus.losses) == 2
     session.subscribed(3, b"host/b/net/")
     assert len(bus.losses) == 2
@@ -136,7 +135,7 @@ def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_cl
 def test_a_gap_before_the_confirmation_is_reported_with_it() -> None:
     session, _, bus = _announced()
     for flow in (4, 5):
-        session.received("s.R.m.b.net.x", encode_head(Data(1, flow, 3, 1)), join_body([b"MSG net/x\0"]))
+        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([b"MSG net/x\0"]))
     assert bus.events == ["packet", "packet"]
     _confirm(session, 1, 1, 5)
     assert bus.events == ["packet", "packet", "lost 2"]
@@ -148,7 +147,7 @@ def test_a_host_that_has_forgotten_this_one_causes_an_unknown_loss() -> None:
     _confirm(session, 0, 1, 5)
     assert bus.events == ["lost 0"]
     # It does not know the line yet, so the flow does not include it.
-    session.received("s.R.m.b.net.x", encode_head(Data(1, 5, 3, 1)), join_body([b"MSG net/x\0"]))
+    receive(session, "s.R.m.b.net.x", Data(1, 5, 3, 1), join_body([b"MSG net/x\0"]))
     _confirm(session, 1, 2, 6)
     assert bus.events == ["lost 0", "packet"]
 
@@ -166,7 +165,7 @@ def test_a_host_that_does_not_confirm_is_asked_to_begin_again() -> None:
     session, network, bus = _announced()
     network.frames.clear()
     for beat in range(2, 5):
-        session.received("s.R.h.b", encode_head(Heartbeat(1, beat, 2_000, 0, 0, 0, 1)), b"")
+        receive(session, "s.R.h.b", Heartbeat(1, beat, 2_000, 0, 0, 0, 1), b"")
     assert network.taken("Q") == [("s.R.x.b.a", b"Q/7/1", b"")]
     _confirm(session, 1, 1, 9)
     assert bus.events == ["lost 0"]
@@ -175,7 +174,7 @@ def test_a_host_that_does_not_confirm_is_asked_to_begin_again() -> None:
 def test_a_host_whose_interest_differs_is_asked_for_it() -> None:
     session, network, _ = _session()
     network.frames.clear()
-    session.received("s.R.h.b", encode_head(Heartbeat(1, 2, 2_000, 3, 4, 0, 1)), b"")
+    receive(session, "s.R.h.b", Heartbeat(1, 2, 2_000, 3, 4, 0, 1), b"")
     assert network.taken("Q") == [("s.R.x.b.a", b"Q/7/0", b"")]
 
 
@@ -198,13 +197,13 @@ def test_an_announcement_in_parts_is_confirmed_with_its_last_part() -> None:
 
 def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
     session, network, bus = _session()
-    session.received("s.R.h.c", encode_head(Heartbeat(1, 1, 2_000, 0, 0, 0, 1)), b"")
-    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    receive(session, "s.R.h.c", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), b"")
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     session.tick(0.1)
     session.acknowledged(bus.acknowledgements[-1])
     session.messages(run_of(b"net/y", b"other"))
     session.messages(run_of(b"net/x", b"first"))
-    session.received("s.R.i.c", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    receive(session, "s.R.i.c", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     session._receiver.begin()
     session.acknowledged(bus.acknowledgements[-1])
     session.messages(run_of(b"net/x", b"second"))
@@ -225,7 +224,7 @@ def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
     session.barrier_passed(network.barriers[-1])
     session.tick(0.2)
     assert (done, session.live_hosts()) == ([], ["b"])
-    session.received("s.R.x.a.b", encode_head(Applied(1, 7, 1, 1, 1, 0, 1)), b"")
+    receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 0, 1), b"")
     assert done == ["first"]
 
 
@@ -235,14 +234,14 @@ def test_a_loss_of_the_bus_is_in_the_next_heartbeat_at_once() -> None:
     session.lost(3)
     session.tick(0.1)
     ((_, head, _),) = network.taken("H")
-    beat = parse_head(head)
+    beat, _ = parse_head(add_serial(head, 1))
     assert isinstance(beat, Heartbeat)
     assert (beat.losses, session.counters.bus_losses) == (1, 1)
 
 
 def test_a_host_is_gone_after_three_missed_heartbeats_but_not_while_this_one_slept() -> None:
     session, _, bus = _session()
-    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     session.tick(1_000.0)
     assert session.live_hosts() == ["b"]
     for second in range(1, 6):
@@ -252,7 +251,7 @@ def test_a_host_is_gone_after_three_missed_heartbeats_but_not_while_this_one_sle
 
 def test_the_subscriptions_are_made_again_on_a_new_connection_to_the_bus() -> None:
     session, _, bus = _session()
-    session.received("s.R.i.b", encode_head(Changes(1, 1)), encode_line(Line(b"a", b"net/"), wanted=True))
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     bus.patterns.clear()
     session.restarted()
     assert bus.patterns == {b"!/cred//990//": 1, b"net/": 1}
