@@ -160,10 +160,6 @@ _MODULES = {
     "sbusd.client.errors": (
         "AnswerLost",
         "BadAddressError",
-        "Blob",
-        "BlobData",
-        "BlobGone",
-        "BlobMessage",
         "BlobRecipient",
         "BlobRefused",
         "CallTimeout",

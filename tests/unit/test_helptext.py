@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sbusd import __version__
 from sbusd.ctl.command_line import read_call
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.helptext import PlainCommand, PlainGroup, show_usage_error
 
 USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "COMMAND [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]

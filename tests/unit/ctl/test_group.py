@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from sbusd.ctl.group import COMMANDS, module_of
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.protocol.errors import SbusError
 
 
@@ -64,7 +64,7 @@ def test_an_exception_of_a_command_is_a_line_and_a_status(
 
 def test_a_command_imports_no_other_and_nothing_slow() -> None:
     code = (
-        "import sys; from sbusd.ctl.main import application\n"
+        "import sys; from sbusd.ctl.application import application\n"
         "try: application()(['pub', '--help'], prog_name='sbusctl')\n"
         "except SystemExit: pass\n"
         "print(*sys.modules, file=sys.stderr)"

@@ -13,7 +13,7 @@ import typer
 from sbusd.ctl.commands.bench import DEFAULT_SECONDS
 from sbusd.ctl.commands.sub import DEFAULT_FORMAT
 from sbusd.ctl.group import COMMANDS
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from tests.support import skips
 
 _MANUAL = Path(__file__).parents[3] / "man" / "sbusctl.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.ctl.settings import Settings, with_json_flag
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sbusd import __version__
 from sbusd.ctl.commands.bus import measure_trips, trip_lines, trip_summary, version_lines
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 
 
 class FakeBus:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.commands.doctor import examine, lines
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.ctl.settings import Settings
 
 _FINDINGS = [

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sbusd.client import PayloadTooLarge
 from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 

@@ -21,7 +21,7 @@ from sbusd.ctl.commands.sub import (
     message_json,
     raw_piece,
 )
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.ctl.output import JsonStyle, follow
 
 _TEXT = Received(b"a/b", b"hello", 1700000000.25)

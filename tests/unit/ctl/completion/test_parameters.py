@@ -9,7 +9,7 @@ import typer
 
 from sbusd.ctl.completion.parameters import parameters_of
 from sbusd.ctl.group import COMMANDS, command_function
-from sbusd.ctl.main import application
+from sbusd.ctl.application import application
 from sbusd.ctl.settings import common_options
 
 
