@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from sbusd import __version__
-from sbusd.ctl.command_line import read_call
 from sbusd.ctl.application import application
+from sbusd.ctl.command_line import read_call
 from sbusd.helptext import PlainCommand, PlainGroup, show_usage_error
 
 USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "COMMAND [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]

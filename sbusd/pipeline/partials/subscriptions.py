@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sbusd.archive.record.key_text import key_bytes
-from sbusd.protocol.keys import KeySpace
+from sbusd.pipeline.partials.pattern_trie import PatternTrie, walkable
 
 OPEN = (1 << 63) - 1
 """The end of a subscription that did not end: after every position of a record."""
@@ -17,9 +15,6 @@ MAX_ROUTES = 256
 """Maximum number of routes of one user per key and hour; the earliest are used. Each message of the key is compared with each route, so
 a user who subscribes in a loop could make the hour slow. Most users have one or two.
 """
-
-_SPACE = KeySpace()
-_RESERVED = b"!/"
 
 
 class SubscriptionEvent(NamedTuple):
@@ -95,14 +90,23 @@ def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
             yield route
 
 
+def _searchable(ordered: list[Subscription]) -> Iterator[Subscription]:
+    """Yield those of *ordered* subscriptions whose patterns are used: of each user as many as do not make the search slow."""
+    patterns: dict[int | None, dict[str, None]] = {}
+    for each in ordered:
+        patterns.setdefault(each.uid, {})[each.pattern] = None
+    used = {uid: walkable(list(of_user)) for uid, of_user in patterns.items()}
+    return (each for each in ordered if each.pattern in used[each.uid])
+
+
 class RouteTable:
     """The subscriptions of one hour and host, by key."""
 
     def __init__(self, some: Iterable[Subscription]) -> None:
         self._by_pattern: dict[str, list[Subscription]] = {}
-        for each in some:
+        for each in _searchable(sorted(some, key=lambda each: each.since)):
             self._by_pattern.setdefault(each.pattern, []).append(each)
-        self._patterns = PatternSet(self._by_pattern)
+        self._patterns = PatternTrie(self._by_pattern)
 
     def patterns(self, key: str) -> tuple[str, ...]:
         """Return the patterns that match *key*, in order. Keys with the same patterns have the same routes."""
@@ -121,68 +125,3 @@ class RouteTable:
                 routes.append(Route(each.conn, each.uid, each.unit, each.since, each.until))
             conn = each.conn
         return list(_bounded(routes))
-
-
-@dataclass(slots=True)
-class _Node:
-    """A node of the trie: patterns with the same first segments."""
-
-    literal: dict[bytes, _Node] = field(default_factory=dict)
-    stars: dict[bytes, _Node] = field(default_factory=dict)
-    """By the text before the star."""
-    whole: list[str] = field(default_factory=list)
-    """Patterns that end here."""
-    rest: list[str] = field(default_factory=list)
-    """Patterns that end here with a separator, and match every continuation."""
-
-
-class PatternSet:
-    """Patterns of subscriptions, as text of the record, in a trie: the cost of comparing each pattern with each key is their product.
-
-    Spec: sbus-protocol(7) §3.
-    """
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._root = _Node()
-        for text in patterns:
-            self._add(text)
-
-    def matching(self, key: str) -> list[str]:
-        """Return the patterns that match *key*, in no order; both are text of the record. An invalid text has no match."""
-        try:
-            raw = key_bytes(key)
-        except ValueError:
-            return []
-        found = _walk(self._root, raw.split(_SPACE.separator))
-        if raw.startswith(_RESERVED):
-            return [text for text in found if _SPACE.matches(key_bytes(text), raw)]
-        return list(found)
-
-    def _add(self, text: str) -> None:
-        """Add one pattern, unless it cannot match any key."""
-        try:
-            segments = key_bytes(text).split(_SPACE.separator)
-        except ValueError:
-            return
-        node = self._root
-        for segment in segments if segments[-1] else segments[:-1]:
-            before, star, after = segment.partition(b"*")
-            if after.strip(b"*"):
-                return
-            node = (node.stars if star else node.literal).setdefault(before, _Node())
-        (node.whole if segments[-1] else node.rest).append(text)
-
-
-def _walk(root: _Node, segments: list[bytes]) -> Iterator[str]:
-    """Yield the patterns under *root* that match *segments*. Not recursive, because a client decides how deep a key is."""
-    waiting = [(root, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        if depth == len(segments):
-            yield from node.whole
-            continue
-        yield from node.rest
-        segment = segments[depth]
-        if (child := node.literal.get(segment)) is not None:
-            waiting.append((child, depth + 1))
-        waiting += [(child, depth + 1) for before, child in node.stars.items() if segment.startswith(before)]

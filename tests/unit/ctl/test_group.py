@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sbusd.ctl.group import COMMANDS, module_of
 from sbusd.ctl.application import application
+from sbusd.ctl.group import COMMANDS, module_of
 from sbusd.protocol.errors import SbusError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import typer
 
+from sbusd.ctl.application import application
 from sbusd.ctl.commands.bench import DEFAULT_SECONDS
 from sbusd.ctl.commands.sub import DEFAULT_FORMAT
 from sbusd.ctl.group import COMMANDS
-from sbusd.ctl.application import application
 from tests.support import skips
 
 _MANUAL = Path(__file__).parents[3] / "man" / "sbusctl.1"

@@ -7,9 +7,9 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from sbusd.ctl.application import application
 from sbusd.ctl.bench.workers import LEAST_BYTES, MOST_BYTES
 from sbusd.ctl.commands.bench import parse_sizes, private_key
-from sbusd.ctl.application import application
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd import __version__
-from sbusd.ctl.commands.bus import measure_trips, trip_lines, trip_summary, version_lines
 from sbusd.ctl.application import application
+from sbusd.ctl.commands.bus import measure_trips, trip_lines, trip_summary, version_lines
 
 
 class FakeBus:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sbusd.ctl.application import application
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.commands.doctor import examine, lines
-from sbusd.ctl.application import application
 from sbusd.ctl.settings import Settings
 
 _FINDINGS = [

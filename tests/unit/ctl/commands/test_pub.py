@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import PayloadTooLarge
-from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
 from sbusd.ctl.application import application
+from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from sbusd.client import Peer
 from sbusd.client.bus_documents import BadResponseError
-from sbusd.ctl.commands.routing import Action, blocking_lines, explain_line, member_json, member_lines, trace_lines
 from sbusd.ctl.application import application
+from sbusd.ctl.commands.routing import Action, blocking_lines, explain_line, member_json, member_lines, trace_lines
 from sbusd.ctl.responses import trace_entry
 from sbusd.systemd.processes import Process
 

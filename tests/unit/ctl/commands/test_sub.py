@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import Gap, Message, Reconnected, Replaced
+from sbusd.ctl.application import application
 from sbusd.ctl.commands.sub import (
     DEFAULT_FORMAT,
     BadFormatError,
@@ -21,7 +22,6 @@ from sbusd.ctl.commands.sub import (
     message_json,
     raw_piece,
 )
-from sbusd.ctl.application import application
 from sbusd.ctl.output import JsonStyle, follow
 
 _TEXT = Received(b"a/b", b"hello", 1700000000.25)

@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.ctl.commands.top import Watch
 from sbusd.ctl.application import application
+from sbusd.ctl.commands.top import Watch
 from sbusd.ctl.top.samples import Sampler
 from sbusd.protocol import controls
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import typer
 
+from sbusd.ctl.application import application
 from sbusd.ctl.completion.parameters import parameters_of
 from sbusd.ctl.group import COMMANDS, command_function
-from sbusd.ctl.application import application
 from sbusd.ctl.settings import common_options
 
 

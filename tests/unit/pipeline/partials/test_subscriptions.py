@@ -1,22 +1,17 @@
-"""Subscriptions between two positions, and the patterns that match a key."""
+"""Subscriptions between two positions, and the routes of keys that follow."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from sbusd.archive.record.key_text import key_bytes, key_text
+from sbusd.pipeline.partials.pattern_trie import MAX_STEPS
 from sbusd.pipeline.partials.subscriptions import (
     MAX_ROUTES,
     OPEN,
-    PatternSet,
     Route,
     RouteTable,
     Subscription,
     SubscriptionEvent,
     subscriptions,
 )
-from sbusd.protocol.keys import KeySpace
 
 
 def event(seq: int, kind: str, key: str | None = "a/", conn: int | None = 1, uid: int = 1000) -> SubscriptionEvent:
@@ -78,21 +73,14 @@ def test_a_user_who_subscribes_in_a_loop_uses_no_names_of_others() -> None:
     assert [route for route in found if route.uid == 1000] == [Route(2, 1000, None, 9_000, OPEN)]
 
 
-_SEGMENTS = st.sampled_from([b"", b"a", b"ab", b"a*", b"*", b"**", b"a*b", b"!", b"cred", b"conn", b"7", b"\xff", b"\\", "é".encode()])
-_KEYS = st.lists(_SEGMENTS, max_size=7).map(b"/".join).map(key_text)
-
-
-@given(st.lists(_KEYS, max_size=12), _KEYS)
-def test_it_matches_the_reference(patterns: list[str], key: str) -> None:
-    taking = [pattern for pattern in set(patterns) if KeySpace().matches(key_bytes(pattern), key_bytes(key))]
-    assert sorted(PatternSet(set(patterns)).matching(key)) == sorted(taking)
-
-
-def test_a_text_that_is_not_a_key_matches_nothing() -> None:
-    assert PatternSet(["", "\\"]).matching("\\") == []
-    assert PatternSet(["", "\\"]).matching("a") == [""]
-
-
-def test_a_deep_key_does_not_recurse_deeply() -> None:
-    deep = "*/" * 50_000
-    assert PatternSet([deep]).matching("a/" * 50_001) == [deep]
+def test_a_user_with_patterns_that_slow_the_search_uses_no_names_of_others() -> None:
+    slow = [
+        Subscription(f"{'a' * first}*/{'a' * second}*", 1, 66, None, first * 100 + second, OPEN)
+        for first in range(100)
+        for second in range(100)
+    ]
+    same = Subscription("aaa*/aaa*", 2, 1000, None, 1, OPEN)
+    table = RouteTable([*slow, same])
+    key = "a" * 100 + "/" + "a" * 100
+    assert len(table.patterns(key)) < MAX_STEPS
+    assert of(table, key) == [Route(1, 66, None, 0, OPEN), Route(2, 1000, None, 1, OPEN)]
