@@ -81,6 +81,7 @@ class DisturbedRuns:
         is_on_cluster = number % 5 == 0
         target = "executor" if is_on_cluster else self._chance.choice([each for each in TARGETS if each != "executor"])
         proxy.chance = self._chance.choice((0.0, 0.0, 0.02, 0.1))
+        is_faulty = proxy.chance > 0 or target == "outage"
         self._note("object store with faults" if proxy.chance else "object store without faults")
         process = self._start("disturbed", proxy.environment(), is_on_cluster=is_on_cluster)
         begun = time.monotonic()
@@ -97,7 +98,8 @@ class DisturbedRuns:
                 self._typical = min(60.0, time.monotonic() - begun)
         else:
             self._note("runs that were killed" if is_killed else "runs that failed")
-            assert is_killed or self.counts["object store with faults"] or self.counts["outage"], said
+            assert is_killed or is_faulty, said
+        print(f"run {number}: {target}, status {process.returncode}, {time.monotonic() - begun:.0f} s", flush=True)
 
     def _disturb(self, target: str, process: subprocess.Popen[str], proxy: FaultyProxy) -> bool:
         """Disturb *target*; return whether the run was killed, wholly or in part."""
