@@ -29,6 +29,9 @@ _SECONDS = 600
 _ATTEMPTS = 5
 """Maximum number of runs without disturbances until one succeeds: the first ones may find what a killed Spark still writes."""
 
+CONVERSION_SECONDS = 1.5
+"""For about how long the recorder converts what is new for one run."""
+
 TARGETS = ("nothing", "driver", "java", "group", "executor", "shipper", "conversion", "outage")
 """What is disturbed in one run. The group is driver and Java together."""
 
@@ -85,7 +88,9 @@ class DisturbedRuns:
         self._note("object store with faults" if proxy.chance else "object store without faults")
         process = self._start("disturbed", proxy.environment(), is_on_cluster=is_on_cluster)
         begun = time.monotonic()
-        moment = begun + self._chance.random() * self._typical * (2.5 if is_on_cluster else 1.2)
+        # The recorder converts for a moment only, when it has new rows.
+        longest = CONVERSION_SECONDS if target == "conversion" else self._typical * (2.5 if is_on_cluster else 1.2)
+        moment = begun + self._chance.random() * longest
         while process.poll() is None and time.monotonic() < moment:
             time.sleep(0.05)
         is_killed = self._disturb(target, process, proxy)
