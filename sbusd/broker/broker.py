@@ -113,7 +113,7 @@ class Broker(FastPath):
         self._bindings = ProcessBindings(self._roster, self._quotas, self._refusals, self._log, journal)
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
-        self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable))
+        self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable), self._roster)
         self._are_units_unreadable = False
         self._is_restoring = False
         self._wait_until = 0.0

@@ -215,8 +215,12 @@ cdef class FastPath(ClientSink):
 
     cdef int locate(self, Client client) except -1:
         """Look up the unit of a client."""
-        is_urgent = self._rights.depends_on_unit or self.plane.taps.count != 0
-        placement = self.units.find(client.connection, client.fd, client.credentials, is_urgent=is_urgent)
+        if not self._rights.depends_on_unit and not self.plane.taps.count:
+            client.awaits_unit = True
+            if not self.units.is_looking:
+                self.units.defer()
+            return 0
+        placement = self.units.find(client.connection, client.fd, client.credentials)
         if placement is None:
             client.awaits_unit = client.connection in self.awaited
             if not client.awaits_unit:
@@ -407,7 +411,7 @@ cdef class FastPath(ClientSink):
             return 0
         add_traffic(&self._quotas.user_of(number).totals.ended, connection, 0)     # nothing waits for it any more
         if (<Client>client).awaits_unit:
-            self.units.forget(number)
+            self.awaited.pop(number, None)
         if self.has_change_log:
             self._change_log.closed(client)
         if self.has_listeners():

@@ -200,6 +200,11 @@ cdef class Roster:
         """The same as ``roster[connection]``, but faster."""
         return <Client>self.clients[connection]
 
+    @property
+    def newest(self):
+        """The greatest number of a client; 0 if there is none."""
+        return self.numbers[-1] if self.numbers else 0
+
     def following(self, connection):
         """Return the client with the next number above *connection*, or None if there is none."""
         place = bisect_right(self.numbers, connection)

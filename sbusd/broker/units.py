@@ -4,11 +4,13 @@ The kernel says which process has connected, by a pidfd, and which control group
 are kept. The path of another one has to be read from /proc, which can take long. A thread reads it, and the bus goes on meanwhile.
 
 The order in which paths are read is fair: the connections of one user wait for at most one of each other user. If neither a rule nor a
-client needs the unit now, it is read only of connections that last, because to read one takes longer than to handle a short connection.
+client needs the unit now, it is read only of connections that last, because to read one takes longer than to handle a short connection:
+from time to time, all clients are looked at that were there the time before.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -16,9 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from threading import Thread
 
 from sbusd.broker.cgroup_reader import ANSWER, ANSWER_BYTES, REQUEST, answer_requests, cgroup_of, new_timer, set_timer
+from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.peer import pidfd_of
 from sbusd.protocol.credentials import Credentials
@@ -30,13 +34,13 @@ MAX_IN_FLIGHT = 16
 WAIT_SECONDS = 1.0
 """For how long a connection is held until its unit is known, if a rule depends on it. Then its unit is unknown."""
 
-DEFERRED_SECONDS = 0.1
-"""After what time the unit of a connection is read if it is not needed now."""
+DEFERRED_SECONDS = 0.05
+"""Time between two looks at new connections whose unit is not needed now. It is read in the second look."""
 
 CLOSE_SECONDS = 1.0
 """How long a bus that ends waits for the thread to end, which it does at once unless the kernel holds it up."""
 
-_LOOKED_AT = 256
+LOOKED_AT = 256
 """Maximum number of connections that one call of the timer looks at."""
 
 MAX_KNOWN = 64
@@ -48,7 +52,7 @@ MAX_USERS = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The methods that :class:`Units` calls about connections, never within :meth:`Units.find`."""
+    """The methods that :class:`Units` calls about connections, never within :meth:`Units.find` or :meth:`Units.defer`."""
 
     found: Callable[[int, Placement | None], None]
     """The place of the process of a connection; None if it remains unknown."""
@@ -73,12 +77,13 @@ class Units:
         OSError: no descriptor or memory is left.
     """
 
-    def __init__(self, switch: Switch, report: Report, *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(self, switch: Switch, report: Report, roster: Roster, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._switch = switch
         self._report = report
+        self._roster = roster
         self._wait_seconds = wait_seconds
         self.awaited: dict[int, _Awaited] = {}
-        """The connections for which ``found`` will be called."""
+        """The connections for which ``found`` will be called. Remove one that ends."""
         self._waiting: dict[int, deque[int]] = {}
         """Of these, those that the thread does not have yet, by uid, in the order in which they are sent."""
         self._in_flight = 0
@@ -86,35 +91,38 @@ class Units:
         """Places by uid and the number of a control group."""
         self._socket: socket.socket | None = None
         self._timer = new_timer()
-        self._is_armed = False
+        self._armed_for = math.inf
+        """The time for which the timer is set."""
         switch.watch(self._timer, self.expire)
         self._thread = Thread()
         self._deadlines: deque[tuple[float, int]] = deque()
         """Connections that are held until then, at most."""
-        self._deferred: deque[tuple[float, int]] = deque()
-        """Connections whose path is requested then."""
+        self.is_looking = False
+        """Whether there will be a look at new clients. Otherwise :meth:`defer` has to be called for one whose unit is not needed now."""
+        self._next_look = 0.0
+        self._looked_at = 0
+        """Clients up to this number were looked at."""
+        self._due = 0
+        """Those up to this number are due in the next look."""
         self._has_numbers = True
 
-    def find(self, connection: int, fd: int, who: Credentials, *, is_urgent: bool = True) -> Placement | None:
+    def defer(self) -> None:
+        """Look at new clients later. ``found`` is called for each that awaits its unit by then."""
+        self.is_looking = True
+        self._next_look = time.monotonic() + DEFERRED_SECONDS
+        self._arm()
+
+    def find(self, connection: int, fd: int, who: Credentials) -> Placement | None:
         """Return the place of the process that connected the socket *fd*, or None if it is not known now.
 
-        In the latter case the connection may be in :attr:`awaited`. *fd* must stay open until ``found`` is called or it is forgotten.
+        In the latter case the connection may be in :attr:`awaited`. *fd* must stay open while it is.
         """
-        if not is_urgent:
-            self.awaited[connection] = _Awaited(fd, who)
-            self._deferred.append((time.monotonic() + DEFERRED_SECONDS, connection))
-            self._arm()
-            return None
         is_final, placement = self._look_up(fd, who.uid)
         if not is_final:
             self.awaited[connection] = _Awaited(fd, who)
             self._demand([connection], besides=connection)
             self._arm()
         return placement
-
-    def forget(self, connection: int) -> None:
-        """Do not call ``found`` for a connection."""
-        self.awaited.pop(connection, None)
 
     def wait(self, connection: int, end: float) -> None:
         """Wait until ``found`` was called for an urgent connection, at most until *end* of the monotonic clock: at the start of a bus."""
@@ -146,18 +154,11 @@ class Units:
     def expire(self) -> None:
         """Report the connections that were held for too long, and request what was deferred."""
         os.read(self._timer, 8)
-        self._is_armed = False
-        for connection in self._due(self._deadlines):
+        self._armed_for = math.inf
+        for connection in self._overdue():
             self._report.late(connection)
-        unread: list[int] = []
-        for connection in self._due(self._deferred):
-            is_final, placement = self._look_up(self.awaited[connection].fd, self.awaited[connection].who.uid)
-            if is_final:
-                del self.awaited[connection]
-                self._report.found(connection, placement)
-            else:
-                unread.append(connection)
-        self._demand(unread)
+        if self.is_looking and time.monotonic() >= self._next_look:
+            self._look()
         self._arm()
 
     def close(self) -> None:
@@ -185,27 +186,68 @@ class Units:
         self._settle(self._send(), besides)
         self._deadlines.extend((end, connection) for connection in connections if connection in self.awaited)
 
-    def _due(self, timed: deque[tuple[float, int]]) -> list[int]:
-        """Remove the first connections of *timed* whose time has come, or that are not awaited any more, and return the awaited ones.
+    def _overdue(self) -> list[int]:
+        """Remove the first deadlines that have passed, or whose connections are not awaited any more, and return the awaited ones.
 
         There can be more of them. Then the timer calls again a millisecond later, because no message is routed meanwhile.
         """
         now = time.monotonic()
         found: list[int] = []
-        for _ in range(_LOOKED_AT):
-            if not timed or len(found) == MAX_IN_FLIGHT or (timed[0][0] > now and timed[0][1] in self.awaited):
+        for _ in range(LOOKED_AT):
+            if (
+                not self._deadlines
+                or len(found) == MAX_IN_FLIGHT
+                or (self._deadlines[0][0] > now and self._deadlines[0][1] in self.awaited)
+            ):
                 break
-            _, connection = timed.popleft()
+            _, connection = self._deadlines.popleft()
             if connection in self.awaited:
                 found.append(connection)
         return found
 
+    def _look(self) -> None:
+        """Look up the next clients that are due, at most as many as the thread may have, and plan the next look."""
+        clients = list(islice(self._roster.after(self._looked_at), LOOKED_AT))
+        is_done = len(clients) < LOOKED_AT
+        unread: list[int] = []
+        lookups = 0
+        for client in clients:
+            if client.connection > self._due or lookups == MAX_IN_FLIGHT:
+                is_done = client.connection > self._due
+                break
+            self._looked_at = client.connection
+            if client.awaits_unit and client.connection not in self.awaited:
+                lookups += 1
+                if self._must_be_read(client):
+                    unread.append(client.connection)
+        self._demand(unread)
+        self._plan(is_done=is_done)
+
+    def _plan(self, *, is_done: bool) -> None:
+        """Plan the next look: a millisecond later if not all clients that were due have been looked at."""
+        if not is_done:
+            self._next_look = 0.0
+        elif self._roster.newest > self._due:
+            self._looked_at, self._due = self._due, self._roster.newest
+            self._next_look = time.monotonic() + DEFERRED_SECONDS
+        else:
+            self.is_looking = False
+
+    def _must_be_read(self, client: Client) -> bool:
+        """Return whether the path of a client is to be read: then it is awaited. Otherwise its place is reported."""
+        is_final, placement = self._look_up(client.fd, client.credentials.uid)
+        if is_final:
+            self._report.found(client.connection, placement)
+        else:
+            self.awaited[client.connection] = _Awaited(client.fd, client.credentials)
+        return not is_final
+
     def _arm(self) -> None:
-        """Set the timer for the next connection, unless it is set."""
-        times = [timed[0][0] for timed in (self._deadlines, self._deferred) if timed]
-        if times and not self._is_armed:
-            set_timer(self._timer, max(1e-3, min(times) - time.monotonic()))
-            self._is_armed = True
+        """Set the timer for what comes first, unless it is set for that or an earlier time."""
+        first = min(self._deadlines[0][0] if self._deadlines else math.inf, self._next_look if self.is_looking else math.inf)
+        if first < self._armed_for:
+            set_timer(self._timer, max(1e-3, first - time.monotonic()))
+            self._armed_for = first
 
     def _give_up(self) -> None:
         """Report that no place is known: the kernel had no memory for an answer, so the thread has ended. Another one starts if needed."""
@@ -216,7 +258,6 @@ class Units:
         self._in_flight = 0
         self._waiting.clear()
         self._deadlines.clear()
-        self._deferred.clear()
         self._settle(list(self.awaited))
 
     def _take(self, answer: bytes) -> None:

@@ -25,7 +25,9 @@ def test_clients_come_in_order_and_go() -> None:
     assert roster.remove(2) is clients[1]
     assert roster.remove(2) is None
     assert [client.connection for client in roster] == [1, 3]
-    assert len(roster) == 2
+    assert (len(roster), roster.newest) == (2, 3)
+    roster.remove(3)
+    assert (roster.newest, Roster(frozenset()).newest) == (1, 0)
     with pytest.raises(KeyError):
         roster[2]
 

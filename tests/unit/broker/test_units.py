@@ -6,12 +6,14 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sbusd.broker import units
+from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import MAX_IN_FLIGHT, MAX_KNOWN, MAX_USERS, Report, Units
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.cgroups import Placement, placement_of
@@ -40,14 +42,40 @@ class Lookup:
         self.found: list[tuple[int, Placement | None]] = []
         self.late: list[int] = []
         self.failed: list[int] = []
-        self.units = Units(harness.switch, Report(lambda *each: self.found.append(each), self.late.append, self.failed.append))
+        self.roster = Roster(frozenset())
+        self.units = Units(harness.switch, Report(self._note_found, self.late.append, self.failed.append), self.roster)
         self._sockets: list[socket.socket] = []
 
-    def find(self, connection: int, uid: int = ALICE, *, is_urgent: bool = True) -> Placement | None:
+    def find(self, connection: int, uid: int = ALICE) -> Placement | None:
         """Ask about a connection of this process."""
+        client = self._connected(connection, uid)
+        return self.units.find(connection, client.fd, client.credentials)
+
+    def defer(self, connection: int, *, awaits_unit: bool = True) -> None:
+        """Connect this process as a client whose unit is not needed now."""
+        self._connected(connection, ALICE).awaits_unit = awaits_unit
+        if not self.units.is_looking:
+            self.units.defer()
+
+    def leave(self, connection: int) -> None:
+        """Disconnect a client."""
+        self.roster.remove(connection)
+        self.units.awaited.pop(connection, None)
+
+    def turn_until(self, is_done: Callable[[], bool]) -> None:
+        """Let the bus work until *is_done*, or for a long time."""
+        end = time.monotonic() + SECONDS
+        while not is_done() and time.monotonic() < end:
+            self.switch.turn(200)
+
+    def _connected(self, connection: int, uid: int) -> Client:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sockets += [own, other]
-        return self.units.find(connection, own.fileno(), Credentials(os.getpid(), uid, uid), is_urgent=is_urgent)
+        return self.roster.add(connection, Credentials(os.getpid(), uid, uid), 0.0, own.fileno())
+
+    def _note_found(self, connection: int, placement: Placement | None) -> None:
+        self.found.append((connection, placement))
+        self.roster[connection].awaits_unit = False
 
     def close(self) -> None:
         for each in self._sockets:
@@ -156,7 +184,7 @@ def test_a_forgotten_connection_is_neither_read_nor_reported(lookup: Lookup, rea
     for connection in range(1, 30):
         lookup.find(connection)
     for connection in (1, 20):
-        lookup.units.forget(connection)
+        lookup.leave(connection)
     asked = reader.requests()
     while asked:
         reader.answer(asked.pop(0))
@@ -168,7 +196,9 @@ def test_a_forgotten_connection_is_neither_read_nor_reported(lookup: Lookup, rea
 def test_a_connection_that_waits_too_long_is_reported_once(harness: SwitchHarness, reader: GroupReader) -> None:
     late: list[int] = []
     found: list[tuple[int, Placement | None]] = []
-    looked = Units(harness.switch, Report(lambda *each: found.append(each), late.append, lambda _errno: None), wait_seconds=0.02)
+    looked = Units(
+        harness.switch, Report(lambda *each: found.append(each), late.append, lambda _errno: None), Roster(frozenset()), wait_seconds=0.02
+    )
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with own, other:
         for connection in (1, 2, 3):
@@ -186,34 +216,74 @@ def test_a_connection_that_waits_too_long_is_reported_once(harness: SwitchHarnes
 def test_units_that_are_not_needed_now_are_requested_in_small_steps(lookup: Lookup, reader: GroupReader) -> None:
     """A burst of connections must not delay the messages of others."""
     for connection in range(1, 101):
-        assert lookup.find(connection, is_urgent=False) is None
+        lookup.defer(connection)
     for connection in range(1, 101, 2):
-        lookup.units.forget(connection)
+        lookup.leave(connection)
     asked: list[int] = []
-    end = time.monotonic() + SECONDS
-    while len(asked) < 50 and time.monotonic() < end:
-        lookup.switch.turn(200)
+
+    def work() -> bool:
         found = reader.requests()
         assert len(found) <= MAX_IN_FLIGHT
-        asked += found
+        asked.extend(found)
         for connection in found:
             reader.answer(connection, number=7)
-    lookup.switch.turn(1_000)
+        return len(lookup.found) == 50
+
+    lookup.turn_until(work)
     assert asked == list(range(2, 101, 2))
     assert lookup.found == [(connection, WEB) for connection in asked]
 
 
 def test_a_deferred_unit_that_is_known_by_then_is_not_requested(lookup: Lookup, reader: GroupReader) -> None:
     reader.number = 77
-    lookup.find(1, is_urgent=False)
+    lookup.defer(1)
     lookup.find(2)
     assert reader.requests() == [2]
     reader.answer(2, number=77)
-    end = time.monotonic() + SECONDS
-    while len(lookup.found) < 2 and time.monotonic() < end:
-        lookup.switch.turn(200)
+    lookup.turn_until(lambda: len(lookup.found) == 2)
     assert lookup.found == [(2, WEB), (1, WEB)]
     assert reader.requests() == []
+
+
+def _has_found(lookup: Lookup, count: int) -> bool:
+    return len(lookup.found) == count
+
+
+def test_clients_that_connect_later_are_looked_at_too_and_then_nothing_is_due(lookup: Lookup, reader: GroupReader) -> None:
+    reader.number = -1
+    for number, connection in enumerate((1, 5, 9), 1):
+        lookup.defer(connection)
+        lookup.turn_until(partial(_has_found, lookup, number))
+    lookup.turn_until(lambda: not lookup.units.is_looking)
+    assert lookup.found == [(1, None), (5, None), (9, None)]
+    lookup.defer(12)
+    lookup.leave(12)
+    lookup.turn_until(lambda: not lookup.units.is_looking)
+    assert len(lookup.found) == 3
+
+
+def test_a_crowd_of_clients_is_looked_at_in_steps(lookup: Lookup, reader: GroupReader) -> None:
+    """Most of them do not wait for their unit."""
+    reader.number = -1
+    waiting = [connection for connection in range(1, 700) if connection % 100 == 50 or connection > 650]
+    for connection in range(1, 700):
+        lookup.defer(connection, awaits_unit=connection in waiting)
+    steps: list[int] = []
+    while lookup.units.is_looking:
+        before = len(lookup.found)
+        lookup.switch.turn(200)
+        steps.append(len(lookup.found) - before)
+    assert [connection for connection, _ in lookup.found] == waiting
+    assert max(steps) == MAX_IN_FLIGHT
+
+
+def test_a_client_that_is_read_already_is_not_looked_up_again(lookup: Lookup, reader: GroupReader) -> None:
+    lookup.defer(1)
+    lookup.turn_until(lambda: 1 in lookup.units.awaited)
+    lookup.defer(2)
+    lookup.turn_until(lambda: 2 in lookup.units.awaited)
+    lookup.turn_until(lambda: not lookup.units.is_looking)
+    assert reader.requests() == [1, 2]
 
 
 def test_paths_are_kept_for_each_user_apart(lookup: Lookup, reader: GroupReader) -> None:
