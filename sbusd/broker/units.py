@@ -243,7 +243,7 @@ class Units:
         return not is_final
 
     def _arm(self) -> None:
-        """Set the timer for what comes first, unless it is set for that or an earlier time."""
+        """Set the timer for the next deadline or look, unless it is set for that or an earlier time."""
         first = min(self._deadlines[0][0] if self._deadlines else math.inf, self._next_look if self.is_looking else math.inf)
         if first < self._armed_for:
             set_timer(self._timer, max(1e-3, first - time.monotonic()))

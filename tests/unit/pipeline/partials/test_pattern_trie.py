@@ -1,4 +1,4 @@
-"""The trie of patterns, beside the reference for one pattern and one key, and how long a search in it can take."""
+"""The trie of patterns, compared with the reference for one pattern and one key, and how long a search in it can take."""
 
 from __future__ import annotations
 
