@@ -10,6 +10,7 @@ from time to time, all clients are looked at that were there the time before.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -153,7 +154,8 @@ class Units:
 
     def expire(self) -> None:
         """Report the connections that were held for too long, and request what was deferred."""
-        os.read(self._timer, 8)
+        with contextlib.suppress(BlockingIOError):  # it was set anew after epoll(7) had reported it
+            os.read(self._timer, 8)
         self._armed_for = math.inf
         for connection in self._overdue():
             self._report.late(connection)
