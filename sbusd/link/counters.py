@@ -16,7 +16,7 @@ class HostCounters:
     """Messages that were numbered and did not arrive."""
     unknown_losses: int = 0
     duplicates: int = 0
-    """Messages that came again, by overlapping subscriptions, or too late, after they were reported as lost."""
+    """Messages that came again, by overlapping subscriptions, or too late: these are reported as lost, before or after."""
     malformed: int = 0
     stale: int = 0
     """Frames of an earlier run of that host, and those without messages that came after later ones."""

@@ -33,7 +33,11 @@ class Peer:
     incoming: Incoming
     epoch: int = 0
     serial: int = 0
-    """That of its last frame."""
+    """Serial of its last accepted frame."""
+    earlier_epoch: int = 0
+    """Epoch of an earlier run of which a heartbeat came while this one was silent; see `sbusd.link.serials`."""
+    earlier_since: float = 0.0
+    """When that came."""
     is_alive: bool = False
     heard: float = 0.0
     interval: float = MIN_INTERVAL

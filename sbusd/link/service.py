@@ -156,6 +156,9 @@ class Link:
         self._state_seconds = state_seconds
         self._alive = alive
         self._note = note
+        self._report = report
+        self._malformed: dict[str, int] = {}
+        """Malformed frames of each host that are reported."""
         self._session: ScheduledSession | None = None
 
     async def run(self) -> None:
@@ -241,10 +244,18 @@ class Link:
             is_due = loop.time() >= state_at or any(key.startswith("link/host/") for key, _ in events)
             if is_due:
                 state_at = loop.time() + self._state_seconds
+            self._report_malformed(session)
             self._source.close_idle()
             self._alive(f"{len(hosts)} other hosts" if len(hosts) != 1 else "1 other host")
             await self._administration.publish(events, with_state=is_due)
             await asyncio.sleep(TURN_SECONDS)
+
+    def _report_malformed(self, session: ScheduledSession) -> None:
+        """Report the hosts that have sent malformed frames since the last call, for example because they have another version."""
+        for name, counters in session.counters.hosts.items():
+            if counters.malformed > self._malformed.get(name, 0):
+                self._report(f"host {name} sends frames that this version of sbus-link does not know; all hosts need the same version")
+            self._malformed[name] = counters.malformed
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
 from sbusd.link.ports import LocalBus, Network, QuestionEvents
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
-from sbusd.link.serials import NumberedNetwork, is_next
+from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
 from sbusd.link.subjects import Arrival, Subjects
 
 UNCONFIRMED_BEATS = 2
@@ -221,8 +221,12 @@ class Session:
             return
         try:
             parsed, serial = _parse_head(arrival.kind, head)
-            if self._accepts_epoch(peer, parsed.epoch) and is_next(peer, parsed, serial):
+            if not self._accepts_epoch(peer, parsed):
+                peer.counters.stale += 1
+            elif is_next(peer, serial) or is_private(arrival, parsed, body):
                 self._handle(peer, arrival, parsed, body)
+            else:
+                count_late(peer, parsed)
         except FrameError:
             peer.counters.malformed += 1
 
@@ -351,6 +355,7 @@ class Session:
 
     def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
         self._peers.heard(peer)
+        peer.earlier_epoch = 0
         peer.interval = min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
         peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(body))
         self._receiver.heartbeat(peer, head)
@@ -394,14 +399,13 @@ class Session:
         peer.counters.lines_refused_there = count
         (self._refusing.add if count else self._refusing.discard)(peer.name)
 
-    def _accepts_epoch(self, peer: Peer, epoch: int) -> bool:
-        """Return whether *epoch* is that of the present run of *peer*; a new one makes everything earlier unknown."""
-        if epoch != peer.epoch:
-            if epoch < peer.epoch and peer.is_alive:
-                peer.counters.stale += 1
+    def _accepts_epoch(self, peer: Peer, head: Head) -> bool:
+        """Return whether a frame is of the present run of *peer*; a new run makes everything earlier unknown."""
+        if head.epoch != peer.epoch:
+            if head.epoch < peer.epoch and not is_earlier_run_present(peer, head, self._peers.clock):
                 return False
             peer.counters.restarts += peer.epoch != 0
-            peer.epoch = epoch
+            peer.epoch = head.epoch
             peer.serial = peer.confirmed = 0
             peer.incoming.reset()
             self._note_refused(peer, 0)

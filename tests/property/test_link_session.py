@@ -109,6 +109,22 @@ LATE = [
 ]
 """A server stalls until the origin has forgotten the receivers, and sends its old messages after those of the next connection."""
 
+EARLIER_RUN = [
+    ("publish", "a", b"net/x", 2),
+    ("run", 2.0),
+    ("stall", "a", 20.0, 30.0),
+    ("publish", "a", b"net/x", 3),
+    ("run", 0.3),
+    ("restart", "a"),
+    ("run", 9.0),
+    ("publish", "a", b"net/x", 4),
+    ("run", 0.3),
+    ("stall", "a", 9.0, 30.0),
+    ("run", 9.0),
+    ("run", 9.0),
+]
+"""A server sends the old messages of an earlier run while the present run is silent."""
+
 
 @settings(deadline=None, max_examples=150)
 @example(FORGOTTEN, 11)
@@ -124,6 +140,7 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
 
 
 @settings(deadline=None, max_examples=150)
+@example(EARLIER_RUN, 1)
 @given(st.lists(ACTIONS | RESTARTS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)
@@ -217,3 +234,26 @@ def test_a_host_that_joins_late_counts_every_loss_from_then_on(drop: float) -> N
     late = history.watches[-1]
     assert late.client.received == [] or int(late.client.received[0][1]) > 30
     assert 0 < sum(count for _, count in late.client.losses) <= 40
+
+
+def test_a_late_private_message_is_delivered() -> None:
+    """Its flow has numbers that keep the order, and its receiver could not be notified of the loss."""
+    world = World(0)
+    rules = Rules("R", "a", (Export(b"net/"),), (Import(b""),), frozenset({"a", "b"}), b"!/cred//990//")
+    a, b = world.host("a", rules), world.host("b", rules)
+    client = b.client(1, b"!/cred//1000//")
+    world.run(5)
+    for text, seconds in ((b"first", 1.0), (b"second", 8.0), (b"third", 30.0)):
+        a.message(b"!/cred//990//b/!/cred//1000//mail", text)
+        if text == b"first":
+            world.run(1.0)
+            a.stall(20.0, 6.5)
+        world.run(seconds)
+    assert [payload for _, payload in client.received] == [b"first", b"third"]
+    counters = b.session.counters.hosts["a"]
+    assert (counters.lost_secrets, counters.duplicates) == (1, 1)
+    a.stall(9.0, 6.5)
+    a.message(b"!/cred//990//b/!/cred//1000//mail", b"fourth")
+    world.run(30)
+    assert [payload for _, payload in client.received] == [b"first", b"third", b"fourth"]
+    assert counters.lost_secrets == 1

@@ -18,7 +18,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-VERSION = 1
+VERSION = 2
+"""With serials at the end of heads; see `sbusd.link.frames`."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Longest kind and content. A packet of the bus, of at most 409,600 bytes, always fits."""

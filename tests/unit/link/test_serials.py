@@ -8,7 +8,9 @@ from sbusd.link.counters import HostCounters
 from sbusd.link.frames import Data, Head, Heartbeat, Request
 from sbusd.link.incoming import Incoming
 from sbusd.link.peers import Peer
-from sbusd.link.serials import NumberedNetwork, is_next
+from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
+from sbusd.link.subjects import Arrival
+from tests.support.link_bodies import join_body
 from tests.support.link_recorders import RecordedNetwork
 
 
@@ -38,11 +40,44 @@ def test_all_frames_share_one_count() -> None:
 @pytest.mark.parametrize("late", [1, 4, 5])
 def test_a_frame_that_comes_after_later_ones_is_counted(head: Head, counted: tuple[int, int], late: int) -> None:
     peer = Peer("b", HostCounters(), _no_incoming())
-    assert is_next(peer, head, 5)
-    assert not is_next(peer, head, late)
+    assert is_next(peer, 5)
+    assert not is_next(peer, late)
+    count_late(peer, head)
     assert (peer.counters.duplicates, peer.counters.stale) == counted
-    assert is_next(peer, head, 9)
+    assert is_next(peer, 9)
     assert peer.serial == 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "key", "expected"),
+    [
+        ("x", Data(1, 1, 1, 1), b"!/cred//1000//mail", True),
+        ("x", Data(1, 1, 1, 1), b"only/x", False),
+        ("m", Data(1, 1, 1, 1), b"!/cred//1000//mail", False),
+        ("x", Data(1, 1, 1, 0), b"!/cred//1000//mail", False),
+        ("x", Request(1, 0), b"!/cred//1000//mail", False),
+    ],
+)
+def test_private_messages_are_known(kind: str, head: Head, key: bytes, expected: bool) -> None:
+    assert is_private(Arrival(kind, "b"), head, join_body([b"MSG %b\0x" % key])) == expected
+
+
+def _beat(epoch: int) -> Heartbeat:
+    return Heartbeat(epoch, 1, 2_000, 0, 0, 0, 1)
+
+
+def test_an_earlier_run_is_present_if_its_heartbeats_go_on_while_the_other_is_silent() -> None:
+    peer = Peer("b", HostCounters(), _no_incoming(), epoch=9)
+    assert [is_earlier_run_present(peer, _beat(5), clock) for clock in (10.0, 10.0, 12.0, 14.0, 16.0)] == [False, False, False, False, True]
+
+
+def test_late_frames_of_an_earlier_run_are_not_the_present_run() -> None:
+    peer = Peer("b", HostCounters(), _no_incoming(), epoch=9)
+    assert not is_earlier_run_present(peer, _beat(5), 10.0)
+    assert not is_earlier_run_present(peer, Data(5, 1, 1, 1), 30.0), "only a heartbeat shows that it lives"
+    assert not is_earlier_run_present(peer, _beat(4), 30.0)
+    peer.is_alive = True
+    assert not is_earlier_run_present(peer, _beat(4), 90.0)
 
 
 def _no_incoming() -> Incoming:
