@@ -3,9 +3,9 @@
 The kernel says which process has connected, by a pidfd, and which control group that is in. The paths of control groups that were read
 are kept. The path of another one has to be read from /proc, which can take long. A thread reads it, and the bus goes on meanwhile.
 
-The order in which paths are read is fair: the connections of one user wait for at most one of each other user. If neither a rule nor a
-client needs the unit now, it is read only of connections that last, because to read one takes longer than to handle a short connection:
-from time to time, all clients are looked at that were there the time before.
+The order in which requested paths are read is fair: the connections of one user wait for at most one of each other user. If neither a
+rule nor a client needs the unit now, it is read only of connections that last, because to read one takes longer than to handle a short
+connection: from time to time, all clients are looked at that were there the time before.
 """
 
 from __future__ import annotations

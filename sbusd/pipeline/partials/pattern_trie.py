@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.protocol.keys import KeySpace
 
-MAX_STEPS = 1_024
-"""Maximum number of nodes that the patterns of one user can add to the search for a key. The patterns ``*``, ``a*``, ``aa*``, … in each of
-two segments have their product of nodes, so a user could make the search slow for the keys of others. Most users have less than ten.
+MAX_BRANCHES = 256
+"""Maximum number of branches of one user's patterns that the search for a key follows at a time. With ``*``, ``a*``, ``aa*``, … in each of
+two segments it is their product, so a user could make the search slow for the keys of others. Most users have fewer than ten.
 """
 
 _SPACE = KeySpace()
@@ -29,13 +30,32 @@ class _Node:
     rest: list[str] = field(default_factory=list)
     """Patterns that end here with a separator, and match every continuation."""
 
+    _texts: list[bytes] | None = None
+    """The texts before stars, sorted, once they are needed."""
+    _shorter: list[int] = field(default_factory=list)
+    """For each of them, the place of the longest other one that it begins with, or -1."""
+
     def matching_stars(self, segment: bytes) -> Iterator[_Node]:
-        """Yield the nodes below whose text before the star begins *segment*."""
-        if len(self.stars) <= len(segment):
-            yield from (child for before, child in self.stars.items() if segment.startswith(before))
-        else:
-            texts = (segment[:length] for length in range(len(segment) + 1))
-            yield from (self.stars[text] for text in texts if text in self.stars)
+        """Yield the nodes below whose text before the star begins *segment*, the longest text first. Do not add patterns afterwards."""
+        if self._texts is None:
+            self._sort()
+        texts = self._texts or []
+        # Between a text that begins the segment and the segment itself, all texts begin with the former.
+        place = bisect_right(texts, segment) - 1
+        while place >= 0:
+            if segment.startswith(texts[place]):
+                yield self.stars[texts[place]]
+            place = self._shorter[place]
+
+    def _sort(self) -> None:
+        """Sort the texts before stars."""
+        self._texts = sorted(self.stars)
+        begun: list[int] = []
+        for place, text in enumerate(self._texts):
+            while begun and not text.startswith(self._texts[begun[-1]]):
+                begun.pop()
+            self._shorter.append(begun[-1] if begun else -1)
+            begun.append(place)
 
 
 class PatternTrie:
@@ -60,12 +80,12 @@ class PatternTrie:
             return [text for text in found if _SPACE.matches(key_bytes(text), raw)]
         return found
 
-    def most_steps(self) -> int:
-        """Return a number of nodes that the search for no key exceeds: below each node, the segment that takes most."""
-        steps: dict[int, int] = {}
+    def most_branches(self) -> int:
+        """Return a number of branches that the search for no key exceeds at a time: below each node, those of the worst segment."""
+        branches: dict[int, int] = {}
         for node in reversed(list(_all_nodes(self._root))):  # children first
-            steps[id(node)] = 1 + max((_steps_below(node, text, steps) for text in (*node.literal, *node.stars)), default=0)
-        return steps[id(self._root)]
+            branches[id(node)] = max(1, _branches_below(node, branches))
+        return branches[id(self._root)]
 
     def _add(self, text: str) -> None:
         """Add one pattern, unless it cannot match any key."""
@@ -82,14 +102,15 @@ class PatternTrie:
         (node.whole if segments[-1] else node.rest).append(text)
 
 
-def walkable(patterns: list[str]) -> set[str]:
-    """Return those of one user's *patterns* that are used: all, unless the search can take more than :data:`MAX_STEPS` with them.
+def searchable(patterns: list[str]) -> set[str]:
+    """Return those of one user's *patterns* that are used: all, unless they have more than :data:`MAX_BRANCHES`.
 
-    Then it is the first ones with a star that do not make it slower, and those without, of which a key matches few.
+    Of the patterns with a star, the first half is used then, or a quarter, and so on; 256 patterns never have too many. Those without a
+    star do not multiply, and are all used.
     """
     plain = {pattern for pattern in patterns if "*" not in pattern}
     stars = [pattern for pattern in patterns if "*" in pattern]
-    while stars and PatternTrie([*plain, *stars]).most_steps() > MAX_STEPS:
+    while PatternTrie(stars).most_branches() > MAX_BRANCHES:
         stars = stars[: len(stars) // 2]
     return plain.union(stars)
 
@@ -118,8 +139,18 @@ def _all_nodes(root: _Node) -> Iterator[_Node]:
         waiting += [*node.literal.values(), *node.stars.values()]
 
 
-def _steps_below(node: _Node, segment: bytes, steps: dict[int, int]) -> int:
-    """Return the most nodes below *node* that a search visits for keys that go on with *segment*; *steps* has those of each child."""
-    literal = node.literal.get(segment)
-    below = sum(steps[id(child)] for child in node.matching_stars(segment))
-    return below + (steps[id(literal)] if literal is not None else 0)
+def _branches_below(node: _Node, branches: Mapping[int, int]) -> int:
+    """Return the most branches below *node* for keys with any next segment; *branches* has those of each child."""
+    most = 0
+    begun: list[tuple[bytes, int]] = []
+    """Texts before stars, each the beginning of the next one, with the branches of all up to it."""
+    for text in sorted({*node.stars, *node.literal}):
+        while begun and not text.startswith(begun[-1][0]):
+            begun.pop()
+        below = begun[-1][1] if begun else 0
+        if (star := node.stars.get(text)) is not None:
+            below += branches[id(star)]
+            begun.append((text, below))
+        literal = node.literal.get(text)
+        most = max(most, below + (branches[id(literal)] if literal is not None else 0))
+    return most

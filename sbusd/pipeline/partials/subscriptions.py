@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from sbusd.pipeline.partials.pattern_trie import PatternTrie, walkable
+from sbusd.pipeline.partials.pattern_trie import PatternTrie, searchable
 
 OPEN = (1 << 63) - 1
 """The end of a subscription that did not end: after every position of a record."""
@@ -90,12 +90,12 @@ def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
             yield route
 
 
-def _searchable(ordered: list[Subscription]) -> Iterator[Subscription]:
+def _in_use(ordered: list[Subscription]) -> Iterator[Subscription]:
     """Yield those of *ordered* subscriptions whose patterns are used: of each user as many as do not make the search slow."""
     patterns: dict[int | None, dict[str, None]] = {}
     for each in ordered:
         patterns.setdefault(each.uid, {})[each.pattern] = None
-    used = {uid: walkable(list(of_user)) for uid, of_user in patterns.items()}
+    used = {uid: searchable(list(of_user)) for uid, of_user in patterns.items()}
     return (each for each in ordered if each.pattern in used[each.uid])
 
 
@@ -104,7 +104,7 @@ class RouteTable:
 
     def __init__(self, some: Iterable[Subscription]) -> None:
         self._by_pattern: dict[str, list[Subscription]] = {}
-        for each in _searchable(sorted(some, key=lambda each: each.since)):
+        for each in _in_use(sorted(some, key=lambda each: each.since)):
             self._by_pattern.setdefault(each.pattern, []).append(each)
         self._patterns = PatternTrie(self._by_pattern)
 

@@ -46,6 +46,7 @@ class DisturbedRuns:
         self._chance = random.Random(seed)
         self._runs = runs
         self._fleet = Fleet(folder, self._chance, rows)
+        self._was_killed = False
         self._typical = 15.0
         """How long a run that succeeded took, in seconds."""
 
@@ -103,7 +104,9 @@ class DisturbedRuns:
                 self._typical = min(60.0, time.monotonic() - begun)
         else:
             self._note("runs that were killed" if is_killed else "runs that failed")
-            assert is_killed or is_faulty, said
+            # What a killed run has left can stop the next one.
+            assert is_killed or is_faulty or self._was_killed, said
+        self._was_killed = is_killed
         print(f"run {number}: {target}, status {process.returncode}, {time.monotonic() - begun:.0f} s", flush=True)
 
     def _disturb(self, target: str, process: subprocess.Popen[str], proxy: FaultyProxy) -> bool:
