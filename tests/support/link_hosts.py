@@ -379,22 +379,32 @@ class World:
         self.now = end
 
     def carry(self, sender: Host, subject: str, head: bytes, body: bytes) -> None:
-        """Give a message to the hosts that have subscriptions for it."""
-        kind = subject.split(".")[2]
-        self.sent[kind] += 1
+        """Give a message to the server of *sender*, which gives it to the hosts that have subscriptions for it, now or once it resumes."""
+        self.sent[subject.split(".")[2]] += 1
         if sender.is_cut:
             return
+        run = sender.network_run
+        server = sender.name, "server", str(run)
+        resumes = sender.stalls.get(run, 0.0)
+        spread = partial(self._spread, sender.name, run, subject, head, body)
+        if max(resumes, self._last.get(server, 0.0)) > self.now:
+            self.in_order(server, spread, earliest=resumes)
+        else:
+            spread()
+
+    def _spread(self, sender: str, run: int, subject: str, head: bytes, body: bytes) -> None:
+        """Give a message to the hosts that have subscriptions for it."""
+        kind = subject.split(".")[2]
         for name, patterns in self.subscribed.items():
             receiver = self.hosts[name]
-            copies = 0 if receiver is sender else sum(subject_matches(pattern, subject) for pattern in patterns)
+            copies = 0 if name == sender else sum(subject_matches(pattern, subject) for pattern in patterns)
             for _ in range(copies):
                 if kind not in self.spared and self.random.random() < self.drop:
                     continue
                 self.carried[kind] += 1
-                runs = sender.network_run, receiver.network_run
-                earliest = max(host.stalls.get(run, 0.0) for host, run in zip((sender, receiver), runs, strict=True))
-                arrive = partial(self._arrive, receiver, runs[1], subject, head, body)
-                self.in_order((sender.name, name, *map(str, runs)), arrive, earliest=earliest)
+                arrive = partial(self._arrive, receiver, receiver.network_run, subject, head, body)
+                way = sender, name, str(run), str(receiver.network_run)
+                self.in_order(way, arrive, earliest=receiver.stalls.get(receiver.network_run, 0.0))
 
     @staticmethod
     def _arrive(receiver: Host, run: int, subject: str, head: bytes, body: bytes) -> None:
