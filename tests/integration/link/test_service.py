@@ -201,3 +201,15 @@ def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], st
 def test_a_user_without_rights_is_told_what_is_missing(realm: Realm, bus: Daemon, stack: ExitStack) -> None:
     link = stack.enter_context(Host("alpha", bus, realm).link())
     link.wait(lambda _: any("has no right vouch; see sbus-link(8), RIGHTS" in line for line in link.reports))
+
+
+def test_a_host_with_another_version_is_reported(make_host: Callable[[str], Host], realm: Realm, stack: ExitStack) -> None:
+    """Its heads have no serials."""
+    alpha = stack.enter_context(make_host("alpha").link())
+    (gamma,) = realm.connected("gamma")
+
+    def is_reported(_: object) -> bool:
+        gamma.publish("s.R.h.gamma", b"H/1/1/2000/0/0/0/1", b"")
+        return any("host gamma sends frames that this version of sbus-link does not know" in line for line in alpha.reports)
+
+    alpha.wait(is_reported)
