@@ -17,12 +17,12 @@ from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import encode_json
 from sbusd.broker.explanation import explain
 from sbusd.broker.log import BusLog
+from sbusd.broker.quota_usage import UserUsage
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.recipients import Recipients, blocking_of, parse_start, waits_now
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import subscription_page
 from sbusd.broker.totals import UserTotals
-from sbusd.broker.usage import UserUsage
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.settings import Quotas
 from sbusd.dataplane.contract import Switch

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from sbusd.broker.quota_usage import TokenBucket
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.roster import Client
 from sbusd.broker.totals import UserTotals
-from sbusd.broker.usage import TokenBucket
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol.credentials import Credentials

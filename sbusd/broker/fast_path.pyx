@@ -13,7 +13,7 @@ from libc.string cimport memchr, memcmp
 from libcpp.string cimport string
 
 from sbusd.broker.roster cimport AllowedPatterns, Client, ClientState, EventListeners, Roster
-from sbusd.broker.usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
+from sbusd.broker.quota_usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
 from sbusd.dataplane.avl cimport link_of
 from sbusd.dataplane.commands cimport add_pattern, hold_reading, resume_reading, send_packet, set_cred, set_rights, set_user
 from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection, add_traffic

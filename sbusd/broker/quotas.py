@@ -1,5 +1,7 @@
 """The quotas of users: their limits, and the refusal of requests beyond them. Spec: sbusd.toml(5), [quotas]; sbus-protocol(7) §8.
 
+Whether a request is within them is decided in `sbusd.broker.quota_usage`.
+
 Rules:
 
 1. Each resource is charged to the user that requested it. Only requests of a user that has reached a quota are refused.
@@ -20,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sbusd.broker.usage import ConnectionUsage, TokenBucket, UsageTable, UserUsage
+from sbusd.broker.quota_usage import ConnectionUsage, TokenBucket, UsageTable, UserUsage
 from sbusd.config.settings import QuotaSettings
 from sbusd.protocol.credentials import Credentials
 

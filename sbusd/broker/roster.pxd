@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The roster, for other compiled modules; see `roster.pyx`."""
 
-from sbusd.broker.usage cimport Charge
+from sbusd.broker.quota_usage cimport Charge
 from sbusd.dataplane.avl cimport Item
 
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""How publishers wait for recipients: rule 5 of `sbusd.dataplane.contract`.
+"""How publishers wait for recipients: rule 5 of `sbusd.dataplane.contract`. Whether they have to wait is decided in `overflow`.
 
 A publisher waits for a recipient in mode ``block``, or because it asked for pacing. It is not read until every recipient for which it
 waits has drained, has ended, or has blocked for too long. Of another user's recipients it waits for a part of each second (`pacing`).

@@ -17,7 +17,7 @@ from libcpp.vector cimport vector
 
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, IN_BATCH, ORDER_LATEST, ORDER_RANDOM, ORDER_STACK, KnownKey, Keys, Packet, bytes_in
 from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, data_of, leave
-from sbusd.dataplane.queue_limits cimport charge_key, owner_of
+from sbusd.dataplane.overflow cimport charge_key, owner_of
 from sbusd.dataplane.shared_limits cimport charge_known
 
 cdef enum:

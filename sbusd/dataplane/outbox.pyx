@@ -19,7 +19,7 @@ from libcpp.deque cimport deque
 from sbusd.dataplane.libc cimport iovec, mmsghdr
 from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
 from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, cost_of, data_of, leave, leave_batch, make_copy, new_packet
-from sbusd.dataplane.queue_limits cimport charge_entry, charge_key, discharge_entry, drop_entry, has_room, may_wait, new_entry, owner_of
+from sbusd.dataplane.overflow cimport charge_entry, charge_key, discharge_entry, drop_entry, has_room, may_wait, new_entry, owner_of
 from sbusd.dataplane.sending cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SENT_IN_PART, SOCKET_FULL, Outcome
 from sbusd.dataplane.shared_limits cimport has_space, may_share, vacate
 from sbusd.dataplane.stream_writer cimport abandon_rest, allowance, has_begun, keep_copy, keep_rest, keep_shared, send_rest

@@ -16,7 +16,7 @@ from sbusd.dataplane.outbox cimport Account, Blocked, Entries, Entry, Packet, by
 from sbusd.dataplane.pacing cimport SECOND_NS, SLOTS, Hold, add_hold, spent_until
 from sbusd.dataplane.packet_memory cimport data_of, new_packet, refer, release
 from sbusd.dataplane.plane cimport find
-from sbusd.dataplane.queue_limits cimport owner_of
+from sbusd.dataplane.overflow cimport owner_of
 from sbusd.dataplane.reader cimport start_backlog
 from sbusd.dataplane.readiness cimport finish, update_interest, update_pending
 from sbusd.dataplane.receipts cimport arm

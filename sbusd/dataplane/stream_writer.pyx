@@ -18,7 +18,7 @@ from libcpp.deque cimport deque
 from sbusd.dataplane.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, htole32, iovec, msghdr, sendmsg, shutdown
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, FrameTurn, bytes_in, waiting_count
 from sbusd.dataplane.packet_memory cimport cost_of, data_of, make_copy, new_packet
-from sbusd.dataplane.queue_limits cimport drop_entry, has_room, new_entry, owner_of
+from sbusd.dataplane.overflow cimport drop_entry, has_room, new_entry, owner_of
 from sbusd.dataplane.sending cimport (
     ALL_TAKEN, LENGTH_BYTES, PEER_GONE, SENT_IN_PART, SOCKET_FULL, append, count_delivered, count_sent, failure, length_of,
 )

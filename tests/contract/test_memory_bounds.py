@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
+from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.settings import LimitSettings, Quotas
 from sbusd.dataplane.contract import KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, waiting_bytes

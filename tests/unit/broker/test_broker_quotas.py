@@ -14,8 +14,8 @@ import pytest
 from sbusd.broker import control_messages as answers
 from sbusd.broker import process_watch, quotas
 from sbusd.broker.access import BusOwnership
+from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
-from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.settings import DaemonSettings, QuotaOverride, Quotas, QuotaSettings
 from sbusd.dataplane.counters import UserCounters
 from sbusd.protocol import controls

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, Quota, QuotaRefusal, UserQuotas
-from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.settings import QuotaOverride, QuotaSettings
 from sbusd.protocol.credentials import Credentials
 
@@ -137,7 +137,7 @@ def test_an_absent_user_with_full_buckets_is_forgotten() -> None:
 
 
 def test_absent_users_are_bounded_and_early_removals_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.broker.usage.MAX_ABSENT_USERS", 5)
+    monkeypatch.setattr("sbusd.broker.quota_usage.MAX_ABSENT_USERS", 5)
     users = Users()
     for uid in range(2000, 2020):
         users.leave(users.enter(Credentials(1, uid, uid)))

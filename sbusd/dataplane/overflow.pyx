@@ -1,6 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Whether a client's queue takes one more packet, and charges for the packets in it. Spec: sbus-protocol(7) §7."""
+"""Whether a client's queue takes a packet, or the packet is discarded, or its publisher waits; and charges for the packets in the queue.
+
+Spec: sbus-protocol(7) §7.
+"""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.usage import TokenBucket
+from sbusd.broker.quota_usage import TokenBucket
 
 
 def test_a_full_bucket_gives_its_burst_and_no_more() -> None:

@@ -1,4 +1,4 @@
-# Whether a queue takes a packet, and charges. See queue_limits.pyx.
+# Whether a queue takes a packet, and charges. See overflow.pyx.
 
 from libc.stdint cimport int64_t, uint32_t
 
