@@ -24,9 +24,8 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
-LONGEST = ("test_live_alerts.py", "test_live.py", "test_pipeline_program.py", "test_pipeline.py")
-"""Files that take minutes each, the first two of them asleep: a minute of the traffic has to end. They start before all other files but the
-one that builds the packages."""
+LONGEST = ("test_pipeline_program.py", "test_pipeline.py")
+"""Files that take minutes each. They start before all other files but the one that builds the packages."""
 
 FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "contract", "unit")
 """Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
@@ -43,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return five workers for two processors: tests wait for half of their time."""
-    return (5 * len(os.sched_getaffinity(0)) + 1) // 2
+    """Return three workers for two processors: tests wait for a third of their time."""
+    return (3 * len(os.sched_getaffinity(0)) + 1) // 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
