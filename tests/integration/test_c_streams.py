@@ -180,9 +180,10 @@ def test_one_of_several_services_streams_and_the_others_are_cancelled(
     with running_service(bus.path, first_user, rows=noted), running_service(bus.path, second_user, rows=noted):
         caller.ok("stream", "rows", "100", "16")
         assert caller.do("drain") == "drained\t100\t0"
-        with os.fdopen(reader) as lines:
-            assert sorted(int(lines.readline()) for _ in range(2)) == [0, 99]
     os.close(writer)
+    with os.fdopen(reader) as lines:
+        # A call can be cancelled before its generator has begun.
+        assert sorted(map(int, lines)) in ([99], [0, 99])
 
 
 def test_lost_parts_end_the_stream(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
