@@ -154,7 +154,7 @@ class Units:
 
     def expire(self) -> None:
         """Report the connections that were held for too long, and request what was deferred."""
-        with contextlib.suppress(BlockingIOError):  # it was set anew after epoll(7) had reported it
+        with contextlib.suppress(BlockingIOError):  # the timer was set again after epoll(7) had reported it
             os.read(self._timer, 8)
         self._armed_for = math.inf
         for connection in self._overdue():

@@ -182,8 +182,7 @@ def add_serial(head: bytes, serial: int) -> bytes:
     """Return the line of a frame with an encoded *head*.
 
     All frames of one run are counted by *serial*, from 1 on, in the order in which they are sent, whatever their kind and receivers are.
-    A receiver ignores a frame whose serial is not greater than the last one: a server that had stopped can send what it got over an
-    earlier connection, after the messages of a later connection.
+    A receiver ignores a frame whose serial is not greater than the last one; `sbusd.link.serials` says why.
     """
     return b"%b/%d" % (head, serial)
 

@@ -1,4 +1,4 @@
-"""Late frames: a server that had stopped can send what it got over an earlier connection of a host, after what came over a later one.
+"""Late frames: a server that had stopped can send frames of an earlier connection of a host after those of a later connection.
 
 The numbers of a flow do not show that, because a key can change its flow. So each link counts the frames that it sends, and ignores those
 of others that come after later ones.

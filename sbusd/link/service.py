@@ -252,10 +252,11 @@ class Link:
 
     def _report_malformed(self, session: ScheduledSession) -> None:
         """Report the hosts that have sent malformed frames since the last call, for example because they have another version."""
-        for name, counters in session.counters.hosts.items():
-            if counters.malformed > self._malformed.get(name, 0):
+        malformed = {name: counters.malformed for name, counters in session.counters.hosts.items()}
+        for name, count in malformed.items():
+            if count > self._malformed.get(name, 0):
                 self._report(f"host {name} sends frames that this version of sbus-link does not know; all hosts need the same version")
-            self._malformed[name] = counters.malformed
+        self._malformed = malformed
 
 
 @dataclass(frozen=True, slots=True)
