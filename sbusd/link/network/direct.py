@@ -22,6 +22,7 @@ from sbusd.link.network.direct_listener import HANDSHAKE_SECONDS, Listener, peer
 from sbusd.link.network.direct_peer import PeerConnection
 from sbusd.link.network.error_words import error_words
 from sbusd.link.network.stall import Stall, Writable
+from sbusd.link.network.streams import open_streams
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
 from sbusd.link.ports import NetworkEvents
 
@@ -274,7 +275,7 @@ class DirectNetwork:
         try:
             context = client_context(self._settings.tls, SERVICE_USER)
             async with asyncio.timeout(2 * HANDSHAKE_SECONDS):
-                reader, writer = await asyncio.open_connection(
+                reader, writer = await open_streams(
                     *address, ssl=context, server_hostname=name, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=1.0
                 )
         except (OSError, ConfigError, UnicodeError) as error:

@@ -19,6 +19,7 @@ from sbusd.link.network.error_words import MAX_WORDS, error_words
 from sbusd.link.network.nats_protocol import Delivery, Event, Info, InvalidBytesError, NatsParser, Ping, Pong, ServerError
 from sbusd.link.network.nkey import NkeyError, sign
 from sbusd.link.network.stall import Stall
+from sbusd.link.network.streams import open_streams
 from sbusd.link.ports import NetworkEvents
 from sbusd.protocol.printable import printable
 
@@ -137,9 +138,9 @@ class NatsConnection:
             self._check(info)
             self._check_early(early)
             if self._tls is None:
-                self._reader, self._writer = await asyncio.open_connection(sock=sock, limit=READ_BYTES)
+                self._reader, self._writer = await open_streams(sock=sock, limit=READ_BYTES)
             else:
-                self._reader, self._writer = await asyncio.open_connection(sock=sock, limit=READ_BYTES, ssl=self._tls, server_hostname=host)
+                self._reader, self._writer = await open_streams(sock=sock, limit=READ_BYTES, ssl=self._tls, server_hostname=host)
         except BaseException:
             if self._writer is None:
                 sock.close()
