@@ -423,7 +423,7 @@ class Session:
         for inbox in self._all_inboxes():
             inbox.put_gap(count)
         if self._pending.lost():
-            self._send_barrier()
+            self.send_barrier()
         if self._observer is not None:
             self._observer.lost()
 
@@ -438,12 +438,12 @@ class Session:
         """Put a request and its barriers into ``outgoing``, and return its call."""
         # A ping gets the errors of earlier packets, so it needs no barrier before it.
         if self.is_dirty and call.expects is not Expects.PONG:
-            self._send_barrier()
+            self.send_barrier()
         self.outgoing.put(*packets)
-        self._send_barrier(call)
+        self.send_barrier(call)
         return call
 
-    def _send_barrier(self, call: Call | None = None) -> None:
+    def send_barrier(self, call: Call | None = None) -> None:
         """Put a barrier into ``outgoing``."""
         self.outgoing.put(self._pending.close_section(call))
         self.is_dirty = False
@@ -451,7 +451,7 @@ class Session:
     def _send_unsubscribe(self, *patterns: bytes) -> None:
         """Put UNSUBs into ``outgoing``; until their barrier returns, messages for them may still arrive."""
         self.outgoing.put(*map(unsubscription_packet, patterns))
-        self._send_barrier()
+        self.send_barrier()
         self._unsettled = self._pending.last_token
         self._update_only_inbox()
 

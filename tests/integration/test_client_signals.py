@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import signal
+import stat
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, TimedOut
+from sbusd.client import Bus, Disconnected, Message, Reconnected, TimedOut
 from tests.support.daemons import StartDaemon
 from tests.support.threads import SECONDS, running
+from tools.stage import ROOT
 
 
 @pytest.fixture
@@ -25,6 +30,38 @@ def message(item: object) -> Message:
     return item
 
 
+class Handlers:
+    """Handlers of a signal that comes again and again, and use the bus; a context. ``done`` counts those that have done their work."""
+
+    def __init__(self, work: Callable[[], object], seconds: float = 0.002) -> None:
+        self.done = 0
+        self._work = work
+        self._seconds = seconds
+        self._running = 0
+
+    def __enter__(self) -> Handlers:
+        self._before = signal.signal(signal.SIGALRM, self._handle)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def _handle(self, signum: int, frame: object) -> None:
+        if self._running == 5:  # on a slow machine, signals come faster than their handlers end
+            return
+        self._running += 1
+        try:
+            self._work()
+            self.done += 1
+        except RuntimeError as error:
+            if "has interrupted a call of the same bus" not in str(error):
+                raise
+        finally:
+            self._running -= 1
+
+
 @pytest.mark.parametrize("gather", [False, True])
 def test_signal_handlers_use_the_bus_that_they_interrupt(path: str, *, gather: bool) -> None:
     """A handler publishes and calls at any point of a program that does the same with two threads, or it gets RuntimeError."""
@@ -34,46 +71,83 @@ def test_signal_handlers_use_the_bus_that_they_interrupt(path: str, *, gather: b
         other.subscribe("from/handler") as subscription,
     ):
         numbers, published = itertools.count(), []
-        running_handlers: list[int] = []
-
-        def handle(signum: int, frame: object) -> None:
-            if len(running_handlers) == 5:  # on a slow machine, signals come faster than their handlers end
-                return
-            number = next(numbers)
-            running_handlers.append(number)
-            try:
-                bus.publish("from/handler", str(number))
-                published.append(number)  # perhaps after those of a handler that interrupts this one
-                bus.ping()
-            except RuntimeError as error:
-                if "has interrupted a call of the same bus" not in str(error):
-                    raise
-            finally:
-                running_handlers.pop()
-
-        before = signal.signal(signal.SIGALRM, handle)
         is_over = threading.Event()
+
+        def use_bus() -> None:
+            number = next(numbers)
+            bus.publish("from/handler", str(number))
+            published.append(number)  # perhaps after those of a handler that interrupts this one
+            bus.ping()
 
         def work() -> None:
             while not is_over.is_set():
                 bus.publish("b")
                 bus.ping()
 
-        try:
-            with running(work):
-                signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-                end = time.monotonic() + SECONDS
+        with running(work):
+            end = time.monotonic() + SECONDS
+            with Handlers(use_bus):
                 while len(published) < 100 and time.monotonic() < end:
                     bus.publish("a")
                     bus.ping()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                is_over.set()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            is_over.set()
         assert len(published) >= 100
         received = [int(message(subscription.receive(SECONDS)).payload) for _ in published]
         assert sorted(received) == sorted(published)
+
+
+@pytest.mark.parametrize("seconds", [0.000_3, 0.002])
+def test_a_call_ends_although_a_handler_has_read_its_response(path: str, seconds: float) -> None:
+    """It would wake only by the response to another call, and the program has one thread."""
+    with Bus.connect(path, timeout=SECONDS) as bus, Handlers(bus.ping, seconds) as handlers:
+        end = time.monotonic() + SECONDS
+        while handlers.done < 300:
+            assert time.monotonic() < end
+            bus.ping()
+
+
+@pytest.mark.parametrize("is_iterated", [False, True])
+def test_handlers_neither_change_nor_overtake_what_the_call_receives(path: str, *, is_iterated: bool) -> None:
+    with Bus.connect(path, timeout=SECONDS) as bus, bus.subscribe("a") as subscription, Bus.connect(path) as publisher:
+
+        def publish() -> None:
+            for number in range(3_000):
+                publisher.publish("a", str(number))
+                publisher.ping()  # so that the other program often waits for the next one
+
+        received: list[int] = []
+        messages = iter(subscription) if is_iterated else iter(lambda: message(subscription.receive()), None)
+        with running(publish), Handlers(bus.ping, 0.000_3):
+            while len(received) < 3_000:
+                received.append(int(next(messages).payload))
+        assert received == list(range(3_000))
+
+
+def open_sockets() -> int:
+    """Return how many sockets this process has."""
+    links = Path("/proc/self/fd").iterdir()
+    return sum(stat.S_ISSOCK(link.stat().st_mode) for link in list(links) if link.exists())
+
+
+def test_a_handler_connects_again_in_the_middle_of_an_attempt(daemon: StartDaemon) -> None:
+    """There is one new connection, and the call that was interrupted uses it."""
+    first = daemon("-g", "-o")
+    with Bus.connect(first.path, reconnect=True, timeout=SECONDS) as bus, bus.subscribe("a") as subscription:
+        before = open_sockets()
+        first.stop()
+        assert isinstance(first.process.args, list)
+        with pytest.raises(Disconnected):
+            bus.ping()
+        with Handlers(bus.ping, 0.02) as handlers:
+            second = subprocess.Popen(first.process.args, cwd="/", env={"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+            while not handlers.done:
+                bus.ping()
+        bus.publish("a", "again")
+        assert isinstance(subscription.receive(SECONDS), Reconnected)
+        assert message(subscription.receive(SECONDS)).payload == b"again"
+        assert open_sockets() == before
+    second.terminate()
+    assert second.wait(SECONDS) == 0
 
 
 def test_a_signal_handler_closes_the_bus_that_its_thread_reads(path: str) -> None:

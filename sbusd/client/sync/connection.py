@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
+_FOREVER = Deadline("receiving", None)
+
 _STALLED_SECONDS = 30.0
 """Time that a thread waits for another one to receive from a full subscription."""
 
@@ -67,8 +69,7 @@ class _Use:
         self.threads.enter()
 
     def __exit__(self, *_: object) -> None:
-        self.threads.exit()
-        self._connection.write_log()
+        self._connection.leave()
 
 
 class Connection:
@@ -85,6 +86,7 @@ class Connection:
         self._buffer = receive_buffer()
         self._backoff = Backoff(time.monotonic())
         self._resuming: list[Call] = []
+        self._owes_packet = False
         self._make_failure: Callable[[], SbusError] | None = None
         self._reads_in_background = background
         self._background: threading.Thread | None = None
@@ -97,6 +99,33 @@ class Connection:
         """Let this thread alone use the state of the link and the session. Entering raises RuntimeError as :meth:`Threads.enter`."""
         return self._use
 
+    def leave(self) -> None:
+        """End the use of the state, and write the records about the connection."""
+        if self._owes_packet:
+            self._wake_interrupted_call()
+        self.threads.exit()
+        if self._log.pending:
+            self.write_log()
+
+    def _wake_interrupted_call(self) -> None:
+        """Let the bus send a packet, if this is a signal handler.
+
+        The call that it has interrupted polls the socket, and may wait for something in the packets that the handler has read.
+        """
+        if self.threads.reader != get_ident():
+            return
+        if self._sock is not None:
+            self.session.send_barrier()
+            if not self._flush():
+                threading.Thread(target=self._send_to, args=(self._sock,), name="sbus-sender", daemon=True).start()
+        self._owes_packet = False
+
+    def _send_to(self, sock: socket.socket | None) -> None:
+        """Send the session's packets to *sock*, as long as that is the connection: its end wakes the interrupted call too."""
+        with self.entered():
+            while sock is not None and self._sock is sock and not self._flush():
+                self._wait_writable(_FOREVER)
+
     def write_log(self) -> None:
         """Write the records about the connection; as the only thing here, it does not need the lock, and nothing is done with it."""
         if self._log.pending and get_ident() not in (self.threads.alone, self.threads.inside):
@@ -106,7 +135,7 @@ class Connection:
         """Send the session's packets; return whether all were sent. False also when the connection has ended."""
         outgoing = self.session.outgoing
         if outgoing.takes_batches is None and not self.session.stalled and not self.threads.has_reader:
-            self._read(socket.MSG_DONTWAIT)  # the response may have arrived
+            self._read()  # the response may have arrived
         while outgoing:
             try:
                 if not self._try_send(outgoing.head()):
@@ -150,7 +179,7 @@ class Connection:
             return
         events = select.POLLOUT if self.session.stalled else select.POLLOUT | select.POLLIN
         if self._poll(events, deadline) & select.POLLIN and not self.threads.has_reader:
-            self._read(socket.MSG_DONTWAIT)
+            self._read()
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         """Wait for room for a short time, while another thread reads. Raises TimedOut."""
@@ -176,13 +205,9 @@ class Connection:
             else:
                 threads.wait(lambda: self._sock is not sock or is_done(), deadline)
             return
-        remaining = deadline.remaining()
-        if remaining is None and not session.outgoing:
-            if self._read(0):
-                return
-        elif self._read(socket.MSG_DONTWAIT):
-            return
-        self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+        events = self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+        if events & ~select.POLLOUT and not session.stalled:
+            self._read()
 
     def _wait_for_receiver(self, deadline: Deadline, is_done: Callable[[], bool]) -> None:
         """Wait until another thread has made room in a full subscription. Raises InboxFull if only this thread can, TimedOut."""
@@ -208,18 +233,18 @@ class Connection:
         else:
             threads.enter()
         try:
-            sock, outgoing = self._sock, session.outgoing
-            if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
-                return None
-            if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
-                return None
-            try:
-                size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to go outside costs more
-            except BlockingIOError:
-                size = threads.unlocked(partial(sock.recv_into, self._buffer))
-                if self._sock is not sock:
+            while True:
+                sock, outgoing = self._sock, session.outgoing
+                if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
                     return None
-            return self._accept(size, inbox)
+                if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
+                    return None
+                try:
+                    size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to go outside costs more
+                except BlockingIOError:
+                    self._poll(select.POLLIN, _FOREVER)
+                else:
+                    return self._accept(size, inbox)
         except OSError:
             return None  # receive() gets the same error, and handles it
         finally:
@@ -231,30 +256,27 @@ class Connection:
     def _read_ahead(self) -> bool:
         """Receive one packet if nothing else is to be done; return whether there was one."""
         session = self.session
-        return session.outgoing.is_empty and not (self.threads.reader or session.stalled) and self._read(socket.MSG_DONTWAIT)
+        return session.outgoing.is_empty and not (self.threads.reader or session.stalled) and self._read()
 
-    def _read(self, flags: int) -> bool:
+    def _read(self) -> bool:
         """Receive one packet, or the end of the connection; return False if there is neither yet. No other thread may read."""
         sock = self._sock
         if sock is None:
             return True
         try:
-            receive = sock.recv_into
-            size = receive(self._buffer, 0, flags) if flags else self.threads.unlocked(partial(receive, self._buffer))
+            size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
-            if self._sock is not sock:
-                return True
             if not is_gone(error):
                 self._hang_up(f"cannot receive: {error.strerror}")
                 return True
             # The kernel reports a reset once, before the packets that were sent before it; one of them may have the reason.
-            return self._read(flags)
-        if self._sock is sock:
-            self._accept(size)
-            if self.threads.waiting:
-                self.threads.notify()
+            return self._read()
+        self._owes_packet = self.threads.reader != 0
+        self._accept(size)
+        if self.threads.waiting:
+            self.threads.notify()
         return True
 
     def _accept(self, size: int, taker: Inbox | None = None) -> Message | None:
@@ -271,7 +293,7 @@ class Connection:
     def _read_to_end(self) -> None:
         """Receive the packets that the bus sent before it closed: at most a socket's buffer, so full queues accept them too."""
         while self._sock is not None:
-            if not self._read(socket.MSG_DONTWAIT):
+            if not self._read():
                 self._hang_up()
 
     def _poll(self, events: int, deadline: Deadline) -> int:
@@ -295,17 +317,17 @@ class Connection:
 
     def _read_in_background(self) -> None:
         """Read, and connect again, until the bus is closed or the connection has ended for good."""
-        session, threads, forever = self.session, self.threads, Deadline("receiving", None)
+        session, threads = self.session, self.threads
         with self.entered(), contextlib.suppress(SbusError):  # the next call of another thread raises it
             while self._make_failure is None:
                 if self._log.pending and not threads.has_reader:
                     threads.unlocked(self._log.write)
                 elif session.stalled:
-                    threads.wait(lambda: not session.stalled or self._make_failure is not None, forever)
+                    threads.wait(lambda: not session.stalled or self._make_failure is not None, _FOREVER)
                 elif self._sock is None or self._resuming:
-                    self._open_again(forever)
+                    self._open_again(_FOREVER)
                 else:
-                    self._step(forever, lambda: self._make_failure is not None)
+                    self._step(_FOREVER, lambda: self._make_failure is not None)
 
     def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
@@ -387,8 +409,10 @@ class Connection:
         backoff = self._backoff
         if self._log.pending:
             self.threads.unlocked(self._log.write)  # it may take long to connect
-        while self._sock is None:
+        while not self._is_connected():
             self._sleep_until(backoff.due, deadline)
+            if self._is_connected():  # by a signal handler, as below
+                return
             backoff.attempt(time.monotonic())
             self.session.counters.reconnect_attempts += 1
             try:
@@ -399,6 +423,9 @@ class Connection:
             if self._make_failure is not None:  # closed meanwhile
                 sock.close()
                 raise self._failure()
+            if self._is_connected():
+                sock.close()
+                return
             self._sock = sock
             self.session.outgoing.packet_limit = packet_limit(sock)
         now = time.monotonic()
@@ -408,6 +435,10 @@ class Connection:
         self._resuming = resubscribe(self.session)
         self.threads.notify()
         self._start_background()
+
+    def _is_connected(self) -> bool:
+        """Return whether there is a connection. Only a signal handler, or the caller itself, makes one while the caller connects."""
+        return self._sock is not None
 
     def _sleep_until(self, due: float, deadline: Deadline) -> None:
         """Wait until *due*. Raises TimedOut if the deadline comes first, and Closed if the bus is closed meanwhile."""

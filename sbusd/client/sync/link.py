@@ -132,8 +132,7 @@ class SyncLink(Connection):
         try:
             self._send_later(packet)
         finally:
-            threads.exit()
-            self.write_log()
+            self.leave()
 
     def begin_gathering(self) -> None:
         """Gather the packets that this thread sends from now on. Raises Disconnected, Closed."""
@@ -217,12 +216,10 @@ class SyncLink(Connection):
             try:
                 item = self._receive(inbox, deadline)
             finally:
-                if threads.alone == thread:
-                    threads.alone = 0
+                if threads.alone != thread or self._owes_packet or self._log.pending:
+                    self.leave()
                 else:
-                    threads.exit()
-                if self._log.pending:
-                    self.write_log()
+                    threads.alone = 0  # as leave() does, which costs more
             if item is not None:
                 return item
             self.session.refusals.report()
@@ -240,12 +237,10 @@ class SyncLink(Connection):
                 if first is not None:
                     return [first, *inbox.take_many(limit - 1)]
             finally:
-                if threads.alone == thread:
-                    threads.alone = 0
+                if threads.alone != thread or self._owes_packet or self._log.pending:
+                    self.leave()
                 else:
-                    threads.exit()
-                if self._log.pending:
-                    self.write_log()
+                    threads.alone = 0  # as leave() does, which costs more
             self.session.refusals.report()
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:

@@ -10,9 +10,10 @@ Rules:
 4. As long as one thread alone has used the link, it is the owner, and takes no lock: that would cost as much as the rest of a short call.
    Another thread takes the lock, ends the ownership for good, and then waits until the owner is outside. Each of the two first says what it
    does, and then looks at what the other has said, so that one of them sees the other (Dekker's algorithm).
-5. A signal handler runs between two instructions of a thread. If that thread is inside, the state may be half changed, so the handler is
-   refused. An exception of a handler, such as KeyboardInterrupt, can also prevent :meth:`Threads.exit`; the next call of that thread finds
-   that it has left, and makes up for it.
+5. A signal handler runs between two instructions of a thread. If that thread is inside, or has taken the lock to get inside, the state may
+   be half changed, and others cannot use it, so the handler is refused. If the thread waits outside, the handler may do everything, but the
+   thread cannot go on before the handler ends. An exception of a handler, such as KeyboardInterrupt, can also prevent :meth:`Threads.exit`;
+   the next call of that thread finds that it has left, and makes up for it.
 """
 
 from __future__ import annotations
@@ -44,13 +45,26 @@ _OWNER_MOST_SECONDS = 10.0
 
 
 class _Waiter:
-    """A thread that waits until ``is_done``."""
+    """A thread that waits until ``is_done``.
 
-    __slots__ = ("condition", "is_done")
+    Without :class:`threading.Condition`, in which a signal handler could find the lock taken.
+    """
 
-    def __init__(self, lock: threading.RLock, is_done: Callable[[], bool]) -> None:
-        self.condition = threading.Condition(lock)
+    __slots__ = ("_gate", "is_done")
+
+    def __init__(self, is_done: Callable[[], bool]) -> None:
         self.is_done = is_done
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for :meth:`wake`, for at most *seconds*; return whether it was called."""
+        return self._gate.acquire(timeout=-1 if seconds is None else seconds)
+
+    def wake(self) -> None:
+        """End the wait; needs the lock of the link."""
+        if self._gate.locked():
+            self._gate.release()
 
 
 class Threads:
@@ -83,8 +97,8 @@ class Threads:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the caller is a signal handler that has interrupted a call of the same bus."""
-        return get_ident() in (self.alone, self.inside) and _has_interrupted_call(self)
+        """Whether the caller is a signal handler that has interrupted a call of the same bus, and is refused by :meth:`enter`."""
+        return self._is_inside(get_ident()) and _has_interrupted_call(self)
 
     def exit(self) -> None:
         """End the use of the state, and wake the threads that can go on. Harmless if this thread is outside, after an interruption."""
@@ -102,6 +116,8 @@ class Threads:
             if self.owner == thread:
                 return
             self.alone = 0
+        if self._has_lock:
+            self._enter_again(thread)
         try:
             self._lock.acquire()
             if not (self._is_shared or self.owner):
@@ -113,7 +129,7 @@ class Threads:
                 self._wait_for_owner()
         except BaseException:
             # An exception of a signal handler may come when the lock has been taken, or released, and the next line not begun.
-            if self._lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+            if self._has_lock:
                 self._lock.release()
             raise
         self.inside = thread
@@ -128,7 +144,7 @@ class Threads:
     def _enter_again(self, thread: int) -> None:
         """Make up for an interrupted exit of *thread*. Raises RuntimeError in a handler that has interrupted the use of the state."""
         if _has_interrupted_call(self):
-            if thread in (self.alone, self.inside):
+            if self._is_inside(thread):
                 raise RuntimeError(
                     "this signal handler has interrupted a call of the same bus, and cannot use it; let the handler set a flag"
                 )
@@ -136,6 +152,17 @@ class Threads:
         if self.reader == thread:
             self.reader = 0
         self._let_go(thread)
+        if self._has_lock:
+            self._lock.release()
+
+    def _is_inside(self, thread: int) -> bool:
+        """Return whether *thread*, the caller, is inside, or has the lock and is about to be."""
+        return thread in (self.alone, self.inside) or self._has_lock
+
+    @property
+    def _has_lock(self) -> bool:
+        """Whether the caller has the lock."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # as threading.Condition does
 
     def _let_go(self, thread: int) -> None:
         """Let *thread* outside, if it is inside."""
@@ -156,18 +183,16 @@ class Threads:
         return self.reader != 0 or self._writers > 0
 
     def unlocked(self, wait: Callable[[], T]) -> T:
-        """Return the result of *wait*, called outside, as the reader; there must be no other reader."""
-        before, thread = self.reader, get_ident()
+        """Return the result of *wait*, called outside, as the reader; there must be no other reader.
+
+        A signal handler may run after *wait*, and before this thread is inside again: *wait* must not receive a packet, because the handler
+        would receive the next one before this one is accepted.
+        """
+        before = self.reader
         try:
-            self.reader = thread  # a signal handler runs after the release at the earliest
-            if self.inside == thread:
-                self.inside = 0
-                self._lock.release()
-            else:
-                self.alone = 0
-            return wait()
+            self.reader = get_ident()  # while it is inside: a signal handler runs after the release at the earliest
+            return self._outside(wait)
         finally:
-            self._go_inside(thread)
             self.reader = before
             if self._closing:
                 self._close_all()
@@ -181,9 +206,18 @@ class Threads:
 
     def outside(self, wait: Callable[[], T]) -> T:
         """Return the result of *wait*, called outside, but not as the reader: there may be another one."""
-        thread = get_ident()
         try:
             self._writers += 1
+            return self._outside(wait)
+        finally:
+            self._writers -= 1
+            if self._closing:
+                self._close_all()
+
+    def _outside(self, wait: Callable[[], T]) -> T:
+        """Return the result of *wait*, called outside."""
+        thread = get_ident()
+        try:
             if self.inside == thread:
                 self.inside = 0
                 self._lock.release()
@@ -192,9 +226,6 @@ class Threads:
             return wait()
         finally:
             self._go_inside(thread)
-            self._writers -= 1
-            if self._closing:
-                self._close_all()
 
     def close(self, sock: socket.socket) -> None:
         """Close *sock*; if a thread uses it, wake that thread, which closes it: another file could get the descriptor's number."""
@@ -218,32 +249,33 @@ class Threads:
             self.alone = 0
             self._go_inside(thread)
             return
-        waiter = _Waiter(self._lock, is_done)
+        waiter = _Waiter(is_done)
         self.waiting.append(waiter)
         try:
-            self.inside = 0
-            is_woken = waiter.condition.wait(deadline.remaining())
+            is_woken = self._outside(partial(waiter.wait, deadline.remaining()))
         finally:
-            self.inside = thread
             self.waiting.remove(waiter)
         if not is_woken and not is_done():
             raise deadline.expired()
 
     def notify(self) -> None:
         """Wake the threads whose conditions hold."""
-        for waiter in self.waiting:
+        for waiter in list(self.waiting):  # an exception of a signal handler may remove one at any time
             if waiter.is_done():
-                waiter.condition.notify()
+                waiter.wake()
 
     def _hand_over(self) -> None:
-        """Wake the threads whose conditions hold, and without a reader also the first of the others, which reads from now on."""
+        """Wake the threads whose conditions hold, and without a reader also the last of the others, which reads from now on.
+
+        Not the first: it may be a call that a signal handler has interrupted, and the handler is the last.
+        """
         needs_reader = not self.reader
-        for waiter in self.waiting:
+        for waiter in reversed(list(self.waiting)):
             if waiter.is_done():
-                waiter.condition.notify()
+                waiter.wake()
             elif needs_reader:
                 needs_reader = False
-                waiter.condition.notify()
+                waiter.wake()
 
     def forked(self) -> None:
         """Forget the other threads: a child process does not have them."""

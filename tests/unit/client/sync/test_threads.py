@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import threading
 import time
@@ -163,3 +164,130 @@ def test_a_wait_ends_with_its_deadline() -> None:
     with pytest.raises(Exception, match=r"waiting took longer than 0\.01 s"):
         threads.wait(lambda: False, Deadline("waiting", 0.01))
     threads.exit()
+
+
+def test_a_handler_that_waits_reads_instead_of_the_call_that_it_has_interrupted() -> None:
+    """The reader leaves while both wait; the call cannot go on before the handler ends."""
+    use = Threads()  # frames with a variable threads are taken for those of a link
+    is_reading, may_leave = threading.Event(), threading.Event()
+    readers: list[str] = []
+    deadline = Deadline("waiting", SECONDS)
+
+    def begin() -> bool:
+        is_reading.set()
+        return may_leave.wait(SECONDS)
+
+    def read_until_told() -> None:
+        use.enter()
+        use.unlocked(begin)
+        use.exit()
+
+    def wait(name: str) -> None:
+        use.enter()
+        try:
+            while not readers:
+                if use.has_reader:
+                    use.wait(lambda: bool(readers), deadline)
+                else:
+                    readers.append(name)
+                    use.notify()
+        finally:
+            use.exit()
+
+    def handle(number: int, frame: object) -> None:
+        threading.Timer(0.1, may_leave.set).start()
+        wait("handler")
+
+    before = signal.signal(signal.SIGALRM, handle)
+    reader = threading.Thread(target=read_until_told)
+    try:
+        use.enter()
+        use.exit()
+        reader.start()
+        assert is_reading.wait(SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        wait("call")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        may_leave.set()
+        reader.join(SECONDS)
+    assert readers == ["handler"]
+
+
+class Passing:
+    """A thread that goes inside and outside again and again; ``count`` says how often. A context."""
+
+    def __init__(self, use: Threads) -> None:
+        self.count = 0
+        self._use = use
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Passing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+
+    def wait_once(self, deadline: Deadline) -> None:
+        """Wait, inside, for the next time, or for a moment as the reader."""
+        seen = self.count
+        if self._use.has_reader:
+            self._use.wait(lambda: self.count != seen, deadline)
+        else:
+            self._use.unlocked(lambda: time.sleep(0.000_05))
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            self._use.enter()
+            self.count += 1
+            self._use.notify()
+            self._use.unlocked(lambda: time.sleep(0))
+            self._use.exit()
+
+
+def test_a_handler_never_waits_with_the_lock() -> None:
+    """It interrupts waits at any instruction, and waits for another thread, or it is refused."""
+    use, deadline = Threads(), Deadline("waiting", SECONDS)
+    passing, depth = Passing(use), 0
+    handled: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal depth
+        if depth == 2:  # on a slow machine, signals come faster than their handlers end
+            return
+        depth += 1
+        try:
+            use.enter()
+            seen = passing.count
+            while passing.count == seen:
+                deadline.check()
+                passing.wait_once(deadline)
+            use.exit()
+            handled.append(seen)
+        except RuntimeError as error:
+            if "has interrupted a call" not in str(error):
+                raise
+        finally:
+            depth -= 1
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        use.enter()
+        use.exit()
+        with passing:
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.000_7)
+            for _ in range(3_000):
+                use.enter()
+                passing.wait_once(deadline)
+                use.exit()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert handled
+    assert (use.alone, use.inside, use.reader, use.waiting) == (0, 0, 0, [])
