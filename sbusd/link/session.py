@@ -325,7 +325,11 @@ class Session:
             case Data():
                 if not head.messages:
                     raise FrameError("frame without messages")
-                peer.incoming.data(head, parse_messages(body, head.messages), direct=arrival.kind == "x")
+                runs = parse_messages(body, head.messages)
+                if peer.confirmed or is_private(arrival, head, body):
+                    peer.incoming.data(head, runs, direct=arrival.kind == "x")
+                else:
+                    count_late(peer, head)  # an earlier run of this link may have had later ones
             case Tails():
                 peer.incoming.tails("direct", head.beat, parse_tails(body), head.first)
             case Heartbeat():

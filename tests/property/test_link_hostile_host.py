@@ -54,6 +54,8 @@ class _Link:
         self.session.barrier_passed(self.network.barriers[-1])
         self.receive("h", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), origin="good")
         self.receive("h", Heartbeat(1, 1, 2_000, 0, 0, 0, 1))
+        for origin in ("good", "evil"):
+            self.receive("x", Applied(1, 7, 1, 1, 1, 0, 1), origin=origin)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

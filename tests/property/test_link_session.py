@@ -125,6 +125,20 @@ EARLIER_RUN = [
 ]
 """A server sends the old messages of an earlier run while the present run is silent."""
 
+EARLIER_RECEIVER = [
+    ("stall", "a", 9.0, 6.5),
+    ("run", 0.3),
+    ("publish", "a", b"net/x", 5),
+    ("run", 8.0),
+    ("publish", "a", b"net/x", 5),
+    ("run", 0.3),
+    ("restart", "b"),
+    ("run", 2.0),
+    ("publish", "a", b"net/x", 5),
+    ("run", 9.0),
+]
+"""A server sends old messages after the link of a receiver has got newer ones, and has restarted."""
+
 
 @settings(deadline=None, max_examples=150)
 @example(FORGOTTEN, 11)
@@ -141,6 +155,7 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
 
 @settings(deadline=None, max_examples=150)
 @example(EARLIER_RUN, 1)
+@example(EARLIER_RECEIVER, 2)
 @given(st.lists(ACTIONS | RESTARTS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)

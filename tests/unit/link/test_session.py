@@ -80,6 +80,7 @@ def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> N
 
 def test_a_shared_import_keeps_the_key() -> None:
     session, _, bus = _session(SHARED)
+    _confirm(session, 0, 1, 1)
     receive(session, "s.R.m.b.cluster.x", Data(1, 1, 1, 2), join_body([b"MSG cluster/x\0", b"MSG net/x\0"]))
     assert bus.packets == [b"MSG cluster/x\0", b"MSG host/b/net/x\0"]
 
@@ -132,12 +133,24 @@ def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_cl
     assert len(bus.losses) == 2
 
 
+def test_messages_before_the_host_has_confirmed_anything_are_ignored() -> None:
+    """An earlier run of the link may have had later ones: a server can keep messages for some time."""
+    session, _, bus = _announced()
+    receive(session, "s.R.m.b.net.x", Data(1, 4, 1, 2), join_body([b"MSG net/x\0", b"MSG net/x\0"]))
+    assert bus.events == []
+    assert session.counters.hosts["b"].duplicates == 2
+    _confirm(session, 1, 1, 5)
+    receive(session, "s.R.m.b.net.x", Data(1, 5, 1, 1), join_body([b"MSG net/x\0"]))
+    assert bus.events == ["packet"]
+
+
 def test_a_gap_before_the_confirmation_is_reported_with_it() -> None:
     session, _, bus = _announced()
+    _confirm(session, 0, 1, 1)
     for flow in (4, 5):
         receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([b"MSG net/x\0"]))
     assert bus.events == ["packet", "packet"]
-    _confirm(session, 1, 1, 5)
+    _confirm(session, 1, 2, 5)
     assert bus.events == ["packet", "packet", "lost 2"]
 
 
