@@ -76,7 +76,7 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
     defaults = options.Options()
     for value in (options.SYSTEM_ADDRESS, str(defaults.pid_file), str(defaults.main_file), str(options.NO_PID_FILE)):
         assert f".Pa {value}" in text
-    assert f"add 0{options.GROUP_MODE:03o} to the mode of the socket,\nwhich is 0{defaults.socket_mode:o}." in text
+    assert f"add 0{options.GROUP_MODE:03o} to 0{defaults.socket_mode:o}, the mode of the\nsocket." in text
     assert f"add 000{options.OTHERS_MODE:o} to the mode of the socket." in text
 
 
