@@ -33,8 +33,8 @@ class Deliver(Protocol):
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         """Report *count* lost messages, or an unknown number (0), to the clients that need one of *lines*."""
 
-    def subscriptions(self) -> int:
-        """Return a number that is greater after a local client has subscribed."""
+    def moment(self) -> tuple[float, int]:
+        """Return what changes when time passes, and when a local client subscribes."""
 
 
 @dataclass(slots=True)
@@ -75,30 +75,38 @@ class Incoming:
         self._pending_count = 0
         self._pending_overflow = False
         self._unknown: set[Line] = set()
-        """Lines with a report of an unknown loss, and nothing published after it."""
-        self._unknown_subscriptions = 0
+        """Lines with a report of an unknown loss at the moment ``_unknown_moment``, and nothing published after it."""
+        self._unknown_moment = (0.0, 0)
         self.served: dict[Line, int] = {}
         """Lines that the host has confirmed, with the first flow that includes each."""
+        self._interrupted: set[Line] = set()
+        """Lines that it had confirmed, and has to confirm again."""
 
     def reset(self) -> None:
         """Forget everything, because the host runs from scratch; report an unknown loss to all lines that it served."""
         self.report_unknown(self.served)
-        self.served.clear()
+        self.interrupt()
         self._flows.clear()
         self._beats.clear()
         self._pending.clear()
         self._pending_count, self._pending_overflow = 0, False
         self._floor = self._losses = 0
 
-    def report_unknown(self, lines: Iterable[Line]) -> None:
-        """Report that an unknown number of messages for *lines* may be missing, unless the last report says the same to the same clients.
+    def interrupt(self) -> None:
+        """Wait until the host confirms all lines again: what it publishes before that may be missing."""
+        self._interrupted.update(self.served)
+        self.served.clear()
 
-        A host that was away causes several: it was silent, it does not know this host any more, and its heartbeats have gaps.
+    def report_unknown(self, lines: Iterable[Line]) -> None:
+        """Report that an unknown number of messages for *lines* may be missing, unless that has just been reported to the same clients.
+
+        One frame can show it in several ways. A report of an earlier moment is not enough: clients may have asked for the present state of
+        things since then, and something published later may be missing.
         """
-        subscriptions = self._deliver.subscriptions()
-        if subscriptions != self._unknown_subscriptions:
+        moment = self._deliver.moment()
+        if moment != self._unknown_moment:
             self._unknown.clear()
-            self._unknown_subscriptions = subscriptions
+            self._unknown_moment = moment
         lines = [line for line in lines if line not in self._unknown]
         if lines:
             self._unknown.update(lines)
@@ -164,6 +172,8 @@ class Incoming:
     def applied(self, lines: Iterable[Line], first: int, beat: int) -> None:
         """Note that flows from *first* on include *lines*, and that heartbeats after *beat* list them."""
         lines = list(lines)
+        self.report_unknown([line for line in lines if line in self._interrupted])
+        self._interrupted.difference_update(lines)
         for line in lines:
             self.served[line] = first
             count = sum(count for number, count in self._forget_pending(line).items() if number >= first)
@@ -178,6 +188,7 @@ class Incoming:
     def withdrawn(self, line: Line) -> None:
         """Note that nothing more is wanted for *line*."""
         self.served.pop(line, None)
+        self._interrupted.discard(line)
         self._unknown.discard(line)
         self._forget_pending(line)
 

@@ -181,9 +181,9 @@ class Session:
         ]
 
     @property
-    def subscriptions(self) -> int:
-        """How many patterns of local clients were added."""
-        return self._local.additions
+    def moment(self) -> tuple[float, int]:
+        """The time of the last tick, and how many patterns of local clients were added."""
+        return self._now, self._local.additions
 
     @property
     def spooled_bytes(self) -> int:
@@ -387,7 +387,7 @@ class Session:
             # The host has forgotten this one, or an earlier confirmation is missing: earlier flows may not include this host.
             is_known = peer.is_rejoining or head.number != 1
             peer.incoming.report_unknown([line for line in lines if is_known or line in served])
-            served.clear()
+            peer.incoming.interrupt()
         added = [line for line, version in lines.items() if version <= head.version and line not in served]
         self._report(peer.name, (pattern for line in added if line not in before for pattern in self._local.inherited(line)))
         peer.incoming.applied(added, head.first, head.beat)
@@ -482,9 +482,9 @@ class _Deliver:
         """Report a loss to the local clients that need one of *lines*."""
         self.session.report_lost(self.origin, lines, count)
 
-    def subscriptions(self) -> int:
-        """Return a number that is greater after a local client has subscribed."""
-        return self.session.subscriptions
+    def moment(self) -> tuple[float, int]:
+        """Return what changes when time passes, and when a local client subscribes."""
+        return self.session.moment
 
 
 def _parse_head(kind: str, line: bytes) -> tuple[Head, int]:

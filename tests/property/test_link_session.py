@@ -140,6 +140,13 @@ EARLIER_RECEIVER = [
 """A server sends old messages after the link of a receiver has got newer ones, and has restarted."""
 
 
+REPORTED_BEFORE = [("subscribe", "b", PATTERNS[0]), ("reconnect", "a"), ("run", 2.0), ("restart", "a"), ("publish", "a", b"net/y/z", 15)]
+"""The last notice says that a number of messages is unknown. Later messages are lost, without one between that is received."""
+
+UNCONFIRMED = [("drop", 0.5), ("restart", "a"), ("run", 2.0), ("publish", "a", b"net/y/z", 13)]
+"""Receivers are notified of a restart, and more is lost until the origin knows again what they want."""
+
+
 @settings(deadline=None, max_examples=150)
 @example(FORGOTTEN, 11)
 @example(LATE, 0)
@@ -156,6 +163,8 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
 @settings(deadline=None, max_examples=150)
 @example(EARLIER_RUN, 1)
 @example(EARLIER_RECEIVER, 2)
+@example(REPORTED_BEFORE, 4651)
+@example(UNCONFIRMED, 2)
 @given(st.lists(ACTIONS | RESTARTS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)

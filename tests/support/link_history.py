@@ -110,10 +110,13 @@ class History:
 
 
 def _check_places(watch: _Watch, missing: set[bytes], wanted: dict[bytes, tuple[str, int]]) -> None:
-    """Raise AssertionError unless a notice follows the last message that the subscriber received before each missing one."""
+    """Raise AssertionError unless a notice comes after the publication of each missing message, and after those received before it."""
     places = {payload: place for place, (_, payload) in enumerate(watch.client.received, 1)}
+    last_time = max(watch.client.loss_times[watch.ignored :], default=-1.0)
     notices = [place for place, _ in watch.client.losses[watch.ignored :]]
     for payload in missing:
         origin, number = wanted[payload]
         before = [places[each] for each, (name, earlier) in wanted.items() if name == origin and earlier < number and each in places]
         assert max(notices, default=-1) >= max(before, default=0), f"{watch.host.name} {watch.patterns}: no notice after {payload!r}"
+        published = watch.host.world.hosts[origin].published[number][0]
+        assert last_time >= published, f"{watch.host.name} {watch.patterns}: no notice since {payload!r} was published at {published}"

@@ -51,6 +51,8 @@ class Client:
     """Key and payload."""
     losses: list[tuple[int, int]] = field(default_factory=list)
     """Each notice: how many messages it had received, and the count."""
+    loss_times: list[float] = field(default_factory=list)
+    """When each notice came."""
     credentials: list[bytes] = field(default_factory=list)
 
 
@@ -182,6 +184,7 @@ class Host:
         for client in self.clients.values():
             if set(client.patterns) & set(wanted):
                 client.losses.append((len(client.received), count))
+                client.loss_times.append(self.world.now)
 
     def _subscribed(self, number: int, pattern: bytes) -> None:
         self.session.subscribed(number, pattern)

@@ -20,6 +20,7 @@ class _Deliveries:
     def __init__(self) -> None:
         self.events: list[bytes | int] = []
         self.batches = 0
+        self.now = 0.0
         self.clients = 1
 
     def publish(self, body: bytes, count: int) -> None:
@@ -33,8 +34,8 @@ class _Deliveries:
         assert list(lines) == [LINE]
         self.events.append(count)
 
-    def subscriptions(self) -> int:
-        return self.clients
+    def moment(self) -> tuple[float, int]:
+        return self.now, self.clients
 
 
 def _incoming(served: bool = True) -> tuple[Incoming, _Deliveries, HostCounters]:
@@ -131,8 +132,23 @@ def test_an_unknown_loss_is_reported_once_until_a_message_or_a_subscription() ->
     made.withdrawn(LINE)
     made.applied([LINE], 1, 0)
     made.report_unknown([LINE])
-    assert deliveries.events == [0, b"x", 0, 0, 0]
-    assert counters.unknown_losses == 4
+    deliveries.now += 0.1  # clients may have asked for the present state meanwhile
+    made.report_unknown([LINE])
+    assert deliveries.events == [0, b"x", 0, 0, 0, 0]
+    assert counters.unknown_losses == 5
+
+
+def test_a_restart_of_the_host_is_reported_at_its_begin_and_at_its_end() -> None:
+    """What it publishes before it has confirmed the line again may be missing."""
+    made, deliveries, counters = _incoming()
+    made.reset()
+    assert deliveries.events == [0]
+    deliveries.now += 1.0
+    made.applied([LINE], 1, 0)
+    assert deliveries.events == [0, 0]
+    deliveries.now += 1.0
+    made.applied([LINE], 2, 0)
+    assert counters.unknown_losses == 2
 
 
 def test_a_withdrawn_line_forgets_its_gaps() -> None:

@@ -26,8 +26,8 @@ class _Discard:
     def report_lost(self, lines: Iterable[Line], count: int) -> None:
         raise AssertionError(lines, count)
 
-    def subscriptions(self) -> int:
-        return 0
+    def moment(self) -> tuple[float, int]:
+        return 0.0, 0
 
 
 def _peers() -> tuple[Peers, LinkCounters]:

@@ -162,7 +162,7 @@ def test_a_host_that_has_forgotten_this_one_causes_an_unknown_loss() -> None:
     # It does not know the line yet, so the flow does not include it.
     receive(session, "s.R.m.b.net.x", Data(1, 5, 3, 1), join_body([b"MSG net/x\0"]))
     _confirm(session, 1, 2, 6)
-    assert bus.events == ["lost 0", "packet"]
+    assert bus.events == ["lost 0", "packet", "lost 0"]
 
 
 def test_a_missing_confirmation_causes_an_unknown_loss() -> None:
