@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.client.incoming import join_batch
@@ -58,7 +58,19 @@ class _Run:
 class Outgoing:
     """The packets of one session that the kernel does not have yet."""
 
-    __slots__ = ("_flying", "_head", "_queue", "_tail", "batches", "is_empty", "packet_limit", "posted_bytes", "takes_batches", "unsent")
+    __slots__ = (
+        "_flying",
+        "_head",
+        "_head_sizes",
+        "_queue",
+        "_tail",
+        "batches",
+        "is_empty",
+        "packet_limit",
+        "posted_bytes",
+        "takes_batches",
+        "unsent",
+    )
 
     def __init__(self, packet_limit: int) -> None:
         self.takes_batches: bool | None = False
@@ -77,6 +89,7 @@ class Outgoing:
         self._tail: list[bytes] | None = None  # of the last run, while posts may join it
         self._head = b""
         self._flying: list[_Run] = []  # the packets in the head
+        self._head_sizes: list[int] = []  # what send(2) has returned for the head
 
     def __bool__(self) -> bool:
         """Return whether packets are queued."""
@@ -127,11 +140,22 @@ class Outgoing:
             self._head = join_batch(packets) if len(packets) > 1 else packets[0]
         return self._head
 
+    def send(self, send: Callable[[bytes, int], int], flags: int) -> None:
+        """Call *send* with :meth:`head` and *flags*, and then :meth:`sent`. Raises what *send* raises, and nothing is sent then.
+
+        An exception of a signal handler may come after *send*, and before it is known that it has returned. The next call does not repeat
+        it: the result is stored by the same instruction.
+        """
+        head = self.head()
+        if not self._head_sizes:
+            self._head_sizes.extend(map(send, (head,), (flags,)))
+        self.sent()
+
     def sent(self) -> None:
         """Note that the kernel has the packet that :meth:`head` returned."""
         self.batches += self._head.startswith(BATCH_HEAD)
         self.posted_bytes -= sum(run.size for run in self._flying if run.are_posts)
-        self._head, self._flying = b"", []
+        self._head, self._flying, self._head_sizes = b"", [], []
         self.is_empty = not self._queue
 
     def disconnected(self, *, is_final: bool) -> None:
@@ -160,7 +184,7 @@ class Outgoing:
         """Drop all packets."""
         self._queue.clear()
         self._tail = None
-        self._head, self._flying = b"", []
+        self._head, self._flying, self._head_sizes = b"", [], []
         self.is_empty = True
         self.posted_bytes = 0
 

@@ -389,7 +389,7 @@ class Session:
         if key == controls.ERROR:
             self._receive_error(payload)
         elif key == controls.LOST:
-            self._receive_lost(payload)
+            self.lost(parse_count(controls.LOST, payload))
         elif key == controls.REPLACED:
             self._receive_replaced(payload)
         elif key == controls.PING and (token := self._pending.passed(payload)) is not None:
@@ -414,9 +414,8 @@ class Session:
         """Keep an error that no call waited for."""
         self.counters.refusals_dropped += not self.refusals.keep(refusal)
 
-    def _receive_lost(self, payload: bytes) -> None:
-        """Put a gap into every subscription, and ensure that no call waits for a reply that was lost."""
-        count = parse_count(controls.LOST, payload)
+    def lost(self, count: int) -> None:
+        """Put a gap of *count* packets, 0 if that is unknown, into every subscription, and let no call wait for a reply that was lost."""
         self.counters.lost_remote += count
         self.counters.lost_unknown += not count
         self.notice_log.connection.lost(count, self.counters.lost_remote)

@@ -144,7 +144,7 @@ REPORTED_BEFORE = [("subscribe", "b", PATTERNS[0]), ("reconnect", "a"), ("run", 
 """The last notice says that a number of messages is unknown. Later messages are lost, without one between that is received."""
 
 UNCONFIRMED = [("drop", 0.5), ("restart", "a"), ("run", 2.0), ("publish", "a", b"net/y/z", 13)]
-"""Receivers are notified of a restart, and more is lost until the origin knows again what they want."""
+"""Receivers are notified of a restart, and more is lost until the origin knows their patterns again."""
 
 
 @settings(deadline=None, max_examples=150)

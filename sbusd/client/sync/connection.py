@@ -101,9 +101,11 @@ class Connection:
 
     def leave(self) -> None:
         """End the use of the state, and write the records about the connection."""
-        if self._owes_packet:
-            self._wake_interrupted_call()
-        self.threads.exit()
+        try:
+            if self._owes_packet:
+                self._wake_interrupted_call()
+        finally:
+            self.threads.exit()
         if self._log.pending:
             self.write_log()
 
@@ -116,15 +118,22 @@ class Connection:
             return
         if self._sock is not None:
             self.session.send_barrier()
-            if not self._flush():
-                threading.Thread(target=self._send_to, args=(self._sock,), name="sbus-sender", daemon=True).start()
+            if not self._flush() and self._sock is not None:
+                self._send_in_background(self._sock)
         self._owes_packet = False
 
-    def _send_to(self, sock: socket.socket | None) -> None:
+    def _send_in_background(self, sock: socket.socket) -> None:
         """Send the session's packets to *sock*, as long as that is the connection: its end wakes the interrupted call too."""
-        with self.entered():
-            while sock is not None and self._sock is sock and not self._flush():
-                self._wait_writable(_FOREVER)
+
+        def send() -> None:
+            with self.entered():
+                while self._sock is sock and not self._flush():
+                    self._wait_writable(_FOREVER)
+
+        try:
+            threading.Thread(target=send, name="sbus-sender", daemon=True).start()
+        except RuntimeError as error:
+            self._hang_up(f"cannot send: {error}")
 
     def write_log(self) -> None:
         """Write the records about the connection; as the only thing here, it does not need the lock, and nothing is done with it."""
@@ -138,26 +147,29 @@ class Connection:
             self._read()  # the response may have arrived
         while outgoing:
             try:
-                if not self._try_send(outgoing.head()):
+                if not self._try_send():
                     return False
             except (OSError, PayloadTooLarge) as error:
                 # No call waits for this packet to raise the error, and later packets must not overtake it.
                 self._hang_up(f"cannot send: {error}")
                 return False
-            outgoing.sent()
         return self._sock is not None
 
-    def _try_send(self, packet: bytes) -> bool:
-        """Send *packet*; return False if the socket is full, or the connection has ended."""
+    def _try_send(self, packet: bytes | None = None) -> bool:
+        """Send *packet*, or the session's next one; return False if the socket is full, or the connection has ended."""
+        outgoing = self.session.outgoing
         if self._sock is None:
             return False
         try:
-            self._sock.send(packet, SEND_FLAGS)
+            if packet is None:
+                outgoing.send(self._sock.send, SEND_FLAGS)
+            else:
+                self._sock.send(packet, SEND_FLAGS)
         except BlockingIOError:
             return False
         except OSError as error:
             if not is_gone(error):
-                raise send_failure(self._sock, packet, error) from error
+                raise send_failure(self._sock, outgoing.head() if packet is None else packet, error) from error
             if not self.threads.has_reader:  # otherwise the reader finds the end
                 self._read_to_end()
             return False
@@ -174,15 +186,13 @@ class Connection:
         """Wait for room, and read meanwhile unless a subscription is full: the bus may stop reading from a client that does not read."""
         if self._sock is None:
             return
-        if self.threads.has_reader:
+        if self.threads.has_reader or self.session.stalled:
             self._wait_for_room(deadline)
-            return
-        events = select.POLLOUT if self.session.stalled else select.POLLOUT | select.POLLIN
-        if self._poll(events, deadline) & select.POLLIN and not self.threads.has_reader:
+        elif self._poll(select.POLLOUT | select.POLLIN, deadline) & select.POLLIN and not self.session.stalled:
             self._read()
 
     def _wait_for_room(self, deadline: Deadline) -> None:
-        """Wait for room for a short time, while another thread reads. Raises TimedOut."""
+        """Wait for room for a short time, while another thread reads, or a subscription is full. Raises TimedOut."""
         deadline.check()
         sock, threads = self._sock, self.threads
         if sock is None:
@@ -205,7 +215,12 @@ class Connection:
             else:
                 threads.wait(lambda: self._sock is not sock or is_done(), deadline)
             return
-        events = self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+        try:
+            events = self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+        except TimedOut:
+            if not (is_done() or self._read_ahead()):  # a signal handler may have taken all the time
+                raise
+            return
         if events & ~select.POLLOUT and not session.stalled:
             self._read()
 
@@ -241,12 +256,14 @@ class Connection:
                     return None
                 try:
                     size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to go outside costs more
+                    return self._accept(size, inbox)
                 except BlockingIOError:
                     self._poll(select.POLLIN, _FOREVER)
-                else:
-                    return self._accept(size, inbox)
-        except OSError:
-            return None  # receive() gets the same error, and handles it
+                except OSError:
+                    return None  # receive() gets the same error, and handles it
+                except BaseException:  # as in _read()
+                    session.lost(0)
+                    raise
         finally:
             if threads.alone == thread:
                 threads.alone = 0
@@ -265,6 +282,8 @@ class Connection:
             return True
         try:
             size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+            self._owes_packet = self.threads.reader != 0
+            self._accept(size)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -273,8 +292,10 @@ class Connection:
                 return True
             # The kernel reports a reset once, before the packets that were sent before it; one of them may have the reason.
             return self._read()
-        self._owes_packet = self.threads.reader != 0
-        self._accept(size)
+        except BaseException:
+            # An exception of a signal handler: the packet may be lost, or only a part of what follows from it done.
+            self.session.lost(0)
+            raise
         if self.threads.waiting:
             self.threads.notify()
         return True
@@ -409,16 +430,18 @@ class Connection:
         backoff = self._backoff
         if self._log.pending:
             self.threads.unlocked(self._log.write)  # it may take long to connect
-        while not self._is_connected():
-            self._sleep_until(backoff.due, deadline)
-            if self._is_connected():  # by a signal handler, as below
+        while True:
+            if not self._is_connected():
+                self._sleep_until(backoff.due, deadline)
+            if self._is_connected():  # by a signal handler, during any of these waits
                 return
             backoff.attempt(time.monotonic())
             self.session.counters.reconnect_attempts += 1
             try:
                 sock = self.threads.unlocked(partial(open_socket, self.target, deadline.remaining()))
             except NoBus:
-                deadline.check()
+                if not self._is_connected():
+                    deadline.check()
                 continue
             if self._make_failure is not None:  # closed meanwhile
                 sock.close()
@@ -426,15 +449,24 @@ class Connection:
             if self._is_connected():
                 sock.close()
                 return
-            self._sock = sock
-            self.session.outgoing.packet_limit = packet_limit(sock)
+            break
+        self._sock = sock
+        try:
+            self._resume(sock)
+        except BaseException:  # an exception of a signal handler: the bus does not have all patterns
+            self._hang_up("the program was interrupted while it subscribed again")
+            raise
+        self._start_background()
+
+    def _resume(self, sock: socket.socket) -> None:
+        """Begin to use the new connection *sock*, and to subscribe again."""
+        self.session.outgoing.packet_limit = packet_limit(sock)
         now = time.monotonic()
-        backoff.connected(now)
+        self._backoff.connected(now)
         # Before any packet of the new connection is read, so that Reconnected precedes them in every subscription.
-        self.session.reconnected(backoff.attempts, now - backoff.since)
+        self.session.reconnected(self._backoff.attempts, now - self._backoff.since)
         self._resuming = resubscribe(self.session)
         self.threads.notify()
-        self._start_background()
 
     def _is_connected(self) -> bool:
         """Return whether there is a connection. Only a signal handler, or the caller itself, makes one while the caller connects."""

@@ -69,7 +69,7 @@ class GatheringLink(SyncLink):
             self._published_at = self.clock()
             return is_sent
         finally:
-            threads.exit()
+            self.leave()
 
     def send_later(self, packet: bytes) -> None:
         """Do as :meth:`SyncLink.send_later`."""

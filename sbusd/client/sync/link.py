@@ -120,10 +120,10 @@ class SyncLink(Connection):
             session.is_dirty = True
             return True
         finally:
-            if threads.alone == thread:
-                threads.alone = 0
+            if threads.alone != thread or self._owes_packet:
+                self.leave()
             else:
-                threads.exit()
+                threads.alone = 0  # as leave() does, which costs more
 
     def send_later(self, packet: bytes) -> None:
         """Send *packet* when there is room, or a new connection. On TimedOut, and any other error, it was not sent."""
@@ -219,7 +219,7 @@ class SyncLink(Connection):
                 if threads.alone != thread or self._owes_packet or self._log.pending:
                     self.leave()
                 else:
-                    threads.alone = 0  # as leave() does, which costs more
+                    threads.alone = 0
             if item is not None:
                 return item
             self.session.refusals.report()
@@ -240,7 +240,7 @@ class SyncLink(Connection):
                 if threads.alone != thread or self._owes_packet or self._log.pending:
                     self.leave()
                 else:
-                    threads.alone = 0  # as leave() does, which costs more
+                    threads.alone = 0
             self.session.refusals.report()
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:

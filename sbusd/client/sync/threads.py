@@ -50,10 +50,11 @@ class _Waiter:
     Without :class:`threading.Condition`, in which a signal handler could find the lock taken.
     """
 
-    __slots__ = ("_gate", "is_done")
+    __slots__ = ("_gate", "is_done", "thread")
 
     def __init__(self, is_done: Callable[[], bool]) -> None:
         self.is_done = is_done
+        self.thread = get_ident()
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -62,8 +63,8 @@ class _Waiter:
         return self._gate.acquire(timeout=-1 if seconds is None else seconds)
 
     def wake(self) -> None:
-        """End the wait; needs the lock of the link."""
-        if self._gate.locked():
+        """End the wait; harmless if that has been done."""
+        with contextlib.suppress(RuntimeError):
             self._gate.release()
 
 
@@ -103,11 +104,13 @@ class Threads:
     def exit(self) -> None:
         """End the use of the state, and wake the threads that can go on. Harmless if this thread is outside, after an interruption."""
         thread = get_ident()
-        if self.reader == thread and thread not in (self.alone, self.inside):
+        if self.reader == thread and thread not in (self.alone, self.inside) and not _has_interrupted_call(self):
             self.reader = 0
-        if self.waiting:
-            self._hand_over()
-        self._let_go(thread)
+        try:
+            if self.waiting:
+                self._hand_over()
+        finally:
+            self._let_go(thread)
 
     def _go_inside(self, thread: int) -> None:
         """Let *thread* inside, as the owner or with the lock."""
@@ -208,6 +211,8 @@ class Threads:
         """Return the result of *wait*, called outside, but not as the reader: there may be another one."""
         try:
             self._writers += 1
+            if self.waiting:
+                self._hand_over()
             return self._outside(wait)
         finally:
             self._writers -= 1
@@ -225,7 +230,11 @@ class Threads:
                 self.alone = 0
             return wait()
         finally:
-            self._go_inside(thread)
+            try:
+                self._go_inside(thread)
+            except BaseException:  # of a signal handler; what the caller undoes now needs the state
+                self._go_inside(thread)
+                raise
 
     def close(self, sock: socket.socket) -> None:
         """Close *sock*; if a thread uses it, wake that thread, which closes it: another file could get the descriptor's number."""
@@ -250,11 +259,12 @@ class Threads:
             self._go_inside(thread)
             return
         waiter = _Waiter(is_done)
-        self.waiting.append(waiter)
         try:
+            self.waiting.append(waiter)
             is_woken = self._outside(partial(waiter.wait, deadline.remaining()))
         finally:
-            self.waiting.remove(waiter)
+            with contextlib.suppress(ValueError):  # in a child process that a signal handler has forked
+                self.waiting.remove(waiter)
         if not is_woken and not is_done():
             raise deadline.expired()
 
@@ -265,17 +275,19 @@ class Threads:
                 waiter.wake()
 
     def _hand_over(self) -> None:
-        """Wake the threads whose conditions hold, and without a reader also the last of the others, which reads from now on.
+        """Wake the threads whose conditions hold, and without a reader also one of the others, which reads from now on.
 
-        Not the first: it may be a call that a signal handler has interrupted, and the handler is the last.
+        Signal handlers run in the main thread. So a call in another thread can go on; of those in the main thread, only the last one can.
         """
-        needs_reader = not self.reader
-        for waiter in reversed(list(self.waiting)):
+        others: list[_Waiter] = []
+        for waiter in list(self.waiting):
             if waiter.is_done():
                 waiter.wake()
-            elif needs_reader:
-                needs_reader = False
-                waiter.wake()
+            else:
+                others.append(waiter)
+        if others and not self.reader:
+            main = threading.main_thread().ident
+            next((waiter for waiter in others if waiter.thread != main), others[-1]).wake()
 
     def forked(self) -> None:
         """Forget the other threads: a child process does not have them."""

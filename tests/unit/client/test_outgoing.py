@@ -126,3 +126,39 @@ def test_posts_that_can_never_leave_are_counted() -> None:
     outgoing.restore([b"MSG a\x003", b"12345"])
     assert outgoing.unsent == 3
     assert drained(outgoing) == [b"12345"]
+
+
+def test_a_packet_that_was_sent_is_not_sent_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of a signal handler comes when send(2) has returned."""
+    outgoing, sent = make(), []
+
+    def send(packet: bytes, flags: int) -> int:
+        sent.append((packet, flags))
+        return len(packet)
+
+    def interrupt(self: Outgoing) -> None:
+        raise KeyboardInterrupt
+
+    outgoing.put(b"SUB a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Outgoing, "sent", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            outgoing.send(send, 7)
+    outgoing.send(send, 7)
+    assert sent == [(b"SUB a", 7)]
+    assert outgoing.is_empty
+    outgoing.put(b"SUB b")
+    outgoing.send(send, 7)
+    assert sent[1:] == [(b"SUB b", 7)]
+
+
+def test_a_packet_that_could_not_be_sent_stays() -> None:
+    outgoing = make()
+    outgoing.put(b"SUB a")
+
+    def refuse(packet: bytes, flags: int) -> int:
+        raise BlockingIOError
+
+    with pytest.raises(BlockingIOError):
+        outgoing.send(refuse, 0)
+    assert drained(outgoing) == [b"SUB a"]
