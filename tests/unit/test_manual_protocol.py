@@ -216,7 +216,7 @@ def test_the_limits_of_the_overview_are_the_defaults_of_the_code() -> None:
         *(MAX_PACKET_BYTES, limits.key_bytes, limits.queue_bytes, quotas.queued_bytes, limits.queued_memory),
         *(quotas.connections, quotas.subscriptions, quotas.control_rate),
     ]
-    assert f"For an owner, the limits of one user above are {quotas.owner_factor} times as large." in section
+    assert f"For an owner, the limits that the table above gives for one user are {quotas.owner_factor} times as\nlarge." in section
 
 
 def test_the_overview_names_the_addresses_that_clients_use() -> None:
