@@ -150,6 +150,7 @@ def test_a_program_that_does_not_run_is_reported_too(machine: Container, program
 )
 def test_a_reload_fails_and_changes_nothing_if_the_configuration_is_refused(machine: Container, file: str, text: str) -> None:
     machine.run(f"systemctl reset-failed; systemctl start sbus.socket; sbusctl whoami; touch {file}")
+    machine.wait_for("systemctl show --property=ActiveState sbus.service | grep --quiet =active")  # an earlier reload may not have ended
     state = "systemctl show --property=MainPID,ActiveState,NRestarts sbus.service; sbusctl stats --json=short | grep -o '\"faults.*'; true"
     before = machine.output(state)
     with broken(machine, text, file):
