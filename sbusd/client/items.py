@@ -68,9 +68,9 @@ class Message:
 class Gap:
     """Here ``lost`` packets are missing; 0 means an unknown number, perhaps none.
 
-    The number is unknown if the bus crashed and was restored, or an exception of a signal handler came while a packet was received.
     The bus discarded them because its queue for this connection was full. It is then not known which subscription they were for, and each
-    gets the gap. Or this subscription's own inbox was full, with ``Overflow.DISCARD``.
+    gets the gap. Or this subscription's own inbox was full, with ``Overflow.DISCARD``. The number is unknown if the bus crashed and was
+    restored, or if an exception of a signal handler came while a packet was received.
     """
 
     lost: int
