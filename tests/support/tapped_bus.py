@@ -64,6 +64,8 @@ class TappedBus:
             if self._client is not None:
                 self.hang_up()
             self._client, _ = self._listener.accept()
+            if self._is_closed:
+                raise OSError("closed")
             self._client.settimeout(TIMEOUT_SECONDS)
             # A recorder that has been refused goes without waiting for the rest.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -143,16 +145,22 @@ class TappedBus:
     def close(self) -> None:
         """Close everything, and remove the path."""
         self._is_closed = True
-        for each in (self._client, self._listener):
-            if each is not None:
-                with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+        if self._client is not None:
+            with contextlib.suppress(OSError):
+                self._client.shutdown(socket.SHUT_RDWR)
         for thread in self._accepting:
+            if thread.is_alive():
+                self._wake_acceptor()
             thread.join(TIMEOUT_SECONDS)
         for each in (self._client, self._listener):
             if each is not None:
                 each.close()
         self.path.unlink(missing_ok=True)
+
+    def _wake_acceptor(self) -> None:
+        """End accept(2) of a thread: shutdown(2) of a listening socket does not."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waker:
+            waker.connect(str(self.path))
 
     def __enter__(self) -> Self:
         return self
