@@ -55,7 +55,8 @@ def storing(built: Packages) -> Iterator[Container]:
 
 def test_a_late_subscriber_without_a_library_gets_the_last_value(storing: Container) -> None:
     storing.run("sbusctl store put state/door closed && sbusctl store put state/door open", user="alice")
-    storing.run("setsid sh -c \"printf 'SUB state/' | socat -t 60 - UNIX-CONNECT:/run/sbus.socket,type=5 >/tmp/late\" &", user="bob")
+    subscribe = "printf 'SUB state/' | socat -t 60 - UNIX-CONNECT:/run/sbus.socket,type=5 >/tmp/late"
+    storing.run(f'setsid sh -c "{subscribe}" </dev/null >/dev/null 2>&1 &', user="bob")
     storing.wait_for("test \"$(tr '\\0' ' ' </tmp/late)\" = 'MSG state/door open'")
 
 

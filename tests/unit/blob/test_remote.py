@@ -117,6 +117,7 @@ def test_a_blob_is_pulled_once_for_all_users() -> None:
 
 def test_a_pull_continues_at_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "LONGEST_PAUSE", 0.01)
 
     async def test(world: World) -> None:
         world.link.errors = [AgainError("the host is away") for _ in range(30)]
