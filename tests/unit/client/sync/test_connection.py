@@ -181,3 +181,42 @@ def test_a_thread_reads_on_although_another_is_under_a_handler(fake: FakeBus) ->
                 main.receive(1.0)
         for thread in threads:
             thread.join()
+
+
+def test_a_thread_leaves_although_it_cannot_wake_the_interrupted_call(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("cannot start a thread")
+
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus:
+        link = bus._link
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "_owes_packet", True)
+            patch.setattr(link, "_wake_interrupted_call", fail)
+            with pytest.raises(RuntimeError, match="cannot start"), link.entered():
+                pass
+        assert (link.threads.alone, link.threads.inside) == (0, 0)
+        assert bus.ping() > 0
+
+
+def test_a_thread_receives_on_while_another_waits_for_room(fake: FakeBus) -> None:
+    """The one that waits must not read while the subscription is full, and has to notice when it is not."""
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS, queue_packets=5) as bus, bus.subscribe("a") as sub:
+        peer = fake.peer()
+        peer.gate.clear()
+        peer.say(*(b"MSG a\0%d" % number for number in range(30)))
+        published = threading.Event()
+
+        def publish() -> None:
+            for _ in range(3_000):
+                bus.publish("fill", b"x" * 1_000)
+            published.set()
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            for number in range(30):
+                assert sub.receive(WAIT_SECONDS / 2) == Message(b"a", b"%d" % number)
+            assert not published.is_set()
+        finally:
+            peer.gate.set()
+            thread.join()

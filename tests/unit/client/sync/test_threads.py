@@ -291,3 +291,56 @@ def test_a_handler_never_waits_with_the_lock() -> None:
         signal.signal(signal.SIGALRM, before)
     assert handled
     assert (use.alone, use.inside, use.reader, use.waiting) == (0, 0, 0, [])
+
+
+def test_a_thread_whose_return_is_interrupted_is_inside_when_it_undoes_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a KeyboardInterrupt while it waits for the lock."""
+    use = Threads()
+    use.enter()
+    go_inside = Threads._go_inside
+
+    def interrupt(self: Threads, thread: int) -> None:
+        monkeypatch.setattr(Threads, "_go_inside", go_inside)
+        raise KeyboardInterrupt
+
+    for wait in (use.unlocked, use.outside):
+        monkeypatch.setattr(Threads, "_go_inside", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            wait(lambda: None)
+        assert threading.get_ident() in (use.alone, use.inside)
+        assert not use.is_socket_used
+    use.exit()
+
+
+def test_a_wait_that_is_interrupted_leaves_no_waiter() -> None:
+    use = Threads()
+    Stage(0).run(use.enter, lambda: None)
+    use.alone = 0  # the thread has ended outside
+    use.enter()
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    class Interrupting(Deadline):
+        def remaining(self) -> float | None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        use.wait(interrupt, Interrupting("waiting", SECONDS))
+    assert use.waiting == []
+    assert use.inside == threading.get_ident()
+    use.exit()
+
+
+def test_a_handler_that_is_outside_does_not_end_the_reading_of_the_call() -> None:
+    """An exception of a nested handler has prevented its return; then it leaves."""
+    use = Threads()
+    use.enter()
+
+    def leave() -> int:
+        use.exit()
+        return use.reader
+
+    assert use.unlocked(leave) == threading.get_ident()
+    assert use.reader == 0
+    use.exit()
