@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -39,7 +40,8 @@ def test_a_command_returns_its_exact_outcome_and_runs_as_the_given_user(machine:
 
 
 def test_two_machines_do_not_meet_and_leave_nothing() -> None:
-    root, groups = boot_root(), set(own_folder().glob(f"{PREFIX}*"))
+    own_groups = f"{PREFIX}*-{os.getpid()}"  # other workers have containers too
+    root, groups = boot_root(), set(own_folder().glob(own_groups))
     first = Container(root)
     try:
         second = Container(root)
@@ -53,7 +55,7 @@ def test_two_machines_do_not_meet_and_leave_nothing() -> None:
     finally:
         first.stop()
     assert not (root / "etc/of-the-first").exists()
-    assert set(own_folder().glob(f"{PREFIX}*")) == groups
+    assert set(own_folder().glob(own_groups)) == groups
     assert not Path(f"/proc/{first.leader}").exists()
     first.stop()
 
