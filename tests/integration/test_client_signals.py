@@ -8,13 +8,13 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Reconnected, Subscription, TimedOut
+from tests.support.alarms import Handlers
 from tests.support.daemons import StartDaemon
 from tests.support.threads import SECONDS, running
 from tools.stage import ROOT
@@ -28,38 +28,6 @@ def path(daemon: StartDaemon) -> str:
 def message(item: object) -> Message:
     assert isinstance(item, Message), item
     return item
-
-
-class Handlers:
-    """Handlers of a signal that comes again and again, and use the bus; a context. ``done`` counts those that have done their work."""
-
-    def __init__(self, work: Callable[[], object], seconds: float = 0.002) -> None:
-        self.done = 0
-        self._work = work
-        self._seconds = seconds
-        self._running = 0
-
-    def __enter__(self) -> Handlers:
-        self._before = signal.signal(signal.SIGALRM, self._handle)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def _handle(self, signum: int, frame: object) -> None:
-        if self._running == 5:  # on a slow machine, signals come faster than their handlers end
-            return
-        self._running += 1
-        try:
-            self._work()
-            self.done += 1
-        except RuntimeError as error:
-            if "has interrupted a call of the same bus" not in str(error):
-                raise
-        finally:
-            self._running -= 1
 
 
 @pytest.mark.parametrize("gather", [False, True])

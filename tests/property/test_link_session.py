@@ -139,7 +139,6 @@ EARLIER_RECEIVER = [
 ]
 """A server sends old messages after the link of a receiver has got newer ones, and has restarted."""
 
-
 REPORTED_BEFORE = [("subscribe", "b", PATTERNS[0]), ("reconnect", "a"), ("run", 2.0), ("restart", "a"), ("publish", "a", b"net/y/z", 15)]
 """The last notice says that a number of messages is unknown. Later messages are lost, without one between that is received."""
 

@@ -7,8 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -16,19 +15,8 @@ import pytest
 from sbusd.client import Bus, Gap, Message, NoBus, Reconnected, Subscription, TimedOut
 from sbusd.client.bus_socket import Target, open_socket
 from sbusd.client.sync import connection
+from tests.support.alarms import alarm
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
-
-
-@contextmanager
-def handling(handle: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call *handle* in a signal handler, after *seconds*; 0: when the test raises SIGALRM."""
-    before = signal.signal(signal.SIGALRM, lambda number, frame: handle())
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fill(bus: Bus) -> None:
@@ -52,7 +40,7 @@ def test_a_call_is_woken_although_the_handler_that_read_its_message_could_not_se
                 bus.ping()
             threading.Timer(0.1, peer.gate.set).start()
 
-        with handling(handle, 0.1):
+        with alarm(handle, 0.1):
             assert sub.receive(WAIT_SECONDS) == Message(b"a", b"x")
 
 
@@ -70,7 +58,7 @@ def test_a_call_is_woken_after_a_handler_that_only_publishes(fake: FakeBus) -> N
             for _ in range(1_000):
                 bus.publish("fill", b"x" * 10_000)
 
-        with handling(handle, 0.1):
+        with alarm(handle, 0.1):
             assert sub.receive(WAIT_SECONDS) == Message(b"a", b"x")
 
 
@@ -86,7 +74,7 @@ def test_a_call_that_a_handler_has_completed_is_in_time(fake: FakeBus) -> None:
             bus.ping()
             time.sleep(1.1)
 
-        with handling(handle, 0.1):
+        with alarm(handle, 0.1):
             assert bus.ping() > 0
 
 
@@ -127,7 +115,7 @@ def test_a_handler_connects_again_while_the_call_logs_the_loss(fake: FakeBus) ->
 def _check_reconnection(fake: FakeBus, bus: Bus, sub: Subscription) -> None:
     """End the connection; a handler connects again, and the call that it has interrupted uses that connection."""
     fake.peer().hang_up()
-    with handling(bus.ping, 0.0):
+    with alarm(bus.ping, 0.0):
         assert isinstance(sub.receive(WAIT_SECONDS), Reconnected)
     bus.ping()
     assert bus.statistics.reconnects == 1
@@ -173,7 +161,7 @@ def test_a_thread_reads_on_although_another_is_under_a_handler(fake: FakeBus) ->
             assert received.wait(WAIT_SECONDS)
 
         threads = [threading.Thread(target=read_first), threading.Thread(target=receive)]
-        with handling(handle, 0.3):
+        with alarm(handle, 0.3):
             for thread in threads:
                 thread.start()
                 time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 from sbusd.client.operations import Deadline
 from sbusd.client.sync import threads as threads_module
 from sbusd.client.sync.threads import Threads
+from tests.support.alarms import Handlers, alarm
 
 SECONDS = 20.0
 
@@ -194,22 +194,19 @@ def test_a_handler_that_waits_reads_instead_of_the_call_that_it_has_interrupted(
         finally:
             use.exit()
 
-    def handle(number: int, frame: object) -> None:
+    def handle() -> None:
         threading.Timer(0.1, may_leave.set).start()
         wait("handler")
 
-    before = signal.signal(signal.SIGALRM, handle)
     reader = threading.Thread(target=read_until_told)
     try:
         use.enter()
         use.exit()
         reader.start()
         assert is_reading.wait(SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        wait("call")
+        with alarm(handle, 0.1):
+            wait("call")
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         may_leave.set()
         reader.join(SECONDS)
     assert readers == ["handler"]
@@ -253,43 +250,24 @@ class Passing:
 def test_a_handler_never_waits_with_the_lock() -> None:
     """It interrupts waits at any instruction, and waits for another thread, or it is refused."""
     use, deadline = Threads(), Deadline("waiting", SECONDS)
-    passing, depth = Passing(use), 0
-    handled: list[int] = []
+    passing = Passing(use)
 
-    def handle(number: int, frame: object) -> None:
-        nonlocal depth
-        if depth == 2:  # on a slow machine, signals come faster than their handlers end
-            return
-        depth += 1
-        try:
-            use.enter()
-            seen = passing.count
-            while passing.count == seen:
-                deadline.check()
-                passing.wait_once(deadline)
-            use.exit()
-            handled.append(seen)
-        except RuntimeError as error:
-            if "has interrupted a call" not in str(error):
-                raise
-        finally:
-            depth -= 1
-
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
+    def work() -> None:
         use.enter()
+        seen = passing.count
+        while passing.count == seen:
+            deadline.check()
+            passing.wait_once(deadline)
         use.exit()
-        with passing:
-            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.000_7)
-            for _ in range(3_000):
-                use.enter()
-                passing.wait_once(deadline)
-                use.exit()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert handled
+
+    use.enter()
+    use.exit()
+    with passing, Handlers(work, 0.000_7, most=2) as handlers:
+        for _ in range(3_000):
+            use.enter()
+            passing.wait_once(deadline)
+            use.exit()
+    assert handlers.done
     assert (use.alone, use.inside, use.reader, use.waiting) == (0, 0, 0, [])
 
 
@@ -318,15 +296,12 @@ def test_a_wait_that_is_interrupted_leaves_no_waiter() -> None:
     use.alone = 0  # the thread has ended outside
     use.enter()
 
-    def interrupt() -> bool:
-        raise KeyboardInterrupt
-
     class Interrupting(Deadline):
         def remaining(self) -> float | None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        use.wait(interrupt, Interrupting("waiting", SECONDS))
+        use.wait(lambda: False, Interrupting("waiting", SECONDS))
     assert use.waiting == []
     assert use.inside == threading.get_ident()
     use.exit()

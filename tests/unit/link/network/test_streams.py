@@ -9,6 +9,7 @@ import ssl
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -57,6 +58,17 @@ def client_context(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(authority.certificate))
 
 
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    """Return a list, which has the warnings at the end of the context, with those of garbage."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as gathered:
+        warnings.simplefilter("always")
+        yield texts
+        gc.collect()
+    texts += [str(each.message) for each in gathered]
+
+
 def test_tls_that_is_established_when_the_attempt_is_cancelled_is_aborted(
     authority: Authority, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,13 +88,10 @@ def test_tls_that_is_established_when_the_attempt_is_cancelled_is_aborted(
         monkeypatch.setattr(asyncio.StreamReaderProtocol, "connection_made", cancel)
         await open_streams("127.0.0.1", port, ssl=client_context(authority), server_hostname="localhost")
 
-    with warnings.catch_warnings(record=True) as gathered:
-        warnings.simplefilter("always")
-        with pytest.raises(asyncio.CancelledError):
-            asyncio.run(connect())
-        gc.collect()
+    with recorded_warnings() as gathered, pytest.raises(asyncio.CancelledError):
+        asyncio.run(connect())
     assert cancellations == 1
-    assert [str(each.message) for each in gathered] == []
+    assert gathered == []
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -98,11 +107,9 @@ def test_an_attempt_can_be_cancelled_in_each_turn_of_the_loop(authority: Authori
             return
         writer.transport.abort()
 
-    with warnings.catch_warnings(record=True) as gathered:
-        warnings.simplefilter("always")
+    with recorded_warnings() as gathered:
         asyncio.run(connect())
-        gc.collect()
-    assert [str(each.message) for each in gathered] == []
+    assert gathered == []
 
 
 def test_the_streams_are_those_of_the_connection(authority: Authority, port: int) -> None:
