@@ -186,8 +186,11 @@ def test_rules_about_the_client_apply_and_reserved_keys_stay_closed(harness: Swi
     send(harness, sender, ARMED, direct_packet(listener, message(b"lab/x")))
     assert harness.receive(sender) == [refused(Refusal.POLICY, b"lab/x"), RECEIPT + b"0"]
     assert harness.receive(listener) == []
-    reported = {report[3] for report in harness.events if report[0] == "refused"}
-    assert reported == {b"lab/x", b"!/cred/1", b"k" * 5_000}, "the first of each reason and turn"
+    assert harness.refusals(sender) == {
+        Refusal.POLICY: (b"lab/x", 3),
+        Refusal.RESERVED: (b"!/cred/1", 3),
+        Refusal.KEY_TOO_LONG: (b"k" * 5_000, 1),
+    }
 
 
 def test_a_truncated_one_is_refused_as_a_message(harness: SwitchHarness) -> None:

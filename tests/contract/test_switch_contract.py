@@ -261,7 +261,7 @@ def test_a_reserved_key_is_refused_in_its_place(harness: SwitchHarness) -> None:
     harness.run()
     errors = [refused(Refusal.RESERVED, key) for key in (b"!/bus/error", b"!/cred/0")]
     assert harness.receive(client) == [message(b"a", b"1"), *errors, message(b"a", b"2")]
-    assert ("refused", client, Refusal.RESERVED, b"!/bus/error", 2) in harness.events
+    assert harness.refusals(client) == {Refusal.RESERVED: (b"!/bus/error", 2)}
     assert harness.switch.connection_counters(client).refused_packets == 2
 
 
@@ -272,7 +272,7 @@ def test_a_key_of_the_longest_length_is_taken_and_a_longer_one_refused(make_harn
     harness.send(client, message(b"k" * 17))
     harness.run()
     assert harness.receive(client) == [message(b"k" * 16), refused(Refusal.KEY_TOO_LONG, b"k" * 17)]
-    assert ("refused", client, Refusal.KEY_TOO_LONG, b"k" * 17, 1) in harness.events
+    assert harness.refusals(client) == {Refusal.KEY_TOO_LONG: (b"k" * 17, 1)}
 
 
 def test_a_packet_of_the_largest_size_is_taken_and_a_larger_one_refused(harness: SwitchHarness) -> None:

@@ -61,7 +61,7 @@ class Page:
         """Wait until an expression in the page is true."""
         deadline = time.monotonic() + _SECONDS
         while not await self.evaluate(f"!!({expression})"):
-            assert time.monotonic() < deadline, (expression, self.complaints)
+            assert time.monotonic() < deadline, (expression, self.complaints, await self.evaluate("document.body.innerText.slice(0, 1000)"))
             await asyncio.sleep(0.05)
 
     async def open(

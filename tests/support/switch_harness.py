@@ -134,6 +134,17 @@ class SwitchHarness:
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         self.events.append(("refused", connection, refusal, key, count))
 
+    def refusals(self, connection: int) -> dict[Refusal, tuple[bytes, int]]:
+        """Return the first key, and the number of packets, that were reported for each reason. Each turn has a report of its own, and
+        a turn ends when its time is over."""
+        found: dict[Refusal, tuple[bytes, int]] = {}
+        for event in self.events:
+            match event:
+                case ("refused", number, Refusal() as refusal, bytes(key), int(count)) if number == connection:
+                    first, earlier = found.get(refusal, (key, 0))
+                    found[refusal] = (first, earlier + count)
+        return found
+
     def may_know_recipients(self, connection: int, key: bytes) -> bool:
         assert key.startswith(b"!/cred/")
         return connection not in self.unprivileged
