@@ -26,6 +26,12 @@ TAP_LOSS = LogMessage(
     "tap-loss",
     "lost {lost} rows since the last report: the recorder is too slow for the bus",
 )
+UNREAD = LogMessage(
+    "5c1e90b7d2f84a63a94e7f03c68d1b25",
+    Priority.WARNING,
+    "unread",
+    "lost an unknown number of rows at the end: the bus sent nothing for {seconds} s, and had not sent all that was queued",
+)
 BUS_AWAY = LogMessage(
     "9d6525330db547798b8c92356789da53", Priority.NOTICE, "bus-away", "lost the connection to the bus: {reason}; reconnecting"
 )

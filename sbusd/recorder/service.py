@@ -18,7 +18,7 @@ from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.converter import Converter
-from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE
+from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
@@ -34,7 +34,7 @@ TURN_PACKETS = 512
 """Maximum number of packets between checks for other work: a few milliseconds, a fortieth of a sync interval."""
 
 DRAIN_SECONDS = 2.0
-"""Maximum time to read queued packets at exit: enough for all that a bus queues, and shorter than a user waits."""
+"""Maximum time to wait for the next packet while queued packets are read at exit: a bus that is stopped delays it no longer."""
 
 REPORT_SECONDS = 60.0
 """Interval between log records of repeated losses."""
@@ -226,15 +226,15 @@ class Recorder:
         self._wake = self._woken = self._lock = -1
 
     def _drain(self) -> None:
-        """Read what the bus has queued, up to its reply to a last ping, for at most DRAIN_SECONDS."""
-        end = self._clocks.monotonic() + DRAIN_SECONDS
+        """Read what the bus has queued, up to its reply to a last ping. If the bus stops sending, an unknown number of rows is missing."""
         self._tap.request_end()
         with contextlib.suppress(TapRefusedError):
             while (fd := self._tap.fileno()) is not None and not self._tap.has_ended:
-                left = end - self._clocks.monotonic()
-                if left <= 0:
+                readable, _, _ = select.select([fd], [], [], DRAIN_SECONDS)
+                if not readable:
+                    self._add(Row(self._clocks.wall_ns(), 0, Kind.TAP_LOSS, reason="the bus did not send what it had queued"))
+                    self._journal.record(UNREAD, seconds=f"{DRAIN_SECONDS:g}")
                     return
-                select.select([fd], [], [], left)
                 for heard in self._tap.receive(TURN_PACKETS):
                     self._handle(heard)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, batch_of
 from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
-from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
+from sbusd.recorder import service
+from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.tap import RecorderTap
 from sbusd.recorder.wal import WalWriter, wal_files, wal_path
@@ -48,8 +50,8 @@ def make(settings: RecorderSettings, bus: TappedBus, log: RecordedLog, durable: 
 
 
 @contextmanager
-def running(recorder: Recorder, bus: TappedBus, *early: bytes) -> Iterator[None]:
-    """Run *recorder* in a thread; at the end stop it, and close it."""
+def running(recorder: Recorder, bus: TappedBus, *early: bytes, answers_at_end: bool = True) -> Iterator[None]:
+    """Run *recorder* in a thread; at the end stop it, and close it. The bus says that it has sent everything, if it *answers_at_end*."""
     accepting = bus.accept_soon(*early)
     recorder.prepare()
     accepting.join(30)
@@ -68,7 +70,8 @@ def running(recorder: Recorder, bus: TappedBus, *early: bytes) -> Iterator[None]
     finally:
         recorder.stop()
         thread.join(30)
-        bus.end()
+        if answers_at_end:
+            bus.end()
         recorder.close(30)
         assert not thread.is_alive()
         assert not failures, failures
@@ -139,6 +142,40 @@ def test_losses_of_the_tap_are_recorded_as_a_count(settings: RecorderSettings, b
     rows = recorded(settings.archive)
     assert [(row.kind, row.lost) for row in rows] == [("restart", None), ("tap_loss", 17), ("tap_loss", None), ("loss", 5)]
     assert sum(int(facts["lost"]) for facts in log.facts(TAP_LOSS)) == 17
+
+
+def test_what_a_stopped_bus_has_queued_is_an_unknown_loss(
+    settings: RecorderSettings, bus: TappedBus, log: RecordedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "DRAIN_SECONDS", 0.1)
+    durable = DurableRows()
+    recorder = make(settings, bus, log, durable=durable)
+    with running(recorder, bus, answers_at_end=False):
+        bus.tell(message_packet())
+        durable.wait(2)
+    rows = recorded(settings.archive)
+    assert [(row.kind, row.lost) for row in rows] == [("restart", None), ("message", None), ("tap_loss", None)]
+    assert rows[-1].reason == "the bus did not send what it had queued"
+    assert log.facts(UNREAD) == [{"seconds": "0.1"}]
+
+
+def test_the_end_waits_for_all_packets_of_a_slow_bus(
+    settings: RecorderSettings, bus: TappedBus, log: RecordedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is for the time between two packets: all together may take longer."""
+    waits: list[float] = []
+    wait = select.select
+
+    def slowly(reading: list[int], writing: list[int], failing: list[int], seconds: float) -> tuple[list[int], list[int], list[int]]:
+        waits.append(seconds)
+        bus.tell(message_packet()) if len(waits) < 20 else bus.end()
+        return wait(reading, writing, failing, seconds)
+
+    with running(make(settings, bus, log), bus, answers_at_end=False):
+        monkeypatch.setattr(select, "select", slowly)
+    assert waits == [service.DRAIN_SECONDS] * 20
+    assert [row.kind for row in recorded(settings.archive)] == ["restart", *["message"] * 19]
+    assert log.facts(UNREAD) == []
 
 
 def test_the_last_line_counts_losses_of_the_tap(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
