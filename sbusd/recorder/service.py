@@ -33,7 +33,7 @@ from sbusd.systemd.service_manager import ServiceManager
 TURN_PACKETS = 512
 """Maximum number of packets between checks for other work: a few milliseconds, a fortieth of a sync interval."""
 
-DRAIN_SECONDS = 2.0
+DRAIN_SECONDS = 10.0
 """Maximum time to wait for the next packet while queued packets are read at exit: a bus that is stopped delays it no longer."""
 
 REPORT_SECONDS = 60.0

@@ -105,6 +105,8 @@ class RecorderTap:
         """Times of older connections, in nanoseconds since 1970."""
         self._units: dict[int, str] = {}
         """Units of older connections, as far as the bus reports them."""
+        self._pings = 0
+        """Requests of :meth:`request_end` without an answer."""
         self._requested_after = b""
         """Where the next page of subscriptions begins. A response for another place belongs to an earlier request."""
 
@@ -205,9 +207,11 @@ class RecorderTap:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.send(control_packet(controls.PING, _END_TOKEN))
+                self._pings += 1
 
     def close(self) -> None:
         """Close the connection. It can be called again."""
+        self._pings = 0
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()
@@ -302,7 +306,8 @@ class RecorderTap:
         if packet.startswith(_SUBSCRIPTIONS_HEAD):
             return self._read_subscriptions(packet[len(_SUBSCRIPTIONS_HEAD) :])
         if packet == _PING_HEAD + _END_TOKEN:
-            self.has_ended = True
+            self._pings = max(0, self._pings - 1)
+            self.has_ended = not self._pings
         elif packet.startswith(_ADDRESS_HEAD):
             digits = packet[len(_ADDRESS_HEAD) :].removeprefix(b"!/conn/").removesuffix(b"/")
             self.own_id = int(digits) if digits.isdigit() and len(digits) < 19 else None

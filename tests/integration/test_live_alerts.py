@@ -21,7 +21,7 @@ from sbusd.client import Bus
 from sbusd.client.store.items import StoredMessage
 from sbusd.pipeline.live.alerts import Alert
 from sbusd.pipeline.live.baseline import weeks_before
-from tests.integration.test_live import _PROGRAM, Job, alerts_of, environment, publish, settle
+from tests.integration.test_live import _PROGRAM, Job, alerts_of, environment, publish, settle, wait_for_an_early_second
 from tests.support.daemons import StartDaemon
 from tests.support.published_tables import publish_record
 from tests.support.records import message
@@ -138,6 +138,7 @@ def test_each_alert_is_stored_once_through_kills_of_the_store(daemon: StartDaemo
         assert stored_ids(bus.path) == ids
 
 
+@pytest.mark.timeout(1800)
 def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_path: Path) -> None:
     """Three weeks of tables have 10 messages a minute of two prefixes. Now one of them has 1200, and the other 300."""
     require_spark()
@@ -155,6 +156,7 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
     try:
         job.start()
         settle(job, publisher, "first")
+        wait_for_an_early_second()
         publish(publisher, b"usual/b/x", 300)
         publish(publisher, b"many/a/x", 1200)
         settle(job, publisher, "last")
@@ -173,6 +175,7 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
         job.kill()
 
 
+@pytest.mark.timeout(1800)
 def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program is killed between the publication of an alert and its note, and publishes it again after its start."""
     require_spark()
@@ -188,6 +191,7 @@ def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path,
             monkeypatch.setattr(job, "_words", hooked + words[len(_PROGRAM) :])
             job.start()
             settle(job, publisher, "first")
+            wait_for_an_early_second()
             # Also if a minute ends meanwhile, one of the two has enough.
             publish(publisher, b"flood/one/a", 1200)
             assert job._process is not None
@@ -209,6 +213,7 @@ def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path,
             job.kill()
 
 
+@pytest.mark.timeout(1800)
 def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program ends with an error, and systemd starts it again."""
     require_spark()
@@ -221,6 +226,7 @@ def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path:
         try:
             job.start()
             settle(job, publisher, "first")
+            wait_for_an_early_second()
             publish(publisher, b"flood/one/a", 1200)
             settle(job, publisher, "last")
             assert job._process is not None

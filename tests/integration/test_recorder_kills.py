@@ -27,6 +27,7 @@ from tests.support import skips
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
 from tests.support.tapped_bus import TappedBus, message_packet
+from tests.support.threads import running
 from tools.stage import ROOT
 
 LIVES = 8
@@ -115,7 +116,9 @@ def start(bus: TappedBus) -> Iterator[Callable[[Path], Recorder]]:
 
 def _configure(folder: Path, *lines: str) -> Path:
     config = folder / "recorder.toml"
-    config.write_text("\n".join((f'archive = "{folder}/archive"', f'spool = "{folder}/spool"', 'host = "alpha"', *lines)))
+    config.write_text(
+        "\n".join((f'archive = "{folder}/archive"', f'spool = "{folder}/spool"', 'host = "alpha"', 'retention = "36525d"', *lines))
+    )
     return config
 
 
@@ -138,8 +141,8 @@ def test_rows_reported_as_durable_exist_exactly_once(bus: TappedBus, start: Call
         promised = recorder.durable
     recorder = start(config)
     recorder.wait(promised + 1)
-    bus.end()
-    assert recorder.end(kill=False) == 0, recorder.said
+    with running(bus.end_when_asked):
+        assert recorder.end(kill=False) == 0, recorder.said
     rows = recorded(tmp_path / "archive")
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1)), f"seed {seed}"
     assert len(rows) > promised, f"seed {seed}"
@@ -192,8 +195,8 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     last = recorder.durable
     bus.tell(message_packet(b"after"))
     recorder.wait(last + 1)
-    bus.end()
-    assert recorder.end(kill=False) == 0
+    with running(bus.end_when_asked):
+        assert recorder.end(kill=False) == 0
     rows = recorded(small_disk / "archive")
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
     gaps = [row for row in rows if row.kind == Kind.GAP]

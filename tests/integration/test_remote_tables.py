@@ -17,7 +17,7 @@ import pytest
 from sbusd.archive.storage import store as store_module
 from sbusd.archive.storage.location import RemotePath
 from sbusd.archive.tables.delta import open_table
-from tests.support.object_stores import BUCKET, ObjectServer
+from tests.support.object_stores import BUCKET, ObjectServer, without_retries
 from tests.support.object_stores import environment as store_environment
 from tests.support.records import message
 from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published, require_spark
@@ -80,7 +80,7 @@ def run(folder: Path, server: ObjectServer, location: RemotePath, *options: str,
         timeout=_SECONDS,
         cwd=folder,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_retries(done.stderr)) == (0, "")
     return done.stdout
 
 

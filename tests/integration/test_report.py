@@ -238,4 +238,4 @@ def test_a_page_without_records_says_so(tmp_path: Path) -> None:
         assert await found.evaluate("document.querySelectorAll('.none').length") > 8
 
     visit(file, tmp_path, look)
-    shutil.rmtree(tmp_path / "profile")
+    shutil.rmtree(tmp_path / "profile", ignore_errors=True)

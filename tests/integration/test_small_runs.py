@@ -60,10 +60,16 @@ def run(spark: SparkSession, folder: Path) -> Work:
         return spark
 
     tracker = spark.sparkContext.statusTracker()
-    before = set(tracker.getJobIdsForGroup())
+
+    def jobs() -> set[int]:
+        """Return the numbers of all jobs; Spark notes them in a thread of its own."""
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(60_000)
+        return set(tracker.getJobIdsForGroup())
+
+    before = jobs()
     PipelineRun(RecordReader(folder / "archive"), folder / "tables", Progress(is_quiet=True), start).run()
     assert starts in ([], [True])
-    infos = [info for job in set(tracker.getJobIdsForGroup()) - before if (info := tracker.getJobInfo(job)) is not None]
+    infos = [info for job in jobs() - before if (info := tracker.getJobInfo(job)) is not None]
     stages = [stage for info in infos for number in info.stageIds if (stage := tracker.getStageInfo(number)) is not None]
     return Work(len(infos), len(stages), sum(stage.numTasks for stage in stages))
 

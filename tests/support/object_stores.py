@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,19 @@ BUCKET = "records"
 SECRET = "s3cr3t-of-the-test"
 _SECONDS = 120
 _SIGNATURE = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"
+
+_SERVER = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+lock, put = threading.Lock(), S3Response.put_object
+def put_alone(self):
+    with lock:
+        return put(self)
+S3Response.put_object = put_alone
+main()
+"""
+"""moto looks whether an object exists, and puts it later, in threads: two conditional puts could both succeed."""
 
 FAULTS = ("error", "busy", "reset", "truncated", "slow", "lost-answer")
 """HTTP 500, HTTP 503, no answer, half the body of an answer, an answer in small parts, and an answer that gets lost.
@@ -46,15 +60,23 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
+def without_retries(errors: str) -> str:
+    """Return *errors* without the lines about repeated requests: a server that is busy for three seconds causes them."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("sbus: retried to "))
+
+
 class ObjectServer:
     """A server of S3, with one empty bucket."""
 
     def __init__(self, folder: Path) -> None:
         self.port = _free_port()
-        program = Path(sys.executable).with_name("moto_server")
         with (folder / "object-server.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [program, "-H", "127.0.0.1", "-p", str(self.port)], stdout=log, stderr=log, cwd=folder, env={"PATH": os.defpath}
+                [sys.executable, "-c", _SERVER, "-H", "127.0.0.1", "-p", str(self.port)],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={"PATH": os.defpath},
             )
 
     def __enter__(self) -> Self:
@@ -81,14 +103,15 @@ class ObjectServer:
         from pyarrow import fs
 
         client = self.client(prefix)
-        top = f"{BUCKET}/{prefix}"
-        found = client.files.get_file_info(fs.FileSelector(top, True, True))
-        contents = {}
-        for each in found:
-            if each.type == fs.FileType.File:
-                with client.files.open_input_file(each.path) as stream:
-                    contents[each.path.removeprefix(f"{top}/")] = stream.read_at(stream.size(), 0)
-        return contents
+        path, top, run = RemotePath("s3", BUCKET, prefix), f"{BUCKET}/{prefix}", client.attempts.run
+
+        def content(name: str) -> bytes:
+            with client.files.open_input_file(name) as stream:
+                return bytes(stream.read_at(stream.size(), 0))
+
+        found = run("list", path, lambda: client.files.get_file_info(fs.FileSelector(top, True, True)))
+        names = [each.path for each in found if each.type == fs.FileType.File]
+        return {name.removeprefix(f"{top}/"): run("read", path, partial(content, name)) for name in names}
 
     def client(self, prefix: str) -> ObjectClient:
         """Return a client of the server itself, not of a proxy."""

@@ -136,6 +136,13 @@ class TappedBus:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.tell(b"CMSG !/bus/ping\0end")
 
+    def end_when_asked(self) -> None:
+        """Wait for the last ping of a recorder that ends, and answer it: an answer that comes before is read as any packet."""
+        while packet := self.next_question():
+            if packet == b"CMSG !/bus/ping\0end":
+                self.end()
+                return
+
     def hang_up(self) -> None:
         """End the connection, as a bus that goes does."""
         assert self._client is not None
@@ -145,9 +152,9 @@ class TappedBus:
     def close(self) -> None:
         """Close everything, and remove the path."""
         self._is_closed = True
-        if self._client is not None:
+        if (client := self._client) is not None:
             with contextlib.suppress(OSError):
-                self._client.shutdown(socket.SHUT_RDWR)
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._accepting:
             if thread.is_alive():
                 self._wake_acceptor()

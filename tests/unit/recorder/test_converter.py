@@ -25,6 +25,7 @@ from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message, numbered, rows
+from tests.support.relays import wait_for
 
 GIB = 1 << 30
 
@@ -121,7 +122,7 @@ def test_an_unwritable_archive_is_logged_once_and_retried(
         assert tries.acquire(timeout=30)
     assert [event for event, _ in log.records] == [ARCHIVE_FAILED]
     full.clear()
-    assert tries.acquire(timeout=30)
+    wait_for(lambda: converter.finished == 1, "the conversion")
     assert converter.close(30)
     assert [event for event, _ in log.records] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]

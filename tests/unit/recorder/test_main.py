@@ -26,7 +26,9 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     file = tmp_path / "recorder.toml"
-    file.write_text(f'archive = "{tmp_path}/archive"\nspool = "{tmp_path}/spool"\nhost = "alpha"\nsync_interval = "5ms"\n')
+    file.write_text(
+        f'archive = "{tmp_path}/archive"\nspool = "{tmp_path}/spool"\nhost = "alpha"\nsync_interval = "5ms"\nretention = "36525d"\n'
+    )
     return file
 
 
@@ -46,8 +48,8 @@ def test_it_records_until_it_is_stopped(bus: TappedBus, config: Path, tmp_path: 
         while not said or not said[-1].endswith("durable 2\n"):
             said.append(process.stderr.readline())
             assert said[-1], said
-        bus.end()
         process.send_signal(signal.SIGTERM)
+        bus.end_when_asked()
         said += process.stderr.readlines()
         assert process.wait(60) == 0
     assert said[-1] == "sbus-recorder: stopped recording: 2 rows written in 1 files, 0 rows missing\n"

@@ -31,7 +31,9 @@ from tests.support.tapped_bus import FEATURES, OWN_ID, TappedBus, fact, message_
 
 @pytest.fixture
 def settings(tmp_path: Path) -> RecorderSettings:
-    return RecorderSettings(archive=str(tmp_path / "archive"), spool=str(tmp_path / "spool"), host="alpha", sync_interval=0.01)
+    return RecorderSettings(
+        archive=str(tmp_path / "archive"), spool=str(tmp_path / "spool"), host="alpha", sync_interval=0.01, retention=36_525 * 86_400.0
+    )
 
 
 @pytest.fixture
@@ -213,7 +215,7 @@ def test_existing_subscriptions_are_recorded_once_and_again_in_each_hour(
         bus.answer_question(stood, "2/63")
         bus.tell(tap_packet(fact("unsubscribe", id=2, pattern="b")))
         bus.answer_question([*stood[:1], {"id": 3}, {"pattern": "x"}, {"id": 4, "pattern": "y", "pattern_base64": "!"}])
-        bus.tell(message_packet(b"a/x"), message_packet(b"a/y", time=(time.time_ns() // HOUR_NS + 1) * HOUR_NS))
+        bus.tell(message_packet(b"a/x"), message_packet(b"a/y", time=(time.time_ns() // HOUR_NS + 2) * HOUR_NS))
         durable.wait(9)
     rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive) if row.kind not in {Kind.MESSAGE, Kind.RESTART}]
     assert rows == [

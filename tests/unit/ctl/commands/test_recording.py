@@ -57,8 +57,8 @@ def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
         bus.tell(message_packet())
         while not list((tmp_path / "r" / ".spool").glob("*.wal")):
             assert process.poll() is None
-        bus.end()
         process.send_signal(signal.SIGINT)
+        bus.end_when_asked()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(out) == {"archive": str(tmp_path / "r"), "rows": 3, "messages": 1, "missing": 7}
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
 def test_a_time_ends_it(bus: TappedBus, tmp_path: Path) -> None:
     with start(bus, "--archive", str(tmp_path / "r"), "--timeout", "0.01") as process:
         bus.accept()
-        bus.end()
+        bus.end_when_asked()
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, f"recorded 0 messages and 1 other row into {tmp_path}/r\n")
 
