@@ -31,8 +31,11 @@ MAX_WAITING = 512
 MAX_TRACE_CHARACTERS = 16_384
 """Maximum length of a traceback. The end is kept, because it names the error."""
 
-CLOSE_SECONDS = 1.0
+CLOSE_SECONDS = 10.0
 """How long a bus that stops waits for the last records to be written."""
+
+FLUSH_SECONDS = 1.0
+"""How long a bus that restarts waits for that: its clients wait meanwhile."""
 
 MAX_WINDOWS = 4_096
 """Maximum number of open windows of the rate limit: some hundred users with every cause."""
@@ -135,7 +138,7 @@ class BusLog:
         """Return whether the current level allows *message*; otherwise :meth:`record` does nothing."""
         return message.priority <= self.level
 
-    def flush(self, timeout: float = CLOSE_SECONDS) -> None:
+    def flush(self, timeout: float = FLUSH_SECONDS) -> None:
         """Wait until all pending records are written, for at most *timeout* seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._state.waiting and not self._state.writing, timeout)

@@ -33,7 +33,7 @@ _BOOTED = Path("/run/systemd/system")
 _PATIENCE_SECONDS = 2.0
 _REASON_CHARACTERS = 300
 
-_REASON_SECONDS = 1.5
+_REASON_SECONDS = 5.0
 """Maximum time to wait for the end of the next start, if that of the last one was missed."""
 
 _REASON_INTERVAL_SECONDS = 0.1
@@ -82,7 +82,7 @@ class UnitCheck:
     def failure(self) -> str | None:
         """Return in one line why the bus does not start; None if it runs, is still starting, or nothing is known.
 
-        Takes up to 4 s, if systemd does not respond or the service has just been started again. Safe to call in any thread.
+        Takes up to 8 s, if systemd does not respond or the service has just been started again. Safe to call in any thread.
         """
         previous, self._previous = self._previous, self._properties()
         if not has_failed(self._previous, previous):

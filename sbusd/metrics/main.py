@@ -108,6 +108,7 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
     counting = asyncio.ensure_future(prefixes.run())
     log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
     manager.ready("serving metrics")
+    server.used_at = loop.time()  # the connection that has started this program may still wait
     try:
         while not end.is_set():
             manager.alive(f"{server.scrapes} scrapes")

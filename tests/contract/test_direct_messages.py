@@ -248,7 +248,7 @@ def test_a_slow_recipient_loses_what_its_queue_does_not_take_and_is_notified(mak
 
 @pytest.mark.parametrize("may_wait", [True, False])
 def test_a_recipient_that_blocks_blocks_its_own_user_only(make_harness: MakeHarness, may_wait: bool) -> None:
-    harness = make_harness(LimitSettings(queue_packets=4))
+    harness = make_harness(LimitSettings(queue_packets=4, block_timeout=600.0, progress_timeout=600.0))
     slow, sender = harness.connect(b"a", send_buffer=5_000), store(harness)
     harness.set_party(slow, STORE if may_wait else ALICE)
     send(harness, slow, b"CMSG blocking/hard/block")
@@ -260,7 +260,8 @@ def test_a_recipient_that_blocks_blocks_its_own_user_only(make_harness: MakeHarn
     assert (counters.lost_packets > 0) is not may_wait
 
 
-def test_a_paced_publisher_waits_for_it(harness: SwitchHarness) -> None:
+def test_a_paced_publisher_waits_for_it(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(block_timeout=600.0, progress_timeout=600.0))
     slow, fast, sender = harness.connect(b"a", send_buffer=20_000), harness.connect(b"a"), store(harness)
     harness.set_party(slow, STORE)
     harness.switch.set_user_limits(STORE, 1 << 30, 200_000)

@@ -141,20 +141,23 @@ def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(mode: bytes,
     reader = asks_to_block(harness, sender)
     harness.send(reader, b"CMSG " + mode)
     harness.run()
-    sent = publish(harness, sender, 0, 100)
-    assert sent < 100
+    # On a slow machine the time may be over before the publisher's socket is full: then the queue is drained, and filled again.
+    while (sent := publish(harness, sender, 0, 100)) == 100:
+        harness.drain(reader)
+    fallbacks = harness.switch.counters().fallbacks
     while is_blocking(harness, reader):
         harness.switch.turn(1000)
     harness.run()
     sent += publish(harness, sender, sent, 100 - sent)
     assert sent == 100, "it waits no more, for the recipient takes nothing still"
     assert reader in harness.switch.connections()
-    assert harness.switch.counters().fallbacks == 1
+    assert harness.switch.counters().fallbacks == fallbacks + 1
     packets = harness.drain(reader)
     assert lost(packets) > 0
     assert len(numbers(packets)) + lost(packets) == 100
     # Now that it has drained, it has its mode again.
-    assert publish(harness, sender, 0, 100) < 100
+    while publish(harness, sender, 0, 100) == 100:
+        harness.drain(reader)
     assert is_blocking(harness, reader)
     harness.check_balance()
     harness.close()
@@ -419,16 +422,16 @@ def test_a_paced_publisher_has_the_same_queue_limit_as_others() -> None:
 def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_second() -> None:
     """However many of them stand still: what is measured is what the switch itself counts, so a slow machine changes nothing."""
     harness = SwitchHarness(PATIENT)
-    sender = paced(harness)
-    readers = of_another_user(harness, 5)
-    sent = publish(harness, sender, 0, 100)
-    assert sent < 100
+    sender, readers = paced(harness), of_another_user(harness, 5)
+    while publish(harness, sender, 0, 100) == 100:  # on a slow machine the tenth is over before the publisher's socket is full
+        harness.close()
+        harness = SwitchHarness(PATIENT)
+        sender, readers = paced(harness), of_another_user(harness, 5)
     assert all(harness.switch.progress(reader).paces == (sender,) for reader in readers)
     while any(is_blocking(harness, reader) for reader in readers):
         harness.switch.turn(1000)
-    held = harness.switch.progress(sender).held_us
-    assert set(held) == {1000}
-    assert held[1000] >= 99_000, "the time of the five is counted once, and all of it was used"
+    assert set(harness.switch.progress(sender).held_us) == {1000}
+    assert harness.switch.waits(sender).blocked_ms >= 99, "the time of the five is counted once, and all of it was used"
     # For one second none of them blocks it: messages that do not fit into their queues are discarded.
     harness.send(sender, b"MSG a\x000 " + bytes(BIG))
     harness.switch.turn(0)

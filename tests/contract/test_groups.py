@@ -222,7 +222,7 @@ def test_a_member_does_not_get_its_own_messages_without_echo(make_harness: MakeH
 
 
 def test_a_publisher_waits_for_the_member_that_blocks(make_harness: MakeHarness) -> None:
-    bus = make_harness()
+    bus = make_harness(LimitSettings(block_timeout=600.0, progress_timeout=600.0))
     only = member(bus)
     bus.configure(only, soft=SoftMode.BLOCK)
     publisher = bus.connect()

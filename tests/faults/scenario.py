@@ -25,7 +25,7 @@ from tests.faults.shim import Fault, Shim
 from tests.support.switch_harness import REFUSALS, SwitchHarness
 from tests.support.wire import message
 
-LIMITS = LimitSettings(queue_packets=8, queue_bytes=1_000_000, turn_time=10.0)
+LIMITS = LimitSettings(queue_packets=8, queue_bytes=1_000_000, turn_time=10.0, block_timeout=600.0, progress_timeout=600.0)
 """Time enough for every turn, so that which packets are read in one does not hang on how fast this machine is."""
 UID = 1_000
 """The user of the publisher and of the client that blocks it; the other clients have no user, and lose packets."""

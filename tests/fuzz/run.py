@@ -62,7 +62,8 @@ def fuzz(load: Callable[[], Callable[[bytes], None]], found: Path, flags: Sequen
     with atheris.instrument_imports(include=["sbusd"]):
         check = load()
     found.mkdir(parents=True, exist_ok=True)
-    own = [f"-artifact_prefix={found}/", f"-timeout={HANG_SECONDS}", "-print_final_stats=1", str(found)]
+    hang = (f"-timeout={HANG_SECONDS}", f"-report_slow_units={HANG_SECONDS}")
+    own = [f"-artifact_prefix={found}/", *hang, "-print_final_stats=1", str(found)]
     atheris.Setup([sys.argv[0], *own, *flags], check)
     atheris.Fuzz()
 

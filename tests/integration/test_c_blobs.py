@@ -89,7 +89,7 @@ def test_blobs_of_c_are_read_in_python(service: BlobProgram, bus: Daemon, actor:
     with Bus.connect(bus.path) as client, client.subscribe("a", blobs=True) as blobs:
         client.ping()
         for size in SIZES:
-            ticket = ticket_of(actor.do("blob-publish", "a", str(size), "image/png anyone 5000 0 0"))
+            ticket = ticket_of(actor.do("blob-publish", "a", str(size), "image/png anyone 60000 0 0"))
             message = blobs.receive(30)
             assert isinstance(message, BlobMessage)
             assert (bytes(message.blob), message.media_type, message.owner.pid) == (content(size), "image/png", actor.process.pid)

@@ -220,6 +220,8 @@ def test_a_mixture_of_services_in_c_and_python_shares_calls(bus: Daemon, program
                 actor.start("answer", "shared")
         actor.process.kill()
         actor.process.communicate()
+        while len(caller.members("rpc/shared")) > 1:  # the bus can notice the end of one connection after a request of another
+            pass
         assert caller.call("shared", "y", timeout=WAIT_SECONDS) == b"y"
 
 

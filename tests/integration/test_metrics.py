@@ -353,7 +353,7 @@ def test_a_restart_keeps_the_counters_and_a_crash_does_not(folder: Path) -> None
 
 def test_it_ends_without_requests_and_leaves_the_sockets_of_systemd(bus: Daemon, folder: Path) -> None:
     """As systemd starts it: the socket stays, and the next request starts it again."""
-    (folder / "metrics.toml").write_text(f'bus = "{bus.path}"\nidle_timeout = "1s"\n')
+    (folder / "metrics.toml").write_text(f'bus = "{bus.path}"\nidle_timeout = "3s"\n')
     path = folder / "activated.socket"
     command = ["systemd-socket-activate", f"--listen={path}", f"--setenv=PYTHONPATH={ROOT}", sys.executable]
     for _ in range(2):

@@ -144,16 +144,21 @@ def test_control_packets(bus_with: StartWith) -> None:
     client, other = bus.client(FIRST), bus.client(FIRST)
     answers: list[bytes] = []
     while not answers or answers[-1]:
+        # Together: the bus forgives 100 refused packets a second, and a slow machine makes no more round trips.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            client.control(controls.PING, b"x")
-        answers.append(client.receive())
+            for _ in range(50):
+                client.control(controls.PING, b"x")
+        for _ in range(50):
+            answers.append(client.receive())
+            if not answers[-1]:
+                break
     assert set(answers) == {
         b"CMSG !/bus/ping\0x",
         b"CMSG !/bus/error\0EDQUOT control_rate: 100 of 100 packets used by user 61001; 1 more each second",
         b"",
     }
     assert answers.index(b"CMSG !/bus/ping\0x") == 0
-    assert sum(packet.startswith(b"CMSG !/bus/error") for packet in answers) > 1_000
+    assert sum(packet.startswith(b"CMSG !/bus/error") for packet in answers) > 900
     # Another connection of that user shares the exhausted rate but stays; publishing does not count as control.
     other.publish(b"x")
     neighbour.works()

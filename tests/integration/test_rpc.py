@@ -160,8 +160,12 @@ def test_a_call_without_a_recipient_fails_immediately(bus: Daemon) -> None:
 
 def test_a_module_that_does_not_answer(bus: Daemon) -> None:
     """'The receiving module reads the command, but does not provide an answer … There should be some (long) timeout for this situation.'"""
-    with running_service(bus.path, slow=never), Bus.connect(bus.path) as caller, pytest.raises(CallTimeout) as caught:
-        caller.call("slow", timeout=0.2)
+    with running_service(bus.path, slow=never), Bus.connect(bus.path) as caller:
+        for timeout in (0.2, 2.0, 20.0):  # a slow bus has not yet said who has the request
+            with pytest.raises(CallTimeout) as caught:
+                caller.call("slow", timeout=timeout)
+            if caught.value.callees:
+                break
     assert len(caught.value.callees) == 1
 
 
@@ -362,7 +366,8 @@ def test_another_client_that_knows_the_return_address_cannot_respond(bus: Daemon
         assert os.read(reader, 1) == b"x"
         with running_service(bus.path, first_user, balance=slowly), Bus.connect(bus.path) as caller:
             assert [caller.call("balance", timeout=WAIT_SECONDS) for _ in range(20)] == [b"true"] * 20
-            assert caller.statistics.stray_answers > 0
+            while not caller.statistics.stray_answers:  # the other process may be slower
+                assert caller.call("balance", timeout=WAIT_SECONDS) == b"true"
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

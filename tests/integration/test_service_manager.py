@@ -62,8 +62,10 @@ def test_a_bus_notifies_the_service_manager_of_its_states(watched: Daemon, syste
     watched.process.send_signal(signal.SIGHUP)
     hear(systemd, b"RELOADING=1\nMONOTONIC_USEC=")
     assert hear(systemd, b"READY=1") == b"READY=1"
-    watched.stop()
+    watched.process.send_signal(signal.SIGTERM)
+    # Read before the end: the bus waits for room in the socket.
     assert hear(systemd, b"STOPPING=1").startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC=")
+    assert watched.process.wait(30) == 0
 
 
 def test_messages_alone_wake_the_status_of_a_bus_at_rest(daemon: StartDaemon, systemd: socket.socket) -> None:
@@ -93,8 +95,8 @@ def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: 
     os.waitid(os.P_PID, watched.pid, os.WSTOPPED)
     try:
         systemd.settimeout(WATCHDOG_SECONDS * 2)
-        # Before it hung it sent at most one notification of each kind.
-        assert not all(hears_any(systemd) for _ in range(3))
+        # What it sent before it hung comes first, at most as many as the socket holds.
+        assert not all(hears_any(systemd) for _ in range(1_000))
     finally:
         watched.process.send_signal(signal.SIGCONT)
     systemd.settimeout(30)

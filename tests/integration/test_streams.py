@@ -52,8 +52,8 @@ def test_a_long_stream_arrives_whole_in_both_faces(bus: Daemon, first_user: User
             assert await asyncio.gather(*(read() for _ in range(8))) == [list(range(500))] * 8
 
     with running_service(bus.path, first_user, count=count):
-        assert second_user.call(blocking) == 5_000
-        asyncio.run(asyncio.wait_for(asynchronous(), WAIT_SECONDS * 2))
+        assert second_user.call(blocking, WAIT_SECONDS * 4) == 5_000
+        asyncio.run(asyncio.wait_for(asynchronous(), WAIT_SECONDS * 4))
 
 
 def test_a_slow_caller_loses_nothing_and_delays_no_other(bus: Daemon, first_user: User) -> None:

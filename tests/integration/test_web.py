@@ -202,7 +202,7 @@ def test_other_users_cannot_use_up_the_connections(gateway: Gateway, first_user:
         clients = [socket.create_connection((host, int(port)), timeout=30) for _ in range(400)]
         return sum(client.recv(1) == b"" for client in clients)
 
-    assert first_user.call(occupy) == 400
+    assert first_user.call(occupy, 120) == 400
     asyncio.run(gateway.login())
 
 

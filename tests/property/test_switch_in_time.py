@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
@@ -137,6 +138,7 @@ class Timed(SwitchAndModel):
         """Not here either."""
 
 
+@pytest.mark.timeout(END_SECONDS + 60)
 def test_the_switch_and_the_model_agree_as_time_passes(tmp_path: Path) -> None:
     library = tmp_path / "clock.so"
     command = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o", str(library), str(SOURCE)]

@@ -69,7 +69,8 @@ class ObjectServer:
     """A server of S3, with one empty bucket."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = _free_port()
+        self._reserved = _reserved_port()  # bound until the end, so that no other process is given it
+        self.port = int(self._reserved.getsockname()[1])
         with (folder / "object-server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _SERVER, "-H", "127.0.0.1", "-p", str(self.port)],
@@ -97,6 +98,7 @@ class ObjectServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._process.kill()
         self._process.wait(60)
+        self._reserved.close()
 
     def contents(self, prefix: str) -> dict[str, bytes]:
         """Return all objects below *prefix*, by their names below it."""
@@ -259,8 +261,9 @@ def _reset(client: socket.socket) -> None:
     client.close()
 
 
-def _free_port() -> int:
-    """Return a port that nothing uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserved_port() -> socket.socket:
+    """Return a socket that holds a free port; a server that sets SO_REUSEADDR can listen there."""
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", 0))
+    return probe

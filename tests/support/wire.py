@@ -8,7 +8,7 @@ import socket
 from sbusd.protocol import controls
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 """The timeout of every receive; a test that passes takes far less."""
 
 _tokens = itertools.count(1)

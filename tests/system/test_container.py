@@ -56,7 +56,7 @@ def test_two_machines_do_not_meet_and_leave_nothing() -> None:
         first.stop()
     assert not (root / "etc/of-the-first").exists()
     assert set(own_folder().glob(own_groups)) == groups
-    assert not Path(f"/proc/{first.leader}").exists()
+    assert is_gone(first.leader)
     first.stop()
 
 

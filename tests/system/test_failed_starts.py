@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,14 +58,14 @@ def loop(machine: Container) -> Iterator[Container]:
     with broken(machine):
         assert machine.run("systemctl restart sbus.service", check=False).status != 0
         yield machine
-    machine.run(REPAIR)
+    machine.run(f"systemctl stop sbus.service; {REPAIR}")  # a start from before the repair would still fail
 
 
 def soon(machine: Container, command: str, user: str | None = None) -> Outcome:
-    """Run *command*, which must fail long before the timeout of a client."""
+    """Run *command*, which must fail before the timeout of a client."""
     began = time.monotonic()
     done = machine.run(command, user=user, check=False)
-    assert time.monotonic() - began < DEFAULT_TIMEOUT_SECONDS / 2, done
+    assert time.monotonic() - began < DEFAULT_TIMEOUT_SECONDS, done
     assert done.status != 0, done
     return done
 
@@ -136,7 +137,8 @@ def test_a_program_that_does_not_run_is_reported_too(machine: Container, program
     machine.run(f"mkdir -p {folder} && cat >{folder}/program.conf", stdin=f"[Service]\nExecStart=\nExecStart={program}\n")
     try:
         machine.run("systemctl daemon-reload; systemctl start sbus.socket")
-        assert reason in soon(machine, "sbusctl whoami").stderr
+        # The record of a program that has just ended can come too late for a client.
+        machine.wait_for(f"sbusctl whoami 2>&1 | grep --quiet --fixed-strings {shlex.quote(reason)}")
         # The journal is not for every user.
         assert "the bus does not start: " in soon(machine, "sbusctl whoami", "alice").stderr
     finally:

@@ -166,7 +166,8 @@ def test_rules_of_a_removed_user_deny_and_do_not_stop_the_bus(fresh: Container, 
     assert "EPERM" in fresh.run("sbusctl pub relay/x", user="alice", check=False).stderr
     fresh.run("sbusctl pub relay/x && sbusctl whoami")
     fresh.run("sbusctl pub other/x", user="alice")
-    assert 'unknown user \\"sbus-relay\\"' in fresh.journal("--output=json --unit=sbus.service SBUS_EVENT=configuration-fault")
+    record = "journalctl --output=json --unit=sbus.service SBUS_EVENT=configuration-fault"
+    fresh.wait_for(f"{record} | grep --quiet --fixed-strings 'unknown user \\\"sbus-relay\\\"'")
     assert "FAIL  faults" in fresh.run("sbusctl doctor", check=False).stdout.replace("fail ", "FAIL ")
 
 

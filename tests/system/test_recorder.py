@@ -148,6 +148,8 @@ def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container
         "0" * 16,
     ]
     publish(recording, 0)
+    # Now they are on the disk, however slow the recorder is.
+    recording.wait_for("sbusctl call recorder/close")
     # The restarted bus keeps the recorder's connection: it cannot tell.
     recording.run("systemctl restart sbus.service")
     publish(recording, MESSAGES)

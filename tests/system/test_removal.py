@@ -24,16 +24,20 @@ _THEIR_OWN = (
 """Where the kernel, systemd and dpkg keep their own account of what happened."""
 
 
+_STATES = "/var/lib/systemd /run/systemd /etc/systemd"
+"""Where systemd keeps its state of units."""
+
+
 def files(machine: Container) -> set[str]:
     """Return all files that a package could have left."""
     skipped = " -o ".join(f"-path /{folder}" for folder in _THEIR_OWN)
-    return set(machine.output(rf"find / \( {skipped} \) -prune -o -print").splitlines())
+    return set(machine.output(rf"find / -ignore_readdir_race \( {skipped} \) -prune -o -print").splitlines())
 
 
 def bus_files(machine: Container) -> set[str]:
     """Return the files of the bus and its add-ons, also where systemd keeps its state of units."""
     skipped = " ".join(f"! -path '*/{folder}/*'" for folder in ("journal", "coredump", "transient", "units", "propagate"))
-    found = files(machine) | set(machine.output(f"find /var/lib/systemd /run/systemd /etc/systemd -name '*sbus*' {skipped}").splitlines())
+    found = files(machine) | set(machine.output(f"find {_STATES} -ignore_readdir_race -name '*sbus*' {skipped}").splitlines())
     return {path for path in found if "sbus" in path or "msgbus" in path}
 
 

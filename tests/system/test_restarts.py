@@ -77,6 +77,8 @@ def test_reloads_lose_nothing_and_the_process_stays(machine: Container) -> None:
             clients.wait_for_messages()
         clients.end().assert_nothing_happened()
     assert pid_of(machine) == pid
+    # The last reload may still go on.
+    machine.wait_for(f"test $(journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines) -ge {before + TIMES}")
     assert restores(machine) - before == TIMES
 
 
@@ -116,7 +118,7 @@ def test_kills_end_no_connection_and_each_loss_is_reported(machine: Container) -
 
 def test_a_bus_that_hangs_is_replaced_and_its_clients_stay(machine: Container) -> None:
     folder = "/etc/systemd/system/sbus.service.d"
-    machine.run(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=1s\\n' >{folder}/watchdog.conf && systemctl daemon-reload")
+    machine.run(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=10s\\n' >{folder}/watchdog.conf && systemctl daemon-reload")
     try:
         with numbered_clients(machine) as clients:
             machine.run("systemctl restart sbus.service")

@@ -44,7 +44,7 @@ def feeding(machine: Container) -> Iterator[Container]:
         machine.run(f"cat >/etc/systemd/system/{name}", stdin=text)
     machine.run(f"systemctl daemon-reload; systemctl start sbus.socket; sbusctl whoami; rm -f {HEARD}")
     machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub systemd/ >{HEARD}'")
-    machine.wait_for("sbusctl members systemd/ | grep --quiet .")
+    machine.wait_for("sbusctl --no-legend members systemd/x | grep --quiet .")
     machine.run(f"systemctl start {FEED}")
     yield machine
     machine.run(f"systemctl stop {FEED} listener.service 'storm@*.service'; rm /etc/systemd/system/storm@.service", check=False)
@@ -187,14 +187,15 @@ def test_a_storm_ends_with_the_right_states_and_each_job_has_its_result(feeding:
 def test_it_publishes_sessions(feeding: Container) -> None:
     feeding.run("systemctl start sbus-feed@logind.service")
     feeding.run("systemd-run --quiet --collect --uid=alice --unit=sessions.service sh -c 'exec sbusctl sub logind/ >/home/alice/sessions'")
-    feeding.wait_for("sbusctl members logind/ | grep --quiet .")
-    feeding.run("true", user="bob")
+    feeding.wait_for("sbusctl --no-legend members logind/x | grep --quiet .")
+    visitor = feeding.start("cat", user="bob")  # its session lasts until the feed has read it
     feeding.wait_for('grep --quiet \'^logind/session/.*"event":"new".*"user":"bob"\' /home/alice/sessions')
+    visitor.communicate("", timeout=60)
     feeding.wait_for('grep --quiet \'^logind/session/.*"event":"remove".*"user":"bob"\' /home/alice/sessions')
     feeding.run("shutdown --no-wall --reboot +300")
     feeding.wait_for('grep --quiet \'^logind/scheduled/shutdown.*"type":"reboot"\' /home/alice/sessions')
     feeding.run("shutdown -c --no-wall")
-    feeding.wait_for("tail -n 1 /home/alice/sessions | grep --quiet '^logind/scheduled/shutdown.*\"type\":null'")
+    feeding.wait_for("grep '^logind/scheduled/shutdown' /home/alice/sessions | tail -n 1 | grep --quiet '\"type\":null'")
     feeding.run("systemctl stop sessions.service sbus-feed@logind.service")
 
 
@@ -210,7 +211,7 @@ arg0 = "org.freedesktop.hostname1"
     assert feeding.output("sbus-feed dbus --check") == "configuration is valid"
     feeding.run("systemctl start sbus-feed@dbus.service")
     feeding.run("systemd-run --quiet --collect --unit=names.service sh -c 'exec sbusctl sub --count 1 dbus/names/ >/tmp/names'")
-    feeding.wait_for("sbusctl members dbus/names/ | grep --quiet .")
+    feeding.wait_for("sbusctl --no-legend members dbus/names/x | grep --quiet .")
     feeding.run("hostnamectl")
     feeding.wait_for("test -s /tmp/names")
     assert feeding.output("cat /tmp/names").startswith("dbus/names/org.freedesktop.hostname1\t")
@@ -239,8 +240,8 @@ def test_users_have_feeds_of_their_own_units(feeding: Container) -> None:
     feeding.run("systemctl --user start sbus.socket sbus-feed@systemd.service", user="alice")
     watch = "sbusctl --user sub --count 1 systemd/unit/mine.service >~/mine"
     feeding.run(f"systemd-run --user --quiet --unit=watch.service sh -c '{watch}'", user="alice")
-    members = "runuser -u alice -- env XDG_RUNTIME_DIR=/run/user/$(id --user alice) sbusctl --user members systemd/unit/mine.service"
-    feeding.wait_for(f"{members} | grep --quiet .")
+    members = "sbusctl --user --no-legend members systemd/unit/mine.service"
+    feeding.wait_for(f"runuser -u alice -- env XDG_RUNTIME_DIR=/run/user/$(id --user alice) {members} | grep --quiet .")
     feeding.run("systemd-run --user --quiet --wait --unit=mine.service true", user="alice")
     feeding.wait_for("grep --quiet mine.service /home/alice/mine")
 

@@ -326,6 +326,9 @@ test('a client reconnects, subscribes again and says so', async () => {
   const [subscription, lost] = [await one.subscribe('a'), await plain.subscribe('a')];
   await own.end('SIGKILL');
   await assert.rejects(lost.next(), Disconnected);
+  while (one.state === 'connected') {
+    await new Promise(setImmediate); // its end may be noticed after that of the other one
+  }
   const publication = one.publish('a', 'sent later');
   await own.run();
   await publication;

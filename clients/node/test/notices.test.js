@@ -84,7 +84,7 @@ test('the error of the bus is the reason of the end', async () => {
 });
 
 test('a bus that does not answer is an error, and later answers find their requests', async () => {
-  const bus = await connect({ address: join(folder, 'bus'), timeout: 2_000 });
+  const bus = await connect({ address: join(folder, 'bus'), timeout: 10_000 });
   const usual = answers;
   answers = () => [];
   await assert.rejects(bus.ping(), TimedOut);

@@ -359,6 +359,8 @@ test('a user has a limited number of streams, which takes no place of calls', as
   assert.equal((await caller.call('plain')).text(), 'x');
   raw.post('rpc/limited', { uid: '0', cmd: 'limited', cancel: 1, exp: 1, now: 1 });
   await raw.ping();
+  await host.ping();
+  await new Promise(setImmediate); // the service has ended that stream
   assert.equal((await caller.stream('limited').next()).value.text(), 'x');
   raw.close();
   await service.stop();

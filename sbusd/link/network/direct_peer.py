@@ -222,8 +222,10 @@ class PeerConnection:
         """Send heartbeats. Return when the host is silent."""
         loop = asyncio.get_running_loop()
         while True:
+            begin = loop.time()
             await asyncio.sleep(PING_SECONDS)
             now = loop.time()
+            self._heard += max(0.0, now - begin - 2 * PING_SECONDS)  # while this process does not run, the silence is not that of the host
             if not stall.is_active and now - self._heard > SILENCE_SECONDS:
                 return f"it has sent nothing for {SILENCE_SECONDS:g} s"
             if self._frames.is_within_frame and not stall.is_active and now - self._frame_begin > FRAME_SECONDS:

@@ -96,7 +96,7 @@ class ClusterHost:
     def status(self) -> dict[str, Any]:
         """Return the state of the link. Raises SbusError."""
         with Bus.connect(self.bus.path) as bus:
-            state: dict[str, Any] = json.loads(bus.call("link/status", timeout=10))
+            state: dict[str, Any] = json.loads(bus.call("link/status", timeout=60))
             return state
 
     def synchronize(self) -> None:

@@ -106,11 +106,11 @@ class Rounds:
         traffic, accounts = self._traffic, self._traffic.accounts
         host = self._draw.choice(NAMES)
         lost, unknown, sent = accounts.lost, accounts.unknown, sum(series.sent for series in accounts.series.values())
+        self._before = {name: each.status() for name, each in self._cluster.hosts.items()}
         with traffic.published():
             traffic.replace_visitors(self._draw.choice(NAMES))
             self._cluster.wait_for_links()
             traffic.begin_receivers()
-            self._before = {name: each.status() for name, each in self._cluster.hosts.items()}
             time.sleep(RATE_SECONDS)
             begin = time.monotonic()
             fault.apply(self._cluster, host, self._draw)

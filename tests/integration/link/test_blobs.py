@@ -81,7 +81,7 @@ def crossed(hosts: BlobHosts, data: bytes, key: str = "cam/front", **terms: obje
     with Bus.connect(hosts.beta.bus, timeout=SECONDS) as reader:
         messages = reader.subscribe(f"host/alpha/{key}")
         hosts.beta.link.synchronize()
-        publisher.publish_blob(key, data, **terms)  # type: ignore[arg-type]
+        publisher.publish_blob(key, data, **{"expire": 600.0, **terms})  # type: ignore[arg-type]
         item = messages.receive(SECONDS)
     assert isinstance(item, Message)
     return publisher, item
@@ -131,7 +131,7 @@ def test_subscribers_of_another_host_get_a_blob_that_is_pulled_once(hosts: BlobH
 def test_a_cut_cable_resumes_at_the_offset(hosts: BlobHosts) -> None:
     hosts.start()
     data = os.urandom(64 * CHUNK_BYTES)
-    hosts.alpha.limit_rate("40mbit")
+    hosts.alpha.limit_rate("16mbit")
     _, message = crossed(hosts, data)
     found: list[bytes] = []
     pulling = threading.Thread(target=lambda: found.append(get(hosts.beta, message)))
@@ -154,7 +154,7 @@ def test_a_killed_process_is_an_error_or_nothing(direct: BlobHosts, victim: str)
     """Nothing is left of a pull that has failed, and the next blob is pulled."""
     hosts = direct
     hosts.start()
-    hosts.alpha.limit_rate("40mbit")
+    hosts.alpha.limit_rate("10mbit")
     data = os.urandom(32 * CHUNK_BYTES)
     publisher, message = crossed(hosts, data)
     found: list[object] = []

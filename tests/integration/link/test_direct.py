@@ -7,6 +7,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ class Mesh:
         known = {peer: self.addresses[peer] for peer in peers if peer != host}
         return DirectSettings("R", host, self.addresses[host], known, self.files(self.certificates[host]), max_pending_bytes)
 
+    def one_way(self, host: str, max_pending_bytes: int = 4 << 20) -> DirectSettings:
+        """Return the settings of *host* if only the lesser of two hosts connects: a second connection replaces the first, and what is on
+        its way is lost.
+        """
+        settings = self.settings(host, max_pending_bytes=max_pending_bytes)
+        return replace(settings, peers={peer: address if host < peer else None for peer, address in settings.peers.items()})
+
     def files(self, certificate: Certificate) -> CertificateFiles:
         """Return the files of a host."""
         return CertificateFiles(certificate.certificate, certificate.key, self.authority.certificate)
@@ -60,7 +68,7 @@ class Mesh:
 
     def connected(self, *hosts: str) -> list[RunningNetwork]:
         """Start *hosts*, and return them when each is connected to all others."""
-        started = [self.start(host) for host in hosts]
+        started = [self.start(host, self.one_way(host)) for host in hosts]
         for each in started:
             each.wait(lambda each=each: len(direct(each)._connections) == len(hosts) - 1)  # type: ignore[misc]
         return started
@@ -182,7 +190,7 @@ def test_subscriptions_end_and_are_restored_for_a_host_that_comes_later(mesh: Me
     alpha, beta = mesh.connected("alpha", "beta")
     beta.subscribe("s.R.m.*.a", "s.R.m.*.b")
     beta.call(lambda: beta.network.unsubscribe("s.R.m.*.a"))
-    gamma = mesh.start("gamma")
+    gamma = mesh.start("gamma", mesh.one_way("gamma"))
     gamma.wait(lambda: len(direct(gamma)._connections) == 2)
     gamma.wait(lambda: len(direct(gamma)._connections["beta"].subjects) == 1)
     gamma.publish("s.R.m.gamma.a", b"", b"")
@@ -193,13 +201,13 @@ def test_subscriptions_end_and_are_restored_for_a_host_that_comes_later(mesh: Me
 
 
 def test_a_host_that_stops_is_reported_and_reconnected(mesh: Mesh) -> None:
-    alpha = mesh.start("alpha")
-    with RunningNetwork(lambda report: DirectNetwork(mesh.settings("beta"), Gate().writable, report)) as beta:
+    alpha = mesh.start("alpha", mesh.one_way("alpha"))
+    with RunningNetwork(lambda report: DirectNetwork(mesh.one_way("beta"), Gate().writable, report)) as beta:
         beta.wait_for_connection()
         alpha.wait_for_connection()
     alpha.wait(lambda: alpha.events.of("disconnected"))
     assert "host beta is disconnected: " in alpha.events.texts("disconnected")
-    beta = mesh.start("beta")
+    beta = mesh.start("beta", mesh.one_way("beta"))
     alpha.wait_for_connection(2)
     beta.wait_for_connection()
     beta.subscribe("s.R.m.alpha.a")
@@ -213,7 +221,7 @@ def test_both_ends_notice_a_pulled_cable(tmp_path: Path) -> None:
     require_namespaces()
     addresses = {host: f"{PREFIX}{number}" for number, host in enumerate(HOSTS, 1)}
     with NetnsHosts(1, 2, 3, stem="sbus-direct") as hosts, Mesh(tmp_path, addresses) as mesh:
-        alpha, beta, gamma = (mesh.start(host, namespace=hosts.name(number)) for number, host in enumerate(HOSTS, 1))
+        alpha, beta, gamma = (mesh.start(host, mesh.one_way(host), namespace=hosts.name(number)) for number, host in enumerate(HOSTS, 1))
         for each in (alpha, beta, gamma):
             each.wait(lambda each=each: len(direct(each)._connections) == 2)  # type: ignore[misc]
         hosts.disconnect(3)
@@ -233,8 +241,8 @@ def test_both_ends_notice_a_pulled_cable(tmp_path: Path) -> None:
 
 def test_a_slow_host_costs_itself_messages_and_not_the_others(mesh: Mesh) -> None:
     gate = Gate()
-    alpha = mesh.start("alpha", mesh.settings("alpha", max_pending_bytes=1 << 20))
-    beta, gamma = mesh.start("beta", gate=gate), mesh.start("gamma")
+    alpha = mesh.start("alpha", mesh.one_way("alpha", 1 << 20))
+    beta, gamma = mesh.start("beta", mesh.one_way("beta"), gate=gate), mesh.start("gamma", mesh.one_way("gamma"))
     for each in (alpha, beta, gamma):
         each.wait(lambda each=each: len(direct(each)._connections) == 2)  # type: ignore[misc]
     for each in (beta, gamma):

@@ -175,8 +175,10 @@ def test_patterns_that_a_bus_refuses_are_an_unknown_loss_elsewhere(
         reader.subscribe(b"host/alpha/net/%d" % number)
     reader.barrier()
     small_host.client().publish(b"net/0", b"works")
-    packets = {reader.receive(), reader.receive()}
-    assert packets == {UNKNOWN_LOSS, message(b"host/alpha/net/0", b"works")}
+    packets = {reader.receive()}
+    while packets != {UNKNOWN_LOSS, message(b"host/alpha/net/0", b"works")}:
+        packets.add(reader.receive())
+        assert len(packets) <= 2, packets
 
 
 def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], stack: ExitStack) -> None:

@@ -26,7 +26,7 @@ class CertificateHosts:
         for twin, other in ((1001, 1002), (1002, 1001)):
             host = Host(folder, twin)
             tls = self.authority.settings(self.authority.sign(f"twin-{twin}"))
-            host.relay.write(f'listen = "{addresses[twin]}"\nbody_timeout = "1s"\n', tls + peer_table(other, addresses[other]))
+            host.relay.write(f'listen = "{addresses[twin]}"\n', tls + peer_table(other, addresses[other]))
             host.relay.start()
             self.hosts.append(host)
 

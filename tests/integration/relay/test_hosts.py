@@ -71,7 +71,7 @@ def test_three_hosts_call_each_other(start_hosts: StartHosts) -> None:
 
 def test_a_restored_link_is_used_immediately(start_hosts: StartHosts, network: NetnsHosts) -> None:
     """The next retry is due in an hour; the kernel reports that the link is up."""
-    a, b = start_hosts(1001, 1002, settings='request_timeout = "500ms"\nretry_interval = "1h"\n')
+    a, b = start_hosts(1001, 1002, settings='request_timeout = "5s"\nretry_interval = "1h"\n')
     network.disconnect(1001)
     ret = a.send("x", 1002, try_=3)
     a.relay.wait_logged("remote host 1002 unreachable")
@@ -124,7 +124,7 @@ def test_an_answer_waits_for_its_link(start_hosts: StartHosts, network: NetnsHos
 
 
 def test_a_link_that_stays_cut_is_an_error_for_each_destination(start_hosts: StartHosts, network: NetnsHosts) -> None:
-    a, b, _ = start_hosts(1001, 1002, 1003, settings='request_timeout = "300ms"\n')
+    a, b, _ = start_hosts(1001, 1002, 1003, settings='request_timeout = "3s"\n')
     network.disconnect(1003)
     ret = a.send("x", 1002, 1003, try_=1)
     answer_all(b)

@@ -60,12 +60,13 @@ def test_of_two_hosts_with_one_uid_neither_gets_the_others_error(twins: MakeHost
 def test_local_caller_does_not_get_the_error_of_a_remote_request(twins: MakeHosts) -> None:
     """A remote host chooses uid and command of its request, so it can choose those of a local call."""
     b, c = twins(PEER, OTHER)
-    own = b.send("wallet", PEER, exp=3)
+    own = b.send("wallet", PEER, exp=10)
     assert b.receive("msgbus.wallet")["uid"] == f"{PEER}.1"
     c.send("wallet", PEER, exp=60)
     asked = b.receive("msgbus.wallet")
     assert asked["uid"] == f"{PEER}.1"
     b.redis.lpush(asked["ret"], node_error(asked, "ATTACKER TEXT"))
+    b.wait_counted("answers-ambiguous")
     assert b.receive(own)["err"].startswith("expired")
     assert b.counters()["answers-ambiguous"] == 1
 
@@ -76,7 +77,7 @@ def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, i
     victim = b if is_local else a
     parked = c.send("unused.queue.name", PEER, exp=600)
     b.wait_counted("requests-delivered")
-    ret = victim.send("wallet", PEER, exp=1)
+    ret = victim.send("wallet", PEER, exp=5)
     asked = b.receive("msgbus.wallet")
     assert asked["uid"] == f"{PEER}.1"
     assert victim.receive(ret)["err"].startswith("expired")
@@ -92,9 +93,10 @@ def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, i
 def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeHosts) -> None:
     """Only errors are redirected: other data could belong to another host that used the same uid before."""
     a, b = twins(TWIN, PEER)
-    ret = a.send("wallet", PEER, exp=3)
+    ret = a.send("wallet", PEER, exp=10)
     asked = b.receive("msgbus.wallet")
     b.redis.lpush(asked["ret"], json.dumps({**json.loads(node_error(asked, "")), "dat": "c2VjcmV0"}))
+    b.wait_counted("answers-unasked")
     assert a.receive(ret)["err"].startswith("expired")
     assert b.counters()["answers-unasked"] == 1
 

@@ -29,7 +29,7 @@ def http_peer(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[H
     """A relay with one peer."""
     require_redis()
     host = Host(tmp_path_factory.mktemp("host"), TWIN)
-    settings = f'listen = "{free_address()}"\nbody_bytes = "64KiB"\nbody_timeout = "1s"\n'
+    settings = f'listen = "{free_address()}"\nbody_bytes = "64KiB"\nbody_timeout = "5s"\n'
     host.relay.write(settings, peer_table(PEER, free_address(), key))
     host.relay.start()
     yield HttpPeer(host)

@@ -34,7 +34,6 @@ keys = ["mail/"]
 [[queue]]
 name = "mail"
 stream = "mail"
-lease = "1s"
 tries = 2
 backoff = ["0s"]
 """
@@ -174,14 +173,14 @@ def test_a_job_whose_block_fails_is_tried_again_and_then_a_dead_letter(bus: Bus)
 
 def test_a_lease_is_renewed_while_the_block_runs(program: StoreProgram, bus: Bus) -> None:
     bus.store.put("mail/a", b"1")
-    with Bus.connect(program.bus) as other, bus.store.take("mail", timeout=30):
-        assert not other.store.take_many("mail", timeout=2.5)  # more than two leases
+    with Bus.connect(program.bus) as other, bus.store.take("mail", timeout=30, lease=5):
+        assert not other.store.take_many("mail", timeout=11)  # more than two leases
     assert not bus.store.take_many("mail", timeout=0)
 
 
 def test_a_lease_that_is_not_renewed_ends(program: StoreProgram, bus: Bus) -> None:
     bus.store.put("mail/a", b"1")
-    (job,) = bus.store.take_many("mail", timeout=30)
+    (job,) = bus.store.take_many("mail", timeout=30, lease=1)
     with Bus.connect(program.bus) as other, other.store.take("mail", timeout=60) as again:
         assert again.tries == 2
     with pytest.raises(StoreError, match="ESTALE"):
@@ -335,10 +334,10 @@ def test_asyncio(program: StoreProgram) -> None:
             with pytest.raises(ZeroDivisionError):
                 async with bus.store.take("mail", timeout=30) as job:
                     raise ZeroDivisionError
-            async with bus.store.take("mail", timeout=30) as job, AsyncBus.connect(program.bus) as other:
+            async with bus.store.take("mail", timeout=30, lease=5) as job, AsyncBus.connect(program.bus) as other:
                 rest = await other.store.take_many("mail", 64, timeout=30, lease=60)
                 await other.store.ack_many(rest)
-                assert not await other.store.take_many("mail", timeout=2.5)
+                assert not await other.store.take_many("mail", timeout=11)
             async with contextlib.aclosing(bus.store.jobs("mail", timeout=0)) as jobs:
                 assert [each.payload async for each in jobs] == []
             await bus.store.put("net/a", b"1")

@@ -117,16 +117,15 @@ def test_leases_waiting_calls_readers_and_puts_have_limits(
     assert mallory.error("position", stream="log", reader="one-more", seq=1).startswith("EDQUOT ")
     alice.call("position", stream="log", reader="r", seq=1)
 
-    def wait(_number: int) -> str:
-        with StoreCaller(store.bus, SECOND) as own:
-            try:
-                own.call("read", stream="log", from_="new", wait=2)
-            except SbusError as error:
-                return getattr(error, "words", "")
+    def wait(own: StoreCaller) -> str:
+        try:
+            own.call("read", stream="log", from_="new", wait=2)
+        except SbusError as error:
+            return getattr(error, "words", "")
         return ""
 
     with ThreadPoolExecutor(12) as threads:
-        words = list(threads.map(wait, range(12)))
+        words = list(threads.map(wait, [caller(SECOND) for _ in range(12)]))
     assert any(each.startswith("EDQUOT ") for each in words)
     alice.put("log/a", b"1")
     assert alice.call("read", stream="log", from_="first", wait=5).payloads[-1] == b"1"

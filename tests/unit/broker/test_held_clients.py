@@ -26,6 +26,7 @@ SECONDS = 30.0
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupReader]:
     """The replaced thread."""
+    monkeypatch.setattr(Units.__init__, "__kwdefaults__", {"wait_seconds": SECONDS})  # a test may stop longer than a client waits
     made = replace_reader(monkeypatch)
     yield made
     made.close()

@@ -204,6 +204,7 @@ def test_a_connection_that_waits_too_long_is_reported_once(harness: SwitchHarnes
         for connection in (1, 2, 3):
             looked.find(connection, own.fileno(), Credentials(os.getpid(), ALICE, ALICE))
         reader.answer(2)
+        looked.drain()  # before any turn, in which the time may be over already
         end = time.monotonic() + SECONDS
         while late != [1, 3] and time.monotonic() < end:
             harness.switch.turn(100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ class Peer:
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
-            while self.gate.wait() and (data := self.socket.recv(500_000)):
+            while self._has_more() and self.gate.wait() and (data := self.socket.recv(500_000)):
                 # A packet that was read while the gate closed waits behind it.
                 self.gate.wait()
                 packets = list(parse_batch(data)) if self.takes_batches and is_batch(data) else [data]
@@ -69,6 +70,10 @@ class Peer:
                 for packet in packets:
                     self.received.append(packet)
                     self._handle(packet)
+
+    def _has_more(self) -> bool:
+        """Wait for a packet, and leave it in the socket: a closed gate must not let one through."""
+        return bool(select.select([self.socket], [], [])[0])
 
     def _handle(self, data: bytes) -> None:
         match parse_packet(data):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.client import bus_unit
 from sbusd.client.bus_unit import STATUS_HEAD, BusUnit, UnitCheck, explained, has_failed, unit_of
 from sbusd.client.errors import NoBus
 from sbusd.daemon.main import CANNOT_START
@@ -68,6 +69,7 @@ def test_a_start_that_failed_differs_from_a_crash(now: dict[str, str], before: d
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for programs of systemd, which come first in the path."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(bus_unit, "_PATIENCE_SECONDS", 60.0)
     return tmp_path
 
 

@@ -72,6 +72,7 @@ def test_a_connection_that_is_made_again(fake: FakeBus, caplog: pytest.LogCaptur
             bus.ping()
         bus.ping()
         wait_until(lambda: len(records(caplog)) == 3)
+    wait_until(lambda: len(records(caplog)) == 4)
     levels, words = zip(*records(caplog), strict=True)
     assert levels == ("INFO", "WARNING", "INFO", "INFO")
     assert words[1] == f"disconnected from {fake.address}; reconnecting"

@@ -68,6 +68,7 @@ def test_the_same_on_asyncio(fake: FakeBus) -> None:
 
 def test_they_are_gathered_into_batches(batching: FakeBus) -> None:
     with Bus.connect(batching.address) as bus:
+        bus._link.clock = lambda: 0.0
         with bus.coalesce():
             bus.ping()
             for _ in range(5):

@@ -153,10 +153,10 @@ def test_the_time_of_a_block_continues(harness: SwitchHarness) -> None:
     number = harness.connect()
     other = harness.connect()
     harness.hand_over()
-    harness.switch.restore(number, ConnectionSettings(), ConnectionProgress(blocks=(other,), blocking_ms=599_000, idle_ms=598_000))
+    harness.switch.restore(number, ConnectionSettings(), ConnectionProgress(blocks=(other,), blocking_ms=590_000, idle_ms=589_000))
     harness.switch.restore_all([], {}, SwitchTotals(), 1)
-    assert 599_000 <= harness.switch.progress(number).blocking_ms < 600_000
-    assert 598_000 <= harness.switch.progress(number).idle_ms < 600_000
+    assert 590_000 <= harness.switch.progress(number).blocking_ms < 600_000
+    assert 589_000 <= harness.switch.progress(number).idle_ms < 600_000
 
 
 def test_a_packet_of_several_queues_is_kept_once(harness: SwitchHarness) -> None:

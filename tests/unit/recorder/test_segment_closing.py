@@ -76,11 +76,15 @@ def test_it_waits_for_the_bus_and_then_for_the_converter() -> None:
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_a_bus_that_does_not_respond_delays_it_by_a_bounded_time(is_connected: bool) -> None:
     parts = Parts(is_connected=is_connected)
-    parts.closer.request()
+    closing = parts.closer.request()
     parts.turn()
     assert parts.rotations == (0 if is_connected else 1)
     parts.turn(READING_SECONDS)
-    assert parts.rotations == 1
+    assert parts.rotations == (0 if is_connected else 1)
+    if is_connected:
+        with pytest.raises(ClosingError, match="the bus did not send what it had queued within 30 s; the recorder continues with it"):
+            closing.wait(0)
+        assert parts.closer.due is None
 
 
 def test_requests_make_one_segment_in_an_interval() -> None:

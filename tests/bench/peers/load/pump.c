@@ -19,7 +19,7 @@
 
 #define EVENTS 64
 /* Nothing has come for so long: what is on its way is lost. */
-#define SILENCE_MS 2000
+#define SILENCE_MS 20000
 /* How many messages pass between two looks at the clock. */
 #define CLOCK_EVERY 32
 

@@ -10,7 +10,7 @@ import pytest
 from tests.bench.pipeline.processes import measure
 from tests.bench.programs import BenchError
 
-_CHILD = "held = bytearray(b'x') * (64 << 20); import time; time.sleep(0.5)"
+_CHILD = "held = bytearray(b'x') * (64 << 20); import time; time.sleep(3)"
 
 
 def test_memory_of_children_counts(tmp_path: Path) -> None:

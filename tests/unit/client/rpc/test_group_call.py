@@ -42,7 +42,7 @@ def test_each_member_answers_or_fails_on_its_own(face: str, mini_bus: MiniBus, s
     services.add(work=fail)
     third = services.add(work=lambda _request: mini_bus.hang_up(third.connection))
     with Bus.connect(mini_bus.address) as silent, silent.subscribe("rpc/work", silent.address + "rpc/work"):
-        one, two, three, four = call_all(face, mini_bus.address, "work", 2.0)
+        one, two, three, four = call_all(face, mini_bus.address, "work", 10.0)
     assert one.result() == b"one"
     assert isinstance(two.error, RemoteError)
     assert isinstance(three.error, PeerDisconnected)
@@ -118,8 +118,8 @@ def test_a_large_group_is_called_some_at_a_time(face: str, mini_bus: MiniBus) ->
                 threading.Thread(target=end, args=(number,)).start()
 
         def end(number: int) -> None:
-            mini_bus.hang_up(number)
             under_way.pop()
+            mini_bus.hang_up(number)
 
         mini_bus.before = before
         outcomes = call_all(face, mini_bus.address, "work")

@@ -64,9 +64,10 @@ def test_a_call_is_woken_after_a_handler_that_only_publishes(fake: FakeBus) -> N
 
 def test_a_call_that_a_handler_has_completed_is_in_time(fake: FakeBus) -> None:
     """The handler ends after the time limit of the call."""
-    with Bus.connect(fake.address, timeout=1.0) as bus:
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus:
         peer = fake.peer()
         peer.gate.clear()
+        bus._link.timeout = 1.0
 
         def handle() -> None:
             peer.gate.set()
@@ -156,17 +157,16 @@ def test_a_thread_reads_on_although_another_is_under_a_handler(fake: FakeBus) ->
                 sub.receive(0.4)
 
         def handle() -> None:
-            time.sleep(0.4)  # meanwhile the reader leaves
+            threads[0].join(WAIT_SECONDS)  # the reader leaves
             peer.say(b"MSG a\0x")
             assert received.wait(WAIT_SECONDS)
 
         threads = [threading.Thread(target=read_first), threading.Thread(target=receive)]
-        with alarm(handle, 0.3):
-            for thread in threads:
-                thread.start()
-                time.sleep(0.05)
-            with pytest.raises(TimedOut):
-                main.receive(1.0)
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        with alarm(handle, 0.2), pytest.raises(TimedOut):
+            main.receive(1.0)
         for thread in threads:
             thread.join()
 

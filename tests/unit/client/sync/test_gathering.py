@@ -233,10 +233,11 @@ def test_a_thread_that_waits_is_woken(batching: FakeBus, monkeypatch: pytest.Mon
         assert link_of(bus)._flusher is flusher
 
 
-def test_a_full_socket_stops_neither_the_order_nor_the_thread(batching: FakeBus) -> None:
+def test_a_full_socket_stops_neither_the_order_nor_the_thread(batching: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     with Bus.connect(batching.address, gather=True, timeout=WAIT_SECONDS) as bus:
         peer = batching.peer()
         asked(bus)
+        monkeypatch.setattr(gathering, "TOGETHER_SECONDS", 3_600.0)  # a pause must not make a publication wait for room
         bus._link.clock = time.monotonic
         peer.gate.clear()
         count, size = 0, POSTED_BYTES // 8
@@ -281,7 +282,7 @@ def test_a_refusal_of_what_the_thread_has_sent_is_reported(batching: FakeBus) ->
         bus.publish("!/bus/lost", "1")
         clock.now += POSTED_SECONDS
         wait_until(lambda: b"MSG !/bus/lost\x001" in peer.received)
-        peer.say(b"MSG b\0")
+        bus.publish("b")  # comes back behind the refusal
         assert sub.receive(WAIT_SECONDS) == Message(b"b", b"")
         assert [refusal.words for refusal in refusals] == ["!/bus/lost is reserved"]
 

@@ -249,10 +249,11 @@ class Passing:
 
 def test_a_handler_never_waits_with_the_lock() -> None:
     """It interrupts waits at any instruction, and waits for another thread, or it is refused."""
-    use, deadline = Threads(), Deadline("waiting", SECONDS)
+    use = Threads()
     passing = Passing(use)
 
     def work() -> None:
+        deadline = Deadline("waiting", SECONDS)
         use.enter()
         seen = passing.count
         while passing.count == seen:
@@ -265,7 +266,7 @@ def test_a_handler_never_waits_with_the_lock() -> None:
     with passing, Handlers(work, 0.000_7, most=2) as handlers:
         for _ in range(3_000):
             use.enter()
-            passing.wait_once(deadline)
+            passing.wait_once(Deadline("waiting", SECONDS))
             use.exit()
     assert handlers.done
     assert (use.alone, use.inside, use.reader, use.waiting) == (0, 0, 0, [])

@@ -17,6 +17,7 @@ def test_a_wait_is_counted() -> None:
 
         stall = Stall(writable, counters)
         waiting = [asyncio.create_task(stall.end()) for _ in range(2)]
+        await asyncio.sleep(0)  # both have begun
         await asyncio.sleep(0.02)
         assert stall.is_active
         waiting[0].cancel()
