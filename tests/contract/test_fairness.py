@@ -140,7 +140,7 @@ def test_a_socket_is_read_for_the_turns_time_while_others_are_there(make_harness
     for _ in range(5):
         harness.send(client, b"MSG unused\0")
     harness.switch.turn(0)
-    # Who was served a tenth of a second ago is no company.
+    # A client counts as active for a tenth of a second.
     assert harness.switch.connection_counters(client).received_packets == received or time.monotonic() - began >= 0.1
     harness.run()
     assert harness.switch.connection_counters(client).received_packets == 5

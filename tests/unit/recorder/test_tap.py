@@ -158,6 +158,20 @@ def test_the_end_follows_all_records(bus: TappedBus) -> None:
         tap.request_end()  # a stopped bus is not asked
 
 
+def test_the_answer_to_an_earlier_request_for_the_end_is_not_that_to_the_last_one(bus: TappedBus) -> None:
+    with closing(opened(bus)) as tap:
+        tap.request_end()
+        tap.request_end()
+        bus.end()
+        bus.tell(message_packet(b"between"))
+        assert receive(tap, 1) == [message_packet(b"between")]
+        assert not tap.has_ended
+        bus.end()
+        bus.tell(message_packet(b"behind"))
+        assert receive(tap, 1) == [message_packet(b"behind")]
+        assert tap.has_ended
+
+
 ONE, TWO = {"id": 1, "pattern": "a"}, {"id": 2, "pattern": "b"}
 
 
