@@ -1,9 +1,11 @@
-"""A connection to another link whose frames never end."""
+"""A connection to another link whose frames never end, and one that was not read for a while."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -36,29 +38,57 @@ class NoEvents:
         """Pings are written."""
 
 
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[PeerConnection, asyncio.StreamWriter]]:
+    """Yield a connection that has been greeted, and its other end."""
+    made: asyncio.Future[PeerConnection] = asyncio.get_running_loop().create_future()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.set_result(PeerConnection("alpha", "alpha", reader, writer, 1_000))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    peer = await made
+    writer.write(direct_frames.hello("R"))
+    await peer.greet("R")
+    try:
+        yield peer, writer
+    finally:
+        writer.transport.abort()
+        server.close()
+
+
 def test_a_frame_that_comes_byte_by_byte_has_a_limit_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_peer, "PING_SECONDS", 0.05)
     monkeypatch.setattr(direct_peer, "FRAME_SECONDS", 0.3)
 
     async def run() -> str:
-        made: asyncio.Future[PeerConnection] = asyncio.get_running_loop().create_future()
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            made.set_result(PeerConnection("alpha", "alpha", reader, writer, 1_000))
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        peer = await made
-        writer.write(direct_frames.hello("R"))
-        await peer.greet("R")
-        stall = Stall(Gate().writable, NetworkCounters())
-        running = asyncio.create_task(peer.run("R", NoEvents(), stall))
-        writer.write(struct.pack("<I", 1_000_000))
-        while not running.done():
-            writer.write(b"\2")
-            await asyncio.sleep(0.02)
-        writer.transport.abort()
-        server.close()
+        async with connected() as (peer, writer):
+            stall = Stall(Gate().writable, NetworkCounters())
+            running = asyncio.create_task(peer.run("R", NoEvents(), stall))
+            writer.write(struct.pack("<I", 1_000_000))
+            while not running.done():
+                writer.write(b"\2")
+                await asyncio.sleep(0.02)
         return await running
 
     assert asyncio.run(run()) == "it has not completed a frame within 0.3 s"
+
+
+def test_a_pause_of_this_process_is_not_a_silence_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_peer, "PING_SECONDS", 0.05)
+
+    async def run() -> str:
+        loop = asyncio.get_running_loop()
+        clock, paused = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: clock() + paused)
+        async with connected() as (peer, _):
+            running = asyncio.create_task(peer.run("R", NoEvents(), Stall(Gate().writable, NetworkCounters())))
+            await asyncio.sleep(0.1)
+            paused = 100.0
+            await asyncio.sleep(0.2)
+            assert not running.done()
+            monkeypatch.setattr(direct_peer, "SILENCE_SECONDS", 0.5)
+            return await running
+
+    assert asyncio.run(run()) == "it has sent nothing for 0.5 s"
