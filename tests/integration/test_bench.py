@@ -31,7 +31,7 @@ def test_a_failed_measurement_is_one_line_with_its_own_status() -> None:
         capture_output=True,
         cwd=ROOT,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2
@@ -42,7 +42,7 @@ def test_a_failed_measurement_is_one_line_with_its_own_status() -> None:
 def test_blobs_are_compared_with_messages() -> None:
     sizes = ("--mebibytes", "1", "--subscribers", "2", "--rounds", "1", "--shared-mebibytes", "2", "--users", "2")
     command = [sys.executable, "-m", "tests.bench.blobs", *sizes, "--no-fail"]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 MiB to 2 subscribers, a byte of each page is read:\n" in done.stdout
     assert len(re.findall(r"^  blob, .* GB/s", done.stdout, re.MULTILINE)) == 4
