@@ -164,7 +164,7 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
             return counters
         assert time.monotonic() < deadline, f"{counters['connections']} connections are left, not {connections}"
         time.sleep(pause)
-        pause = min(1.0, pause * 2)  # what a throttled user has sent before its end is handled while nobody else asks
+        pause = min(1.0, pause * 2)  # the bus reads packets of a throttled user when it has nothing else to do
 
 
 @contextmanager
