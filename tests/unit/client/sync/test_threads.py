@@ -243,7 +243,8 @@ class Passing:
             self._use.enter()
             self.count += 1
             self._use.notify()
-            self._use.unlocked(lambda: time.sleep(0))
+            go_outside = self._use.outside if self._use.has_reader else self._use.unlocked
+            go_outside(lambda: time.sleep(0))
             self._use.exit()
 
 
