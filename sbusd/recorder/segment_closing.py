@@ -97,17 +97,16 @@ class SegmentCloser:
             self._current, self._next_at = self._waiting.popleft(), now + INTERVAL_SECONDS
             self._tap.request_end()
             self._reading_until = now + READING_SECONDS
-        if self._reading_until is not None and now >= self._reading_until and not self._has_read_all():
-            self._reading_until = None
-            self._current.end(f"the bus did not send what it had queued within {READING_SECONDS:g} s; the recorder continues with it")
-            self._current = None
-            return
         if self._reading_until is not None and self._has_read_all():
             self._reading_until = None
             self._current.rows = self._recording.rotate()
             self._mark = self._converter.submitted
         if self._reading_until is None:
             self._answer(self._current)
+        elif now >= self._reading_until:
+            self._reading_until = None
+            self._current.end(f"the bus did not send what it had queued within {READING_SECONDS:g} s; the recorder continues with it")
+            self._current = None
 
     def stop(self) -> None:
         """Answer all requests: the loop has ended."""

@@ -6,7 +6,7 @@ import pytest
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
-from tests.support.switch_harness import MakeHarness, SwitchHarness
+from tests.support.switch_harness import PATIENT, MakeHarness, SwitchHarness
 
 WORKERS = b"jobs/\0workers"
 HEAD = b"CMSG !/group/workers\0"
@@ -222,7 +222,7 @@ def test_a_member_does_not_get_its_own_messages_without_echo(make_harness: MakeH
 
 
 def test_a_publisher_waits_for_the_member_that_blocks(make_harness: MakeHarness) -> None:
-    bus = make_harness(LimitSettings(block_timeout=600.0, progress_timeout=600.0))
+    bus = make_harness(PATIENT)
     only = member(bus)
     bus.configure(only, soft=SoftMode.BLOCK)
     publisher = bus.connect()

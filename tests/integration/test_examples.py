@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +27,7 @@ from sbusd.client import Bus, Message
 from sbusd.protocol import controls
 from tests.support.blob_programs import BlobProgram
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.nats_servers import free_port
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 from tests.support.users import FIRST
 from tests.support.wire import RawClient, error_code
@@ -360,16 +361,9 @@ def test_supervise(bus: Daemon, env: dict[str, str]) -> None:
         assert _line(supervisor.stdout) == "up"
 
 
-def _free_port() -> int:
-    """Return a port that no program uses."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_web_bridge(bus: Daemon, env: dict[str, str]) -> None:
     aiohttp = pytest.importorskip("aiohttp")
-    url, origin = f"http://127.0.0.1:{(port := _free_port())}", "http://localhost:8000"
+    url, origin = f"http://127.0.0.1:{(port := free_port())}", "http://localhost:8000"
 
     async def use() -> None:
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/events", headers={"Origin": origin}) as browser:

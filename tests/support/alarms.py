@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
+_REFUSAL = "has interrupted a call of the same bus"
+"""In the error of a handler that comes when it cannot use the bus."""
+
 
 @contextmanager
 def alarm(handle: Callable[[], object], seconds: float, interval: float = 0.0) -> Iterator[None]:
@@ -16,7 +19,7 @@ def alarm(handle: Callable[[], object], seconds: float, interval: float = 0.0) -
         try:
             handle()
         except RuntimeError as error:
-            if "has interrupted a call of the same bus" not in str(error):
+            if _REFUSAL not in str(error):
                 raise
             signal.setitimer(signal.ITIMER_REAL, 0.05, interval)  # the call does not wait yet
 
@@ -57,7 +60,7 @@ class Handlers:
             self._work()
             self.done += 1
         except RuntimeError as error:
-            if "has interrupted a call of the same bus" not in str(error):
+            if _REFUSAL not in str(error):
                 raise
         finally:
             self._running -= 1
