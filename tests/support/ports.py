@@ -10,6 +10,7 @@ from pathlib import Path
 
 _LISTENS = "0A"
 _TIMEOUT_SECONDS = 20.0
+_RESET = frozenset({errno.ENOTCONN, errno.EPIPE, errno.ECONNRESET})  # by the server, before all was sent or the end of it said
 
 
 def listening(pid: int) -> list[tuple[str, int]]:
@@ -41,15 +42,16 @@ def _answer(port: int, packet: bytes) -> bytes:
     """Return the beginning of what a server says to *packet*; nothing if it closes without a word, or waits for the rest of something.
 
     A server of Spark for one result accepts one connection: a second one is neither answered nor closed until that result is read.
+    Py4J's server resets the connection right after its answer, maybe before this function goes on: the answer can still be read.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS) as probe:
         try:
             probe.sendall(packet)
             probe.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno not in _RESET:
+                raise
+        try:
             return probe.recv(1 << 16)
         except (TimeoutError, ConnectionError):
-            return b""
-        except OSError as error:
-            if error.errno != errno.ENOTCONN:  # reset by the server between the two calls
-                raise
             return b""
