@@ -30,6 +30,7 @@ from sbusd.feeds.udev.devices import HEAD
 from sbusd.feeds.udev.sources import Udev
 from sbusd.helptext import PlainCommand, PlainGroup, VersionOption
 from sbusd.protocol.errors import SbusError
+from sbusd.systemd.signals import ENDING, WatchedSignals
 
 app = typer.Typer(
     cls=PlainGroup,
@@ -88,7 +89,7 @@ def netlink(
 ) -> None:
     """Publish network links, addresses, routes and neighbours. Keys: net/…"""
     scope = _scope(address, system=system, user=user)
-    _run("netlink", lambda: _feed_netlink(address, scope, namespace, receive_buffer << 10))
+    _run("netlink", lambda signals: _feed_netlink(signals, address, scope, namespace, receive_buffer << 10))
 
 
 @app.command(name="journal", cls=PlainCommand)
@@ -113,7 +114,7 @@ def journal_command(
     start = StartPosition(lines, _duration(backlog))
     file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
     publisher = CheckedPublisher.to_bus(address, scope, _log, is_public=public)
-    _run("journal", lambda: _feed_journal(publisher, directory, file, start, rate))
+    _run("journal", lambda signals: _feed_journal(signals, publisher, directory, file, start, rate=rate))
 
 
 @app.command(name="udev", cls=PlainCommand)
@@ -133,7 +134,7 @@ def udev_command(
     """Publish events and properties of devices. Keys: udev/<subsystem>/<action>/<name>"""
     scope = _scope(address, system=system, user=user)
     names = _subsystems(subsystem or [])
-    _run("udev", lambda: _feed_udev(address, scope, names, receive_buffer << 10, rate))
+    _run("udev", lambda signals: _feed_udev(signals, address, scope, names, receive_buffer << 10, rate=rate))
 
 
 @app.command(name="systemd", cls=PlainCommand)
@@ -148,7 +149,7 @@ def systemd_command(
 ) -> None:
     """Publish states of units and jobs of systemd. Keys: systemd/unit/<unit>, systemd/job/<id>"""
     scope = _scope(address, system=system, user=user)
-    _run("systemd", lambda: _feed_state("systemd", address, scope, dbus_address, rate))
+    _run("systemd", lambda _signals: _feed_state("systemd", address, scope, dbus_address, rate))
 
 
 @app.command(name="logind", cls=PlainCommand)
@@ -163,7 +164,7 @@ def logind_command(
 ) -> None:
     """Publish sessions, users, seats and shutdowns of systemd-logind. Keys: logind/…"""
     scope = _scope(address, system=system, user=user)
-    _run("logind", lambda: _feed_state("logind", address, scope, dbus_address, rate, has_addresses=remote_hosts))
+    _run("logind", lambda _signals: _feed_state("logind", address, scope, dbus_address, rate, has_addresses=remote_hosts))
 
 
 @app.command(name="dbus", cls=PlainCommand)
@@ -180,7 +181,7 @@ def dbus_command(
 ) -> None:
     """Publish the D-Bus signals that the configuration names. Keys: dbus/…"""
     scope = _scope(address, system=system, user=user)
-    _run("dbus", lambda: _feed_signals(address, scope, dbus_address, config, is_check=check))
+    _run("dbus", lambda _signals: _feed_signals(address, scope, dbus_address, config, is_check=check))
 
 
 def main() -> None:
@@ -190,7 +191,7 @@ def main() -> None:
     app(prog_name="sbus-feed")
 
 
-def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | None, receive_bytes: int) -> None:
+def _feed_netlink(signals: int, address: str | None, scope: Scope | None, namespace: str | None, receive_bytes: int) -> None:
     """Run the netlink feed until a signal ends it."""
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
@@ -199,18 +200,20 @@ def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | Non
         bus = Bus.connect(address, scope=scope, timeout=None, reconnect=True)
         stack.enter_context(contextlib.closing(StoredValues(bus, keys, _log, namespace=namespace, request=REQUEST)))
         feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace, keys=keys)))
-        feed.run()
+        feed.run(signals)
 
 
-def _feed_journal(publisher: CheckedPublisher, directory: Path | None, file: CursorFile, start: StartPosition, rate: int) -> None:
+def _feed_journal(
+    signals: int, publisher: CheckedPublisher, directory: Path | None, file: CursorFile, start: StartPosition, *, rate: int
+) -> None:
     """Run the journal feed until a signal ends it."""
     bound_memory()
     with contextlib.closing(publisher), contextlib.closing(JournalReader(directory)) as reader:
         publisher.open()
-        JournalFeed(reader, publisher, file, _log, _ready, start=start, rate=rate).run()
+        JournalFeed(reader, publisher, file, _log, _ready, start=start, rate=rate).run(signals)
 
 
-def _feed_udev(address: str | None, scope: Scope | None, subsystems: Sequence[str], receive_bytes: int, rate: int) -> None:
+def _feed_udev(signals: int, address: str | None, scope: Scope | None, subsystems: Sequence[str], receive_bytes: int, *, rate: int) -> None:
     """Run the udev feed until a signal ends it."""
     source = Udev(subsystems, receive_bytes)
     with contextlib.ExitStack() as stack:
@@ -221,7 +224,7 @@ def _feed_udev(address: str | None, scope: Scope | None, subsystems: Sequence[st
         values = StoredValues(bus, keys, _log, namespace=None, patterns=udev_feed.PRESENT_KEYS, **place)
         stack.enter_context(contextlib.closing(values))
         feed = stack.enter_context(contextlib.closing(udev_feed.UdevFeed(source, publisher, _log, _ready, rate=rate, keys=keys)))
-        feed.run()
+        feed.run(signals)
 
 
 def _subsystems(names: Sequence[str]) -> Sequence[str]:
@@ -269,10 +272,11 @@ def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
     return "system" if system else "user" if user else None
 
 
-def _run(name: str, feed: Callable[[], None]) -> None:
-    """Run a feed; it ends with a status and at most one line."""
+def _run(name: str, feed: Callable[[int], None]) -> None:
+    """Run a feed; it ends with a status and at most one line. *feed* gets a descriptor that is readable when a signal ends it."""
     try:
-        feed()
+        with WatchedSignals(dict.fromkeys(ENDING, signal.default_int_handler)) as signals:
+            feed(signals.fileno())
     except KeyboardInterrupt:
         _end_quietly()
     except (AccessCheckError, ConfigError, MissingLibraryError) as wrong:

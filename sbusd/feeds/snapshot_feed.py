@@ -80,6 +80,7 @@ class SnapshotFeed(ABC, Generic[C, M]):
         self._clock = clock
         self._keys = keys or PublishedKeys()
         self._monitor: M | None = None
+        self._signals: int | None = None
         self._generation = 0
         self._may_have_activity = False
         """Whether to read from the bus though polling shows nothing: publishing reads when it cannot write."""
@@ -87,13 +88,16 @@ class SnapshotFeed(ABC, Generic[C, M]):
         self._check_limit = RateLimit(check_seconds)
         self._snapshot_limit = RateLimit(_SNAPSHOT_SECONDS)
 
-    def run(self) -> None:
+    def run(self, signals: int | None = None) -> None:
         """Feed until an exception ends it: KeyboardInterrupt by a signal.
+
+        *signals* is the descriptor of the context that raises it, :class:`sbusd.systemd.signals.WatchedSignals`.
 
         Raises:
             KernelError, UdevError: the source rejects an operation of the feed.
             SbusError: the bus is permanently unavailable.
         """
+        self._signals = signals
         while True:
             self.turn()
 
@@ -149,6 +153,8 @@ class SnapshotFeed(ABC, Generic[C, M]):
     def _wait(self) -> set[int]:
         """Wait for a readable descriptor or the next due time; return the readable descriptors."""
         poll = select.poll()
+        if self._signals is not None:
+            poll.register(self._signals, select.POLLIN)
         publisher = self._publisher.fileno()
         if publisher is not None:
             poll.register(publisher, select.POLLIN)

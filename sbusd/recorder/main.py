@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -81,21 +80,21 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
     from sbusd.systemd.log_records import ServiceLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
+    from sbusd.systemd.signals import EndingSignals  # noqa: PLC0415
 
     tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
     log, manager = ServiceLog("sbus-recorder"), ServiceManager.of_environment()
     recorder = Recorder(settings, tap, log, manager, durable=_print_durable if verbose else lambda _seq: None)
     administration = Administration(address, settings.archive, recorder.close_segment, lambda reason: log.record(NOT_SERVED, reason=reason))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: recorder.stop())
-    try:
-        recorder.prepare()
-        administration.start()
-        recorder.run()
-    finally:
-        administration.stop()
-        recorder.close(CLOSE_SECONDS)
-        manager.close()
+    with EndingSignals(recorder.stop) as signals:
+        try:
+            recorder.prepare()
+            administration.start()
+            recorder.run(signals=signals.fileno())
+        finally:
+            administration.stop()
+            recorder.close(CLOSE_SECONDS)
+            manager.close()
 
 
 def _print_durable(seq: int) -> None:

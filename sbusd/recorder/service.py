@@ -94,6 +94,7 @@ class Recorder:
         self._subscriptions = SubscriptionSnapshot()
         self._snapshot_hour = _NO_HOUR
         self._lock = -1
+        self._signals: int | None = None
         self._was_open = self._is_counted = self._is_stopping = False
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._converter: Converter | None = None
@@ -162,14 +163,16 @@ class Recorder:
         converter.start()
         self._record_restart("the recorder started", None)
 
-    def run(self, seconds: float | None = None, messages: int | None = None) -> None:
+    def run(self, seconds: float | None = None, messages: int | None = None, *, signals: int | None = None) -> None:
         """Record until :meth:`stop`, for *seconds*, or until *messages* were received.
+
+        *signals* is the descriptor of the context in which signals call :meth:`stop`, :class:`sbusd.systemd.signals.EndingSignals`.
 
         Raises:
             TapRefusedError: a restarted bus refuses the tap.
         """
         recording, converter, closer = self._prepared()
-        self._is_counted = messages is not None
+        self._is_counted, self._signals = messages is not None, signals
         self._journal.record(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
         self._manager.notify("READY=1")
         end = None if seconds is None else self._clocks.monotonic() + seconds
@@ -254,9 +257,9 @@ class Recorder:
         """Wait for a packet, or until something is due."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
-        fd = self._tap.fileno()
-        if fd is not None:
-            poller.register(fd, select.POLLIN)
+        for fd in (self._tap.fileno(), self._signals):
+            if fd is not None:
+                poller.register(fd, select.POLLIN)
         due = [each for each in (recording.due, closer.due, self._tap.due, self._reporter.due, end) if each is not None]
         timeout = max(0.0, min(due) - self._clocks.monotonic()) * 1_000 if due else None
         # Rounded up: a wait that ends just before the due time would cause a busy loop.

@@ -7,7 +7,6 @@ import fcntl
 import os
 import pwd
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -38,6 +37,7 @@ from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
 from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.signals import EndingSignals
 
 _LOCK = ".lock"
 
@@ -159,11 +159,10 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
             merger=IndexMerger(store, host, ownership.check, log),
         )
         heartbeat.status = lambda: shipper.status(attempts.retries)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: shipper.stop())
+        signals = stack.enter_context(EndingSignals(shipper.stop))
         log.record(STARTED, archive=str(archive), host=host, destination=str(destination))
         manager.ready("starting")
-        shipper.run(settings.interval, once=once)
+        shipper.run(settings.interval, once=once, signals=signals.fileno())
         manager.stopping()
         counts = shipper.counts
         log.record(STOPPED, segments=counts.shipped, bytes=uploader.bytes, waiting=counts.waiting, lost=counts.lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-import threading
+import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,7 +102,8 @@ class Shipper:
         self._claim = claim
         self._merger = merger
         self._is_claimed = False
-        self._stopped = threading.Event()
+        self._is_stopped = False
+        self._signals: int | None = None
         self._host = host
         self._days: dict[DayName, str] = {}
         """Day files of the archive whose segments are all shipped."""
@@ -111,7 +112,7 @@ class Shipper:
 
     def stop(self) -> None:
         """End :meth:`run` soon. Signal handlers may call it."""
-        self._stopped.set()
+        self._is_stopped = True
 
     def status(self, retries: int) -> str:
         """Return the status for the service manager; *retries* are those of the store."""
@@ -129,15 +130,18 @@ class Shipper:
         }
         return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
 
-    def run(self, interval: float, *, once: bool = False) -> None:
+    def run(self, interval: float, *, once: bool = False, signals: int | None = None) -> None:
         """Ship until :meth:`stop`, or with *once* until all segments are shipped that exist now.
+
+        *signals* is the descriptor of the context in which signals call :meth:`stop`, :class:`sbusd.systemd.signals.EndingSignals`.
 
         Raises:
             HostTakenError, DifferentContentError: another shipper uses the same host name.
             RecordError: *archive* is not an archive.
             StorageError, DamagedCopyError, OSError: with *once*, the destination cannot be used.
         """
-        while not self._stopped.is_set():
+        self._signals = signals
+        while not self._is_stopped:
             self._beat()
             try:
                 self.turn()
@@ -163,14 +167,14 @@ class Shipper:
         self.counts.waiting = len(names)
         skipped = 0
         for name in names:
-            if self._stopped.is_set():
+            if self._is_stopped:
                 return
             skipped += not self._ship(name)
             self.counts.waiting -= 1
             self._beat()
         self.counts.waiting = skipped
         self._expire()
-        if self._merger is not None and not self._stopped.is_set():
+        if self._merger is not None and not self._is_stopped:
             self._merger.turn()
 
     def _new_names(self) -> list[str]:
@@ -217,7 +221,7 @@ class Shipper:
         for removed in self._expiry.remove(time.time_ns()):
             count, last = count + 1, removed.path
             self._beat()
-            if self._stopped.is_set():
+            if self._is_stopped:
                 break
         if count:
             self._log.record(EXPIRED, count=count, name=last)
@@ -235,7 +239,9 @@ class Shipper:
         return random.uniform(most / 2, most)  # noqa: S311 - no secret
 
     def _wait(self, seconds: float) -> None:
-        """Wait for *seconds*, or until the shipper is stopped."""
+        """Wait for *seconds*, or until a signal has stopped the shipper."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._stopped.wait(min(left, _WAIT_SECONDS)):
+        watched = [] if self._signals is None else [self._signals]
+        while (left := end - time.monotonic()) > 0 and not self._is_stopped:
+            select.select(watched, [], [], min(left, _WAIT_SECONDS))
             self._beat()

@@ -1,52 +1,47 @@
 """Signals as a file descriptor: signal(7), ``signal.set_wakeup_fd``.
 
-Without it, a signal that arrives while the switch waits would be handled only after the next packet. So the interpreter's own handler
-writes to a socket that the switch watches.
+The interpreter calls the handlers in the main thread, between two instructions. A signal interrupts a wait of that thread only if the
+kernel gives it to that thread, and during the wait: one that comes right before it, or goes to another thread, would be handled when the
+wait ends, maybe never. So the interpreter's own handler writes to a socket, which everything that waits without a limit also watches.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
+from typing import Self
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Signals that stop the bus, with exit status 0."""
+"""Signals that stop the bus and its programs, with exit status 0."""
 
 HANDLED = frozenset({*ENDING, signal.SIGHUP, signal.SIGUSR2})
 """All signals that the bus handles."""
 
 
-class Signals:
-    """A context in which :data:`ENDING` signals call *stop*, and :meth:`fileno` becomes readable when a signal arrives.
+Handler = Callable[[int, FrameType | None], object]
 
-    SIGHUP requests a reload of the configuration, :meth:`take_hangup`, as for most daemons; it stops the original server in the
-    foreground. SIGUSR2 requests a restart in place, :meth:`take_handover`.
+
+class WatchedSignals:
+    """A context in which signals call *handlers*, and :meth:`fileno` is readable from the arrival of one until :meth:`drain`.
+
+    Only the main thread may enter it.
     """
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._hung_up = False
-        self._hands_over = False
+    def __init__(self, handlers: Mapping[signal.Signals, Handler]) -> None:
+        self._handlers = dict(handlers)
         self._inner, self._outer = socket.socketpair()
-        self._previous: dict[int, signal.Handlers | Callable[[int, FrameType | None], object] | int | None] = {}
+        self._previous: dict[int, signal.Handlers | Handler | int | None] = {}
         self._previous_wakeup = -1
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         """Install the handlers."""
         for end in (self._inner, self._outer):
             end.setblocking(False)
         self._previous_wakeup = signal.set_wakeup_fd(self._outer.fileno(), warn_on_full_buffer=False)
-        handlers: Iterable[tuple[signal.Signals, Callable[[int, FrameType | None], None]]] = (
-            *((number, self._arrived) for number in ENDING),
-            (signal.SIGHUP, self._hang_up),
-            (signal.SIGUSR2, self._hand_over),
-        )
-        for number, handler in handlers:
+        for number, handler in self._handlers.items():
             self._previous[number] = signal.signal(number, handler)
-        # A process that restarts in place blocks them, so that none ends the new program before it has handlers.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -69,6 +64,34 @@ class Signals:
         except BlockingIOError:
             pass
 
+
+class EndingSignals(WatchedSignals):
+    """A context in which :data:`ENDING` signals call *stop*. Nobody drains :meth:`fileno`: it is readable until the program ends."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        super().__init__(dict.fromkeys(ENDING, lambda _number, _frame: stop()))
+
+
+class Signals(WatchedSignals):
+    """The signals of the bus. :data:`ENDING` ones call *stop*.
+
+    SIGHUP requests a reload of the configuration, :meth:`take_hangup`, as for most daemons; it stops the original server in the
+    foreground. SIGUSR2 requests a restart in place, :meth:`take_handover`.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        endings = dict.fromkeys(ENDING, lambda _number, _frame: stop())
+        super().__init__({**endings, signal.SIGHUP: self._hang_up, signal.SIGUSR2: self._hand_over})
+        self._hung_up = False
+        self._hands_over = False
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        super().__enter__()
+        # A process that restarts in place blocks them, so that none ends the new program before it has handlers.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        return self
+
     def take_hangup(self) -> bool:
         """Return whether SIGHUP has arrived since the last call, once or several times."""
         hung_up, self._hung_up = self._hung_up, False
@@ -86,7 +109,3 @@ class Signals:
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
         """Remember SIGHUP: the reload happens between two turns, not in the middle of one."""
         self._hung_up = True
-
-    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle an ending signal."""
-        self._stop()

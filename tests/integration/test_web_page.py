@@ -336,6 +336,7 @@ def test_the_page_connects_again_and_says_when_its_login_has_ended(bus: Daemon, 
             assert "login has ended" in await page.evaluate("document.getElementById('alert').textContent")
             await page.ask("Page.navigate", url=successor.take_link())
             await page.wait_for(f"{CONNECTED} && document.querySelectorAll('#patterns li').length === 1")
+            await page.wait_for("document.getElementById('subscribe-status').textContent === 'Subscribed to a/.'")
             with Bus.connect(bus.path) as client:
                 client.publish("a/x", "kept")
                 client.ping()

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "daemon": {"protocol", "config", "systemd", "dataplane", "broker", "restart"},
     "client": {"protocol"},
     "archive": {"protocol"},
-    "feeds": _CLIENTS_USE | {"helptext"},
+    "feeds": _CLIENTS_USE | {"systemd", "helptext"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext"},
     "blob": _CLIENTS_USE | {"systemd", "helptext"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -75,6 +74,7 @@ def record_command(
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
+    from sbusd.systemd.signals import EndingSignals  # noqa: PLC0415
 
     folder = archive.absolute()
     settings = settings_of(context)
@@ -91,13 +91,12 @@ def record_command(
     )
     # Before a directory is created: that there is no bus is the most likely error.
     open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: recorder.stop())
-    try:
-        recorder.prepare()
-        recorder.run(seconds, count)
-    finally:
-        recorder.close()
+    with EndingSignals(recorder.stop) as signals:
+        try:
+            recorder.prepare()
+            recorder.run(seconds, count, signals=signals.fileno())
+        finally:
+            recorder.close()
     counts = {"archive": str(folder), "rows": recorder.rows, "messages": recorder.messages, "missing": recorder.missing}
     if settings.json is not JsonStyle.OFF:
         write_json(counts, settings.json)

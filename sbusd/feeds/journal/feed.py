@@ -133,6 +133,7 @@ class JournalFeed:
         self._rate = rate
         self._clock = clock
         self._wall = wall
+        self._signals: int | None = None
         self._read: Cursor | None = None
         """Position of the last entry that was read."""
         self._routed: Cursor | None = None
@@ -147,12 +148,15 @@ class JournalFeed:
         self._throttles = {reason: LogThrottle() for reason in ("unreadable", "missing", "unsaved")}
         self._due = self._save_due = self._status_due = clock()
 
-    def run(self) -> None:
+    def run(self, signals: int | None = None) -> None:
         """Feed until an exception ends it: KeyboardInterrupt by a signal.
+
+        *signals* is the descriptor of the context that raises it, :class:`sbusd.systemd.signals.WatchedSignals`.
 
         Raises:
             SbusError: the journal cannot be read, or the bus does not protect it.
         """
+        self._signals = signals
         try:
             self.begin()
             while True:
@@ -333,6 +337,8 @@ class JournalFeed:
             return
         poll = select.poll()
         poll.register(self._source.fileno(), select.POLLIN)
+        if self._signals is not None:
+            poll.register(self._signals, select.POLLIN)
         times = [] if self._routed == self._saved else [max(0.0, self._save_due - now) * 1000]
         bound = self._source.timeout_ms()
         if bound is not None:

@@ -197,7 +197,7 @@ def test_wrong_command_line_is_status_2(arguments: list[str]) -> None:
 def test_every_end_is_a_status_and_at_most_a_line(
     failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*given: object) -> None:
+    def fail(*given: object, **named: object) -> None:
         raise failure
 
     monkeypatch.setattr(main, "_feed_netlink", fail)
@@ -213,7 +213,7 @@ def test_choice_of_the_bus(options: list[str], monkeypatch: pytest.MonkeyPatch) 
     assert CliRunner().invoke(main.app, ["netlink", *options, "--namespace", "blue", "--receive-buffer", "64"]).exit_code == 0
     address = "/x" if "--address" in options else None
     scope = options[0].removeprefix("--") if options and address is None else None
-    assert given == [address, scope, "blue", 65536]
+    assert given[1:] == [address, scope, "blue", 65536]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_choice_of_the_bus(options: list[str], monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_every_end_of_the_journal_feed(failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object) -> None:
+    def fail(*given: object, **named: object) -> None:
         raise failure
 
     monkeypatch.setattr(main, "_feed_journal", fail)
@@ -246,19 +246,19 @@ def test_every_end_of_the_journal_feed(failure: BaseException, status: int, line
 def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setenv("STATE_DIRECTORY", folder)
-    monkeypatch.setattr(main, "_feed_journal", lambda *arguments: given.extend(arguments))
+    monkeypatch.setattr(main, "_feed_journal", lambda *arguments, **named: given.extend([*arguments, *named.values()]))
     words = ["journal", "--lines", "5", "--backlog", "2h", "--rate", "7", "--directory", "/d", *options]
     assert CliRunner().invoke(main.app, words).exit_code == 0
-    _, directory, file, start, rate = given
+    _signals, _publisher, directory, file, start, rate = given
     assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0), 7)
 
 
 def test_choices_of_the_udev_feed(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(main, "_feed_udev", lambda *arguments: given.extend(arguments))
+    monkeypatch.setattr(main, "_feed_udev", lambda *arguments, **named: given.extend([*arguments, *named.values()]))
     words = ["udev", "--user", "--subsystem", "block", "--subsystem", "net", "--receive-buffer", "64", "--rate", "7"]
     assert CliRunner().invoke(main.app, words).exit_code == 0
-    assert given == [None, "user", ["block", "net"], 65536, 7]
+    assert given[1:] == [None, "user", ["block", "net"], 65536, 7]
 
 
 def test_the_rules_of_the_store_protect_devices_but_not_requests() -> None:

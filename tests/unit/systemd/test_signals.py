@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 
 import pytest
 
-from sbusd.systemd.signals import ENDING, Signals
+from sbusd.systemd.signals import ENDING, EndingSignals, Signals
 from tests.support.switch_harness import SwitchHarness
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,6 +31,27 @@ def test_an_ending_signal_calls_stop_and_is_readable_until_drained(number: signa
         signals.drain()
         assert not is_readable(signals)
         signals.drain()
+
+
+def test_a_signal_for_another_thread_is_readable_for_a_waiting_one() -> None:
+    stopped: list[bool] = []
+    with EndingSignals(lambda: stopped.append(True)) as signals:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            other = threading.Thread(target=_take_a_signal)
+            other.start()
+            # Nothing interrupts this wait.
+            assert select.select([signals], [], [], 60)[0] == [signals]
+            other.join()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert stopped == [True]
+
+
+def _take_a_signal() -> None:
+    """Send a signal to this process that this thread gets."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_hangup_is_returned_once_and_stops_nothing() -> None:
