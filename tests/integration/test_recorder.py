@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -38,6 +37,7 @@ class Service:
         self._manager.bind(str(folder / "notify"))
         (folder / "notify").chmod(0o666)
         self._manager.settimeout(60)
+        self._reader: threading.Thread | None = None
         self.process = subprocess.Popen(
             stage.program("sbus-recorder", "--address", address, "--config", str(config)),
             env=stage.env | {"NOTIFY_SOCKET": str(folder / "notify")},
@@ -53,14 +53,14 @@ class Service:
         """Wait until it listens."""
         while self._manager.recv(4096) != b"READY=1":
             pass
-        threading.Thread(target=self._read_states, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_states)
+        self._reader.start()
 
     def _read_states(self) -> None:
-        """Take all later states: a recorder waits until its service manager takes them."""
+        """Take all later states until the socket is shut down: a recorder waits until its service manager takes them."""
         self._manager.settimeout(None)
-        with contextlib.suppress(OSError):
-            while True:
-                self._manager.recv(4096)
+        while self._manager.recv(4096):
+            pass
 
     def end(self) -> str:
         """End it, and return what it has said."""
@@ -81,6 +81,11 @@ class Service:
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate()
+        if self._reader is not None:
+            # Otherwise it could read from the next socket that has the same descriptor.
+            self._manager.shutdown(socket.SHUT_RD)
+            self._reader.join()
+            self._reader = None
         self._manager.close()
 
     def rows(self) -> list[Row]:
