@@ -111,6 +111,26 @@ def test_caller_that_does_not_wait_leaves_nothing_behind(bus_hosts: MakeBusHosts
     a.host.assert_empty()
 
 
+def test_a_response_reaches_a_relay_whose_lease_has_expired(bus_hosts: MakeBusHosts) -> None:
+    """Because its process was paused. No other relay has taken over its messages."""
+    a, b = bus_hosts()
+    (relay,) = a.host.redis.smembers("msgbus.system.relay.relays")
+    responses: list[bytes] = []
+
+    def call() -> None:
+        with a.bus() as bus:
+            responses.append(bus.call("slow", twin=SECOND))
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    b.host.reply(b.host.receive("msgbus.slow"), b"done")
+    while calling.is_alive():
+        a.host.redis.delete(b"msgbus.system.relay.lease:" + relay)
+    calling.join()
+    assert responses == [b"done"]
+    assert "answers-orphaned" not in a.host.counters()
+
+
 def test_the_relay_is_killed_while_a_caller_waits(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
     errors: list[BaseException] = []

@@ -35,8 +35,9 @@ local function answer(ret, body, most, lifetime, ours)
   end
   local relay = ours and string.match(ret, '^msgbus%.system%.relay%.answers:(%x+)$')
   if relay then
-    -- The bus calls of a dead relay have ended. A live relay empties the list, whose length the backlog limits.
-    if redis.call('EXISTS', R .. 'lease:' .. relay) == 0 then
+    -- The bus calls of a relay that another one has found dead have ended. Without a lease it may only be paused: then it takes the
+    -- response when it goes on. A live relay empties the list, whose length the backlog limits; of a dead one, the next relay does.
+    if redis.call('SISMEMBER', R .. 'relays', relay) == 0 then
       count('answers-orphaned')
       return 'unwanted'
     end
