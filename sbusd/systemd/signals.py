@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Self
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -66,13 +66,16 @@ class WatchedSignals:
 
 
 class EndingSignals(WatchedSignals):
-    """A context in which :data:`ENDING` signals call *stop*. Nobody drains :meth:`fileno`: it is readable until the program ends."""
+    """A context in which :data:`ENDING` signals call *stop*, and others have their own *handlers*.
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        super().__init__(dict.fromkeys(ENDING, lambda _number, _frame: stop()))
+    A program that only ends by signals need not call :meth:`drain`.
+    """
+
+    def __init__(self, stop: Callable[[], None], handlers: Mapping[signal.Signals, Handler] = MappingProxyType({})) -> None:
+        super().__init__({**dict.fromkeys(ENDING, lambda _number, _frame: stop()), **handlers})
 
 
-class Signals(WatchedSignals):
+class Signals(EndingSignals):
     """The signals of the bus. :data:`ENDING` ones call *stop*.
 
     SIGHUP requests a reload of the configuration, :meth:`take_hangup`, as for most daemons; it stops the original server in the
@@ -80,8 +83,7 @@ class Signals(WatchedSignals):
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
-        endings = dict.fromkeys(ENDING, lambda _number, _frame: stop())
-        super().__init__({**endings, signal.SIGHUP: self._hang_up, signal.SIGUSR2: self._hand_over})
+        super().__init__(stop, {signal.SIGHUP: self._hang_up, signal.SIGUSR2: self._hand_over})
         self._hung_up = False
         self._hands_over = False
 
