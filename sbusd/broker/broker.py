@@ -28,6 +28,7 @@ from sbusd.broker.policy import Policy, SwitchRightsCache
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas, descriptor_limit
 from sbusd.broker.refusals import Refusals
+from sbusd.broker.request_bounds import check_payload
 from sbusd.broker.revocation import Revocation
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.switch_errors import SWITCH_ERRORS
@@ -293,6 +294,7 @@ class Broker(FastPath):
 
     def _control(self, client: Client, packet: Control) -> None:
         """Handle a control message. Raises ProtocolError with the error for the client."""
+        check_payload(packet, self._access.key_bytes)
         if connection_settings.apply(self.switch, client.connection, packet):
             connection_settings.remember(client, packet.key)
             if packet.key in connection_settings.LASTING:

@@ -20,6 +20,7 @@ from sbusd.broker.log import BusLog
 from sbusd.broker.quota_usage import UserUsage
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.recipients import Recipients, blocking_of, parse_start, waits_now
+from sbusd.broker.request_bounds import check_key, check_reply
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import subscription_page
 from sbusd.broker.totals import UserTotals
@@ -133,10 +134,14 @@ class ControlMessages:
         """Return the payload of the reply to *packet*, or None if this bus does not know the control message.
 
         Raises:
-            ProtocolError: EINVAL, the payload is invalid; EPERM, the client may not send this request.
+            ProtocolError: EINVAL, the payload is invalid; EPERM, the client may not send this request; EMSGSIZE, a key is too long, or
+                the reply would be.
         """
         handler = self._by_key.get(packet.key)
-        return None if handler is None else handler(client, packet.payload or b"")
+        if handler is None:
+            return None
+        reply = handler(client, packet.payload or b"")
+        return reply if packet.key == controls.PING else check_reply(reply)
 
     def _whoami(self, client: Client, _payload: bytes) -> bytes:
         """Return the client's credentials, which begin its private keys."""
@@ -282,11 +287,13 @@ class ControlMessages:
     def _members(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the recipients of a key."""
         key, _, after = payload.partition(b"\0")
+        check_key(key, self._access.key_bytes)
         return encode_json(self.recipients.members(client, key, after))
 
     def _trace(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the visible clients: the recipients of a key, and the others with the reason."""
         key, _, after = payload.partition(b"\0")
+        check_key(key, self._access.key_bytes)
         return encode_json(self.recipients.trace(client, key, after))
 
     def _explain(self, client: Client, payload: bytes) -> bytes:

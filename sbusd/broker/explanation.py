@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from sbusd.broker.access import NO_ID, AccessRules
 from sbusd.broker.events import key_members
+from sbusd.broker.request_bounds import PAYLOAD_BYTES, check_key
 from sbusd.config.rules import is_unit
 from sbusd.config.users import LAST_ID
 from sbusd.protocol.credentials import Credentials
@@ -30,13 +31,14 @@ def explain(
 
     Raises:
         ProtocolError: EINVAL, the payload is not ``<uid> NUL publish|subscribe NUL <key>``, with or without ``NUL <unit>``; EPERM, a
-            client that is neither an owner nor has the right ``deliver`` asks about another user.
+            client that is neither an owner nor has the right ``deliver`` asks about another user; EMSGSIZE, the key is too long.
     """
     digits, _, rest = payload.partition(b"\0")
     action, nul, rest = rest.partition(b"\0")
     key, has_unit, unit = rest.partition(b"\0")
+    check_key(key, access.key_bytes)
     uid = _uid(digits)
-    if action not in (b"publish", b"subscribe") or not nul or (unit and not is_unit(unit.decode("ascii", "replace"))):
+    if action not in (b"publish", b"subscribe") or not nul or (unit and not is_unit(unit[:PAYLOAD_BYTES].decode("ascii", "replace"))):
         raise ProtocolError(ErrorCode.EINVAL, _FORM)
     if uid is None:
         who = UNNAMED_USER
