@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "protocol": set(),
     "helptext": set(),
     "socket_owner": set(),
+    "wall_clock": set(),
     "systemd": {"protocol"},
     "config": {"protocol"},
     "dataplane": {"protocol", "config"},
