@@ -1,7 +1,7 @@
 """The date that a program may delete by. It doubts the wall clock after a jump.
 
-A program that deletes by age takes its cutoff from :class:`WallClock`, never from ``time.time``: one wrong date, from a bad hardware clock, a
-restored virtual machine or a wrong time server, would make everything old at once.
+A program that deletes by age takes its cutoff from :class:`WallClock`, never from ``time.time``: one wrong date, from a bad hardware
+clock, a restored virtual machine or a wrong time server, would make everything old at once.
 
 CLOCK_REALTIME minus CLOCK_BOOTTIME changes only if the clock is set. Slewing by NTP changes both, and both count while the machine
 sleeps. So a change of this difference is a jump. At the start, the difference is compared with the one in a kept file, or with the date
