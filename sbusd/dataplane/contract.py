@@ -193,7 +193,7 @@ UNREAD_BYTES = 4 << 20
 """What all connections of one user may have sent that is read and not handled, before they are not read any more: ten of the longest
 batches.
 
-No queue counts this memory. A connection can hold as much unhandled as its own send buffer let it send before it was read."""
+No queue counts this memory. One read takes at most a megabyte, so the last one exceeds this by one packet at most."""
 
 
 MAX_GROUPS = 16

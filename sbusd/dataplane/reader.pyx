@@ -1,6 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""How packets come from a connection: from its socket, with one recvmmsg(2), or from its backlog.
+"""How packets come from a connection: from its socket, with recvmmsg(2), or from its backlog.
+
+A socket holds as many megabytes as net.core.wmem_max lets its client choose, socket(7). One read takes at most READ_BYTES of it: what it
+takes is read into pages that are committed for it, and what cannot be handled is copied.
 
 The backlog is what was read and could not be handled in the same turn. All connections of a user together may have UNREAD_BYTES of it.
 """
@@ -26,6 +29,8 @@ from sbusd.dataplane.contract import UNREAD_BYTES
 
 cdef enum:
     LARGE_BYTES = 65536         # packets of this size make it worth giving the buffer's pages back
+    FEW_PACKETS = 2             # read without asking how many bytes wait
+    READ_BYTES = 1048576        # in one read: more than FEW_PACKETS can have
 
 cdef size_t BACKLOG_BYTES = UNREAD_BYTES
 
@@ -62,18 +67,7 @@ cdef size_t receive(Plane plane, Connection* connection, uint32_t events) noexce
 cdef void read_socket(Plane plane, Connection* connection, uint32_t events) noexcept nogil:
     """Read the socket, and keep what exceeds the limit: a batch has as many packets as its sender likes."""
     cdef int count, i = 0, taken = 0
-    # A sender of large packets refills the socket while it is read, and 64 of them take milliseconds. The kernel checks this limit after
-    # each packet; without other users it would only make a round trip one percent slower.
-    cdef timespec span
-    span.tv_sec = plane.schedule.turn_time // 1000000000
-    span.tv_nsec = plane.schedule.turn_time % 1000000000
-    cdef timespec* limit = &span if since_other(&plane.schedule, user_time_of(connection)) < COMPANY_NS else NULL
-    cdef uint32_t most = min(<uint32_t>plane.intake.limit, connection.reading.reads)
-    if connection.reading.passing == REFUSED:
-        count = recvmmsg(connection.out.fd, plane.inbound, most, MSG_DONTWAIT, limit)
-    else:
-        count = receive_checked(
-            connection.out.fd, plane.inbound, most, limit, &connection.reading.passing, &connection.reading.has_descriptors)
+    count = read_bounded(plane, connection, min(<uint32_t>plane.intake.limit, connection.reading.reads))
     if count == -2:
         finish(plane, connection, END_BROKEN)
         return
@@ -98,6 +92,45 @@ cdef void read_socket(Plane plane, Connection* connection, uint32_t events) noex
         keep_rest(plane, connection, taken, count)
     else:
         connection.reading.reads = min(connection.reading.reads * 2, <uint32_t>BATCH_PACKETS)
+
+
+cdef int read_bounded(Plane plane, Connection* connection, uint32_t most) noexcept nogil:
+    """Read at most *most* packets, and READ_BYTES or what the user may still have in backlogs. Returns what `read_packets` does."""
+    cdef timespec span
+    cdef bint has_company = since_other(&plane.schedule, user_time_of(connection)) < COMPANY_NS
+    cdef size_t room = READ_BYTES, size = 0
+    cdef int count, more, i, unread = 0
+    cdef uint32_t few = FEW_PACKETS
+    if connection.out.account is not NULL:
+        room = min(room, BACKLOG_BYTES - min(BACKLOG_BYTES, connection.out.account.unread))
+    if room < FEW_PACKETS * plane.rooms[0].iov_len:
+        few = 1     # only this one can exceed what the user may have
+    span.tv_sec = plane.schedule.turn_time // 1000000000
+    span.tv_nsec = plane.schedule.turn_time % 1000000000
+    count = read_packets(plane, connection, 0, min(most, few), &span if has_company else NULL)
+    if count < <int>few or most <= few or connection.reading.has_descriptors:
+        return count
+    for i in range(count):
+        if plane.inbound[i].msg_len == 0:
+            return count        # this can be the end
+        size += plane.inbound[i].msg_len
+    if ioctl(connection.out.fd, FIONREAD, &unread) < 0 or unread <= 0 or size + <size_t>unread > room:
+        return count
+    # A sender of large packets refills the socket while it is read. The kernel checks this limit after each packet; for small ones, without
+    # other users, it would only take time.
+    more = read_packets(plane, connection, count, most - count, &span if has_company or unread >= LARGE_BYTES else NULL)
+    return more if more == -2 else count + max(more, 0)
+
+
+cdef int read_packets(Plane plane, Connection* connection, int first, uint32_t most, timespec* limit) noexcept nogil:
+    """Read at most *most* packets into the rooms from *first* on, and stop when the time *limit* is over, which gets what is left of it.
+
+    Returns what recvmmsg(2) does, and -2 if packets with descriptors could not be removed.
+    """
+    if connection.reading.passing == REFUSED:
+        return recvmmsg(connection.out.fd, plane.inbound + first, most, MSG_DONTWAIT, limit)
+    return receive_checked(
+        connection.out.fd, plane.inbound + first, most, limit, &connection.reading.passing, &connection.reading.has_descriptors)
 
 
 cdef void read_stream(Plane plane, Connection* connection, uint32_t events) noexcept nogil:
