@@ -12,7 +12,10 @@ export interface ConnectOptions {
   pace?: boolean;
   /** Let messages have their `sender`. Default: false; a call or a service turns it on. */
   senders?: boolean;
-  /** How long to wait for answers of the bus and of services, in milliseconds. Default: 30000. */
+  /**
+   * How long to wait for the connection, and for answers of the bus and of services, in milliseconds: at most 2147483647, or Infinity for no
+   * limit. Default: 30000.
+   */
   timeout?: number;
   /** Gets refused publications that were sent without a receipt. Default: a warning of the process. */
   onRefused?: (code: string, text: string) => void;
@@ -21,14 +24,14 @@ export interface ConnectOptions {
 export interface SubscribeOptions {
   /** Gets what is not a message when the subscription is iterated over. Default: a warning of the process. */
   onGap?: (item: Gap | Replaced | Reconnected) => void;
-  /** Bytes of messages that wait for the program; more are dropped and reported as a Gap. Default: 64 MiB. */
+  /** Bytes of messages that wait for the program, at least 1; more are dropped and reported as a Gap. Infinity: no limit. Default: 64 MiB. */
   maxBytes?: number;
   /** Share the messages with the other members of this queue group. */
   group?: string;
 }
 
 export interface CallOptions {
-  /** In milliseconds. Default: that of the bus. */
+  /** In milliseconds: at most 2147483647, or Infinity for no limit. Default: that of the bus. */
   timeout?: number;
   /** The number of the only connection to call. Default: one service of each user that serves the command. */
   connection?: number;
@@ -51,29 +54,37 @@ export interface ServeOptions {
   group?: string | null;
 }
 
-/** Connect to a bus. Rejects with NoBus. */
+/** Connect to a bus. Rejects with NoBus; with TypeError, RangeError or SbusError (EINVAL) for wrong options. */
 export function connect(options?: ConnectOptions): Promise<Bus>;
 
+/**
+ * A connection to a bus, from `connect`. Every method can reject with Disconnected; with TimedOut if the bus does not answer, or if there is
+ * no connection, for as long as `timeout`; and with TypeError or RangeError for wrong arguments, for which `publish` and `stream` throw.
+ */
 export class Bus implements AsyncDisposable {
   constructor(options: ConnectOptions);
   readonly state: 'connected' | 'reconnecting' | 'closed';
   /**
    * Publish a message. The promise waits while the bus reads more slowly than this program writes, and while it is reconnecting.
-   * With `receipt` it is the number of recipients, or null if the bus does not tell it. A refusal rejects with Refused then.
+   * With `receipt` it is the number of recipients, or null if the bus does not tell it. A refusal rejects with Refused then. Throws RangeError
+   * for a message that is too long for a packet.
    */
   publish(key: Bytes, payload?: Bytes, options?: { receipt?: false }): Promise<void>;
   publish(key: Bytes, payload: Bytes, options: { receipt: true }): Promise<number | null>;
-  /** Subscribe to patterns. Rejects with Refused. */
+  /**
+   * Subscribe to patterns. Rejects with Refused. If its code is EACCES, as for the private keys of others, the bus has closed the connection,
+   * and the other subscriptions have ended, or with `reconnect` get a Reconnected.
+   */
   subscribe(...patterns: (Bytes | Bytes[])[]): Promise<Subscription>;
   subscribe(pattern: Bytes | Bytes[], options: SubscribeOptions): Promise<Subscription>;
-  /** Call a service. Rejects with CallError. */
+  /** Call a service. Rejects with CallError, or with the reason of `signal`; with Refused if this user may not see the members of the command. */
   call(command: string, data?: Bytes, options?: CallOptions): Promise<Response>;
   /**
    * Call a service whose response may have parts, and iterate over them; of another service there is one. The request is sent when the first
    * part is asked for. A program that leaves the loop cancels the request. Throws CallError; AnswerLost if parts are missing.
    */
   stream(command: string, data?: Bytes, options?: StreamOptions): AsyncGenerator<Response, void, void>;
-  /** Run a service. */
+  /** Run a service. Rejects with Refused. */
   serve(command: string, handler: Handler, options?: ServeOptions): Promise<Service>;
   /** The credentials of this connection, such as `!/cred/1000/1000/4711`. */
   whoami(): Promise<string>;
@@ -81,8 +92,12 @@ export class Bus implements AsyncDisposable {
   ping(): Promise<void>;
   /** Answer the requests that have arrived, let subscriptions deliver what the bus has sent, send everything, and close. */
   drain(): Promise<void>;
-  /** Send everything, and close. */
+  /** Send everything, and close: resolves when the bus has what was published, or after `timeout`. Never rejects. */
   close(): Promise<void>;
+  /** Let the process end although the bus is open. What was published is sent before. */
+  unref(): this;
+  /** Undo `unref`. */
+  ref(): this;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
@@ -99,7 +114,7 @@ export class Subscription implements AsyncIterable<Message> {
   items(): AsyncIterableIterator<Message | Gap | Replaced | Reconnected>;
   /** Iterate over lists of the items that are there: the fastest way to receive. */
   batches(): AsyncGenerator<(Message | Gap | Replaced | Reconnected)[], void, void>;
-  /** The next item, or null at the end. Throws Disconnected. */
+  /** The next item, or null at the end. Rejects with Disconnected, as iteration does. */
   next(): Promise<Message | Gap | Replaced | Reconnected | null>;
   /** Unsubscribe. Iteration ends at once. */
   close(): void;
@@ -124,12 +139,13 @@ export class Message {
 export class Sender {
   private constructor();
   readonly connection: number;
-  /** Such as `!/cred/1000/1000/4711`. */
+  /** Those of the connection, such as `!/cred/1000/1000/4711`. */
   readonly credentials: string;
+  /** -1 with an `origin`, as `uid` and `pid`: the author is not a user of this host. */
   readonly gid: number;
   readonly uid: number;
   readonly pid: number;
-  /** What a service that passes on messages of others says whose it is; not verified by the bus. */
+  /** Whose message a service passes on, such as sbus-link, by its own account; null for a message of the connection itself. */
   readonly origin: string | null;
   /** Only this connection receives messages here. */
   readonly address: string;
@@ -150,7 +166,7 @@ export class Replaced {
   readonly count: number;
 }
 
-/** The client has connected again. Messages between are missing. */
+/** The client has connected again. Messages between are missing: those before it came before, and those after it come after. */
 export class Reconnected {}
 
 export class Response {
@@ -231,9 +247,10 @@ export class RemoteError extends CallError {
   readonly text: string;
   readonly callee: Sender;
 }
-/** No response came in time. */
+/** No response came in time. The request may have been run, unless `isSent` is false: there was no connection, or no answer of the bus. */
 export class CallTimeout extends CallError {
-  constructor(command: string, milliseconds: number);
+  constructor(command: string, milliseconds: number, isSent?: boolean);
+  readonly isSent: boolean;
 }
 /** The bus has discarded messages to this client, and parts of the response may be among them. The request may have been run. */
 export class AnswerLost extends CallError {

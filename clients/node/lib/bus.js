@@ -1,15 +1,16 @@
 /** The client: one connection to the bus. Spec: sbus-protocol(7), sbus-rpc(7). */
 
 import { candidates } from './address.js';
+import { checkFunction, checkOptions, checkTimeout, isOptions, later, payloadOf } from './arguments.js';
 import { Callers } from './calls.js';
 import { Disconnections } from './disconnections.js';
-import { Disconnected, NoBus, SbusError } from './errors.js';
+import { Disconnected, NoBus, Refused, SbusError, TimedOut } from './errors.js';
 import { Exchanges } from './exchanges.js';
 import { MAX_PACKET_BYTES } from './frames.js';
 import { HeadParser } from './heads.js';
 import { Gap, Message, Reconnected, Replaced } from './items.js';
 import { Link } from './link.js';
-import { toBytes } from './patterns.js';
+import { checkPattern, toBytes } from './patterns.js';
 import { Routes } from './routes.js';
 import { Services } from './services.js';
 import { Subscription } from './subscription.js';
@@ -49,9 +50,13 @@ export class Bus {
   #failures = 0;
   #timer = null;
   #receipts = 0;
+  #keepsProcess = true;
 
-  constructor(options) {
+  constructor(options = {}) {
+    checkOptions(options);
     this.#options = { reconnect: false, timeout: TIMEOUT_MS, ...options };
+    checkTimeout(this.#options.timeout);
+    checkFunction(this.#options.onRefused, 'onRefused');
     this.#paths = candidates(this.#options.address);
     this.#hasSenders = Boolean(this.#options.senders);
     this.#exchanges = new Exchanges((head, rest) => this.#link.send(head, rest), (code, text) => this.#refused(code, text));
@@ -71,13 +76,16 @@ export class Bus {
   publish(key, payload = EMPTY, options = NO_OPTIONS) {
     const head = this.#headOf(key);
     const bytes = payloadOf(payload);
+    if (options !== NO_OPTIONS) {
+      checkOptions(options);
+    }
     if (head.length + bytes.length > MAX_PACKET_BYTES) {
       throw new RangeError(`the message has ${head.length + bytes.length} bytes; a packet has at most ${MAX_PACKET_BYTES}`);
     }
     if (options.receipt) {
       return this.#publishWithReceipt(head, bytes);
     }
-    if (this.#state !== 'connected') {
+    if (this.#state !== 'connected' || this.#whenConnected !== null) {
       return this._connected().then(() => this.#publish(head, bytes));
     }
     return this.#publish(head, bytes);
@@ -90,18 +98,20 @@ export class Bus {
     if (patterns.length === 0) {
       throw new TypeError('subscribe needs at least one pattern');
     }
-    const subscription = new Subscription(this, patterns.map((each) => toBytes(each, 'pattern')), options);
+    const subscription = new Subscription(this, patterns.map((each) => checkPattern(toBytes(each, 'pattern'))), options);
     await this._join(subscription, `the subscription to ${subscription.patterns.join(', ')}`);
     return subscription;
   }
 
   /** Call a service and return its response. See `CallOptions` in index.d.ts. */
   async call(command, data = EMPTY, options = {}) {
+    checkOptions(options);
     return this.#callers.call(command, payloadOf(data), { timeout: this.#options.timeout, ...options });
   }
 
   /** Call a service whose response may have parts, and return an async generator of them. See `StreamOptions` in index.d.ts. */
   stream(command, data = EMPTY, options = {}) {
+    checkOptions(options);
     return this.#callers.stream(command, payloadOf(data), { timeout: this.#options.timeout, ...options });
   }
 
@@ -117,7 +127,7 @@ export class Bus {
 
   /** Wait until the bus has handled everything that was sent before. */
   async ping() {
-    await this._connected();
+    await this._connectedInTime('a ping');
     await this._confirm('a ping', []);
   }
 
@@ -134,9 +144,24 @@ export class Bus {
   /** Send everything, and close. Calls and requests without an answer reject with Disconnected. May be called twice. */
   async close() {
     this.#finish(new Disconnected('it was closed by this program'), { isOwn: true });
+    await this.#link?.closed(this.#options.timeout);
   }
 
-  async [Symbol.asyncDispose]() {
+  /** Let the process end although the bus is open; what was published is sent first. Returns the bus. */
+  unref() {
+    this.#keepsProcess = false;
+    this.#keepProcess();
+    return this;
+  }
+
+  /** Undo `unref`. Returns the bus. */
+  ref() {
+    this.#keepsProcess = true;
+    this.#keepProcess();
+    return this;
+  }
+
+  async [Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')]() {
     await this.close();
   }
 
@@ -149,18 +174,39 @@ export class Bus {
 
   /** @internal Connect for the first time. */
   async _open() {
-    this.#begin(await Link.open(this.#paths));
+    this.#begin(await Link.open(this.#paths, this.#options.timeout));
   }
 
   /** @internal */
   _connected() {
-    if (this.#state === 'connected') {
-      return READY;
-    }
     if (this.#state === 'closed') {
       return Promise.reject(this.#lastError);
     }
-    return (this.#whenConnected ??= withResolvers()).promise;
+    // Whatever follows something that waits has to wait too: messages keep their order.
+    if (this.#state === 'connected' && this.#whenConnected === null) {
+      return READY;
+    }
+    this.#whenConnected ??= withResolvers();
+    this.#keepProcess();
+    return this.#whenConnected.promise;
+  }
+
+  /** @internal Wait for the connection as long as `what` may take. */
+  async _connectedInTime(what) {
+    const connected = this._connected();
+    if (connected === READY) {
+      return;
+    }
+    const { timeout } = this.#options;
+    let timer;
+    const late = new Promise((_, reject) => {
+      timer = later(() => reject(new TimedOut(`${what} was not sent, because the client is not connected to the bus`, timeout)), timeout);
+    });
+    try {
+      await Promise.race([connected, late]);
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   /** @internal Send a packet whose errors may go to `onRefused`. */
@@ -181,7 +227,7 @@ export class Bus {
 
   /** @internal Send a request to the bus, and return the payload of its response. */
   async _request(what, name, payload = '') {
-    await this._connected();
+    await this._connectedInTime(what);
     const packet = [payload === '' ? `CMSG ${name}` : `CMSG ${name}\0${payload}`, EMPTY];
     return this.#exchanges.request(what, [packet], name, '', this.#options.timeout, { isRequest: true });
   }
@@ -196,7 +242,7 @@ export class Bus {
 
   /** @internal Subscribe for what receives messages: a subscription or a service. */
   async _join(route, what) {
-    await this._connected();
+    await this._connectedInTime(what);
     this.#routes.add(route);
     try {
       await this._confirm(what, joinPackets(route));
@@ -261,7 +307,7 @@ export class Bus {
   }
 
   async #publishWithReceipt(head, bytes) {
-    await this._connected();
+    await this._connectedInTime('a publication');
     const token = `r${(this.#receipts += 1)}`;
     const packets = [[`CMSG receipt/always\0${token}`, EMPTY], [head, bytes]];
     const answer = await this.#exchanges.request('a publication', packets, '!/bus/receipt', `${token}\0`, this.#options.timeout);
@@ -338,6 +384,7 @@ export class Bus {
     this.#link = link;
     this.#lastError = null;
     this.#state = 'connected';
+    this.#keepProcess();
     if (this.#hasSenders) {
       this._send('CMSG sender/on');
     }
@@ -364,35 +411,49 @@ export class Bus {
     const delay = Math.min(MOST_DELAY_MS, FIRST_DELAY_MS * 2 ** Math.min(this.#failures, 10)) * (0.5 + Math.random() / 2);
     this.#timer = setTimeout(() => this.#tryAgain(), this.#failures === 0 ? 0 : delay);
     this.#failures += 1;
+    this.#keepProcess();
+  }
+
+  /** Keep the process, or let it end; while something waits for a connection, it is kept. */
+  #keepProcess() {
+    const isKept = this.#keepsProcess || this.#whenConnected !== null;
+    this.#link?.keepProcess(isKept);
+    this.#timer?.[isKept ? 'ref' : 'unref']();
   }
 
   async #tryAgain() {
     try {
-      const socket = await Link.open(this.#paths);
+      const socket = await Link.open(this.#paths, 0);
       if (this.#state === 'closed') {
         socket.destroy();
         return;
       }
       this.#begin(socket);
-      for (const subscription of this.#subscriptions()) {
-        for (const [head, rest] of joinPackets(subscription)) {
-          this._send(head, rest);
-        }
-      }
-      await this._confirm('the subscriptions of a new connection', []);
+      // Before anything of this connection is read, so that it precedes the messages after the gap, also if the rest fails.
+      this.#putAll(() => new Reconnected());
+      await this._confirm('the subscriptions of a new connection', this.#subscriptions().flatMap(joinPackets));
     } catch (error) {
-      if (error instanceof NoBus && this.#state === 'reconnecting') {
-        this.#reconnect();
-      } else if (!(error instanceof SbusError)) {
-        this.#finish(error);
-      }
+      this.#failedAgain(error);
       return;
     }
     this.#failures = 0;
-    this.#putAll(() => new Reconnected());
     this.#services.reconnected();
     this.#whenConnected?.resolve();
     this.#whenConnected = null;
+    this.#keepProcess();
+  }
+
+  #failedAgain(error) {
+    if (error instanceof NoBus && this.#state === 'reconnecting') {
+      this.#reconnect();
+    } else if (error instanceof TimedOut) {
+      this.#link.abort();
+    } else if (error instanceof Refused && this.#state === 'connected') {
+      // The bus accepted it before; trying again would not change that.
+      this.#finish(new Disconnected(error.message, error.code));
+    } else if (!(error instanceof SbusError)) {
+      this.#finish(error);
+    }
   }
 
   /** Fail everything that the former connection was to answer. */
@@ -428,21 +489,6 @@ function joinPackets(subscription) {
 function leavePackets(subscription) {
   const head = subscription.group === null ? 'UNSUB ' : `CMSG group/leave\0${Buffer.from(subscription.group).toString('latin1')}\0`;
   return subscription._bytes.map((pattern) => [head, pattern]);
-}
-
-/** Return the bytes of a payload. */
-function payloadOf(payload) {
-  if (typeof payload === 'string') {
-    return Buffer.from(payload);
-  }
-  if (payload instanceof Uint8Array) {
-    return payload;
-  }
-  throw new TypeError(`payload must be a string or a Uint8Array, not ${payload === null ? 'null' : typeof payload}`);
-}
-
-function isOptions(value) {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Uint8Array);
 }
 
 function withResolvers() {

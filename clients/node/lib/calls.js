@@ -1,5 +1,6 @@
 /** Calls of services. Spec: sbus-rpc(7) §3 to §5, §7. */
 
+import { checkCount, checkTimeout, kindOf, later } from './arguments.js';
 import { CallTimeout, NoRecipient, PeerDisconnected, RemoteError } from './errors.js';
 import { checkCommand, checkContext, decode, encode, isCommand, PAST } from './envelope.js';
 import { MAX_PACKET_BYTES } from './frames.js';
@@ -15,8 +16,6 @@ const MAX_STARTS = 3;
 const MAX_TRIGGERS = 8;
 /** The beginning of the commands that start services of others. */
 const START = 'trigger/start/';
-/** What a timer of Node can wait. */
-const MAX_MILLISECONDS = 0x7fff_ffff;
 /** Parts on the way: of the largest parts, not quite what the bus queues for a client by default. */
 const DEFAULT_WINDOW = 16;
 /** Services that are watched although no call waits for them. */
@@ -59,7 +58,7 @@ export class Callers {
     try {
       return await new Promise((resolve, reject) => {
         pending.onDone = (error, response) => (error === null ? resolve(response) : reject(error));
-        timer = setTimeout(() => this.#giveUp(pending, new CallTimeout(command, timeout)), timeout);
+        timer = later(() => this.#giveUp(pending, new CallTimeout(command, timeout, pending.isSent)), timeout);
         if (signal !== undefined) {
           onAbort = () => this.#giveUp(pending, signal.reason);
           signal.addEventListener('abort', onAbort);
@@ -76,9 +75,7 @@ export class Callers {
   /** Return an async generator of the parts of a response. The request is sent when the first part is asked for. */
   stream(command, data, options) {
     const { window = DEFAULT_WINDOW } = options;
-    if (!Number.isInteger(window) || window < 1 || window > MAX_WINDOW) {
-      throw new RangeError(`window must be 1 to ${MAX_WINDOW} parts, not ${window}`);
-    }
+    checkCount(window, 'window', 1, MAX_WINDOW);
     return this.#started(command, data, { ...options, ...checked(command, options), window });
   }
 
@@ -145,7 +142,7 @@ export class Callers {
       this.#run(stream, data, options).catch((error) => stream.finish(error));
       for (;;) {
         if (!(await stream.wait(timeout))) {
-          throw new CallTimeout(stream.command, timeout);
+          throw new CallTimeout(stream.command, timeout, stream.isSent);
         }
         const part = stream.take();
         if (part === null) {
@@ -462,7 +459,7 @@ function remaining(command, timeout, end) {
 /** Throw *error*, unless it is that of a command without a service, for which one can be started. */
 function throwUnlessUnserved(error, command, timeout, { connection = null }, starts) {
   if (error instanceof CallTimeout) {
-    throw new CallTimeout(command, timeout);
+    throw new CallTimeout(command, timeout, error.isSent);
   }
   if (!(error instanceof NoRecipient) || connection !== null || starts === MAX_STARTS) {
     throw error;
@@ -473,14 +470,12 @@ function throwUnlessUnserved(error, command, timeout, { connection = null }, sta
 function checked(command, { timeout, connection = null, context = '', signal }) {
   checkCommand(command);
   checkContext(context);
-  if (!(timeout > 0)) {
-    throw new RangeError(`timeout must be a number of milliseconds above 0, not ${timeout}`);
-  }
-  if (connection !== null && !Number.isInteger(connection)) {
-    throw new TypeError(`connection must be the number of a connection, not ${connection}`);
+  checkTimeout(timeout);
+  if (connection !== null) {
+    checkCount(connection, 'connection', 1);
   }
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw new TypeError(`signal must be an AbortSignal, not ${signal === null ? 'null' : typeof signal}`);
+    throw new TypeError(`signal must be an AbortSignal, not ${kindOf(signal)}`);
   }
-  return { timeout: Math.min(timeout, MAX_MILLISECONDS), signal };
+  return { timeout, signal };
 }

@@ -24,6 +24,12 @@ export class Refused extends SbusError {
     super(`the bus refused ${what}: ${code} ${text}`, code);
     this.text = text;
   }
+
+  /** @internal Return it with the words that the connection has ended, too. */
+  withEnd() {
+    this.message += '; the bus has closed the connection';
+    return this;
+  }
 }
 
 /** No answer came in time. */
@@ -65,10 +71,12 @@ export class RemoteError extends CallError {
   }
 }
 
-/** No response came in time. The request may have been run. */
+/** No response came in time. The request may have been run, unless `isSent` is false. */
 export class CallTimeout extends CallError {
-  constructor(command, milliseconds) {
-    super(command, `no response within ${milliseconds} ms`, 'ETIMEDOUT');
+  constructor(command, milliseconds, isSent = true) {
+    const words = isSent ? 'no response' : 'it was not sent, because the bus was not there or did not answer,';
+    super(command, `${words} within ${milliseconds} ms`, 'ETIMEDOUT');
+    this.isSent = isSent;
   }
 }
 

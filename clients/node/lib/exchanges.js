@@ -6,6 +6,7 @@
  * was sent without one, so that the error of a publication is not taken for that of a later subscription.
  */
 
+import { later } from './arguments.js';
 import { Refused, TimedOut } from './errors.js';
 
 const PING = '!/bus/ping';
@@ -38,8 +39,8 @@ export class Exchanges {
     }
     return new Promise((resolve, reject) => {
       const exchange = { what, name, token, isRequest, error: null, resolve, reject, timer: null };
-      exchange.timer = setTimeout(() => this.#fail(exchange, new TimedOut(what, milliseconds)), milliseconds);
-      exchange.timer.unref?.();
+      exchange.timer = later(() => this.#fail(exchange, new TimedOut(what, milliseconds)), milliseconds);
+      exchange.timer?.unref();
       this.#waiting.push(exchange);
       for (const [head, rest] of packets) {
         this.#send(head, rest);
@@ -88,7 +89,7 @@ export class Exchanges {
   fail(error) {
     this.#isMarked = true;
     for (const exchange of this.#waiting.splice(0)) {
-      this.#fail(exchange, error);
+      this.#fail(exchange, exchange.error?.withEnd() ?? error);
     }
   }
 

@@ -2,6 +2,7 @@
 
 const CREDENTIALS = '!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})';
 const SENDER = new RegExp(`^!/from/([0-9]{1,20})/((?:${CREDENTIALS}/)*${CREDENTIALS})(?:/((?!!/cred/)[^]+))?$`);
+const UNKNOWN_ID = -1;
 const DECODER = new TextDecoder('utf-8', { fatal: true });
 
 /** Return bytes as text: UTF-8, or Latin-1 if they are not UTF-8. */
@@ -34,9 +35,11 @@ export class Sender {
     if (found === null) {
       return null;
     }
-    // The publisher's own credentials are the last ones; those before them are the prefix of the bus.
-    const [gid, uid, pid] = found.slice(6, 9).map(Number);
-    return new Sender(Number(found[1]), found[2], gid, uid, pid, found[9] ?? null);
+    const origin = found[9] ?? null;
+    // The publisher's own credentials are the last ones; those before them are the prefix of the bus. The author of a message that was
+    // passed on is not a user of this host.
+    const [gid, uid, pid] = origin === null ? found.slice(6, 9).map(Number) : [UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID];
+    return new Sender(Number(found[1]), found[2], gid, uid, pid, origin);
   }
 
   /** Where only this connection receives messages. */

@@ -2,6 +2,7 @@
 
 import net from 'node:net';
 
+import { later } from './arguments.js';
 import { NoBus } from './errors.js';
 import { FrameReader, LENGTH_BYTES } from './frames.js';
 
@@ -9,6 +10,12 @@ const GATHERED_BYTES = 65_536;
 /** What precedes packets that are sent as one: their frames follow. Spec: sbus-protocol(7) §6, "Batches". */
 const BATCH = Buffer.from('CMSG !/batch\0');
 const BATCH_HEAD_BYTES = LENGTH_BYTES + BATCH.length;
+/** The pause before another attempt to connect to a bus with a full backlog. */
+const ATTEMPT_MS = 10;
+
+/** The links that are open: what they have gathered is written also if the program calls process.exit() in the same tick. */
+const links = new Set();
+process.on('exit', () => links.forEach((each) => each.flush()));
 
 /** One connection. `onPacket(packet)` gets each packet, and `onEnd(error)` the end, once. */
 export class Link {
@@ -36,15 +43,23 @@ export class Link {
     socket.on('error', (error) => {
       failure = error;
     });
-    socket.on('close', () => onEnd(failure));
+    socket.on('close', () => {
+      links.delete(this);
+      onEnd(failure);
+    });
+    links.add(this);
   }
 
-  /** Return a socket that is connected to the first of these paths that has a bus. Throws NoBus. */
-  static async open(paths) {
+  /**
+   * Return a socket that is connected to the first of these paths that has a bus. A bus whose backlog is full is tried again for this time.
+   * Throws NoBus.
+   */
+  static async open(paths, milliseconds) {
+    const end = performance.now() + milliseconds;
     let first = null;
     for (const path of paths) {
       try {
-        return await connected(path);
+        return await connected(path, end);
       } catch (error) {
         first ??= { error, path };
         // The first error is the most useful one: the second path may be the SEQPACKET socket.
@@ -157,9 +172,46 @@ export class Link {
     // Not end(): the bus keeps a connection that has only shut down its sending side.
     this.#socket.destroySoon();
   }
+
+  /** Close at once. */
+  abort() {
+    this.#socket.destroy();
+  }
+
+  /** Wait until the connection has ended; after this time, end it. */
+  async closed(milliseconds) {
+    if (this.#socket.closed) {
+      return;
+    }
+    const timer = later(() => this.abort(), milliseconds);
+    await new Promise((resolve) => this.#socket.once('close', resolve));
+    clearTimeout(timer);
+  }
+
+  /** Let the connection keep the process, or let the process end although there is a connection. */
+  keepProcess(isKept) {
+    if (!this.#socket.destroyed) {
+      this.#socket[isKept ? 'ref' : 'unref']();
+    }
+  }
 }
 
-function connected(path) {
+/** Return a connected socket. A Unix socket with a full backlog is not "in progress": connect(2) fails with EAGAIN. */
+async function connected(path, end) {
+  for (;;) {
+    try {
+      return await attempt(path);
+    } catch (error) {
+      const left = end - performance.now();
+      if (error.code !== 'EAGAIN' || left <= 0) {
+        throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, Math.min(ATTEMPT_MS, left)));
+    }
+  }
+}
+
+function attempt(path) {
   return new Promise((resolve, reject) => {
     const socket = net.connect({ path });
     socket.once('error', reject);
@@ -172,11 +224,15 @@ function connected(path) {
 
 function noBus(path, error) {
   const shown = JSON.stringify(path.replace(/\0+$/, ''));
-  const hint =
-    error.code === 'EPROTOTYPE'
-      ? 'it is the SEQPACKET socket of a bus; start sbus-stream.socket, or sbusd with --stream-address'
-      : error.code === 'ENOENT'
-        ? 'the socket does not exist; start sbus-stream.socket, or sbusd with --stream-address'
-        : error.message;
-  return new NoBus(`cannot connect to the bus at ${shown}: ${hint}`, error.code);
+  return new NoBus(`cannot connect to the bus at ${shown}: ${REASONS[error.code] ?? error.message}`, error.code);
 }
+
+/** The errors of connect(2), in words for users. */
+const REASONS = {
+  EPROTOTYPE: 'it is the SEQPACKET socket of a bus; start sbus-stream.socket, or sbusd with --stream-address',
+  ENOENT: 'the socket does not exist; start sbus-stream.socket, or sbusd with --stream-address',
+  ECONNREFUSED:
+    'no process listens on this socket; start the bus, or if this is a mounted socket file, mount its directory instead: the file was made again',
+  EACCES: 'permission denied; check the modes of the socket and of its directory',
+  EAGAIN: 'the bus did not accept the connection in time; too many clients are waiting',
+};

@@ -1,13 +1,27 @@
 /** Which patterns match a key. Keys and patterns are byte strings: one character for each byte. Spec: sbus-protocol(7) §3. */
 
+import { kindOf } from './arguments.js';
+
 /** Return the bytes of a key or a pattern, given as text or as bytes. `name` is the argument in error messages. */
 export function toBytes(value, name) {
   const bytes = typeof value === 'string' ? Buffer.from(value) : value instanceof Uint8Array ? Buffer.from(value) : null;
   if (bytes === null) {
-    throw new TypeError(`${name} must be a string or a Uint8Array, not ${value === null ? 'null' : typeof value}`);
+    throw new TypeError(`${name} must be a string or a Uint8Array, not ${kindOf(value)}`);
   }
   if (bytes.includes(0)) {
     throw new TypeError(`${name} must not contain NUL`);
+  }
+  return bytes;
+}
+
+const PRIVATE = '!/cred/';
+const IDS = /^!\/cred\/[0-9]*\/[0-9]*\/[0-9]*\//;
+
+/** Return the bytes of a pattern to subscribe to. Throws TypeError for one that the bus answers by closing the connection. */
+export function checkPattern(bytes) {
+  const text = bytes.toString('latin1');
+  if (text.startsWith(PRIVATE) && !IDS.test(text)) {
+    throw new TypeError(`invalid pattern ${JSON.stringify(text)}: must be !/cred/<gid>/<uid>/<pid>/<rest>, each id decimal or empty`);
   }
   return bytes;
 }

@@ -2,6 +2,7 @@
 
 import { randomUUID } from 'node:crypto';
 
+import { later } from './arguments.js';
 import { AnswerLost, NoRecipient, PeerDisconnected, RemoteError } from './errors.js';
 
 const HELD_RESPONSES = 16;
@@ -196,7 +197,7 @@ export class PendingStream extends PendingCall {
       let timer;
       await new Promise((resolve) => {
         this.#wake = resolve;
-        timer = setTimeout(resolve, milliseconds);
+        timer = later(resolve, milliseconds);
       });
       clearTimeout(timer);
     }

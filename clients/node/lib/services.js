@@ -1,5 +1,6 @@
 /** Services: commands that this program runs for others. Spec: sbus-rpc(7) §7. */
 
+import { checkCount, checkOptions, kindOf } from './arguments.js';
 import { checkCommand, decode, encode, isExpired } from './envelope.js';
 import { ServiceError } from './errors.js';
 import { MAX_PACKET_BYTES } from './frames.js';
@@ -17,6 +18,7 @@ const STREAMS_PER_USER = 64;
 const MAX_ERROR_BYTES = 4090;
 const REMEMBERED_CAUSES = 1024;
 const SERVICE_GROUP = 'rpc';
+const MAX_ID = 0xffff_ffff;
 
 /** A request: `data` are its bytes, and `caller` is the connection that sent it, as the bus verifies it. */
 export class Request {
@@ -252,6 +254,28 @@ export class Service {
   }
 }
 
+/** Throws TypeError or RangeError for wrong options of a service. */
+function checkServing(options) {
+  checkOptions(options);
+  const { group, allow } = options;
+  if (group !== undefined && group !== null && typeof group !== 'string') {
+    throw new TypeError(`group must be a string or null, not ${kindOf(group)}`);
+  }
+  if (allow === undefined) {
+    return;
+  }
+  checkOptions(allow);
+  for (const [name, ids] of Object.entries(allow)) {
+    if (name !== 'users' && name !== 'groups') {
+      throw new TypeError(`allow has no ${JSON.stringify(name)}: give users or groups`);
+    }
+    if (!Array.isArray(ids)) {
+      throw new TypeError(`allow.${name} must be an array of numbers, not ${kindOf(ids)}`);
+    }
+    ids.forEach((id) => checkCount(id, `an id in allow.${name}`, 0, MAX_ID));
+  }
+}
+
 function resultOf(value) {
   if (value === undefined || value === null) {
     return EMPTY;
@@ -283,10 +307,8 @@ export class Services {
     if (typeof handler !== 'function') {
       throw new TypeError(`handler must be a function, not ${typeof handler}`);
     }
-    if (options.group !== undefined && options.group !== null && typeof options.group !== 'string') {
-      throw new TypeError(`group must be a string or null, not ${typeof options.group}`);
-    }
-    await this.#bus._connected();
+    checkServing(options);
+    await this.#bus._connectedInTime(`the service ${JSON.stringify(command)}`);
     await this.#bus._wantSenders();
     const service = new Service(this.#bus, this, command, handler, options);
     await service._start();

@@ -1,6 +1,7 @@
 /** One subscription: what it has received and the program has not taken. */
 
-import { Gap, Message, toText } from './items.js';
+import { checkFunction, checkSize, kindOf } from './arguments.js';
+import { Gap, Message, Reconnected, toText } from './items.js';
 
 const END = { value: undefined, done: true };
 
@@ -18,7 +19,13 @@ export class Subscription {
   #isOver = false;
   #error = null;
 
+  /** Throws TypeError or RangeError for wrong options. */
   constructor(bus, patterns, { onGap, maxBytes = 64 << 20, group = null } = {}) {
+    checkFunction(onGap, 'onGap');
+    checkSize(maxBytes, 'maxBytes');
+    if (group !== null && typeof group !== 'string') {
+      throw new TypeError(`group must be a string, not ${kindOf(group)}`);
+    }
     this.#bus = bus;
     this.#onGap = onGap;
     this.#maxBytes = maxBytes;
@@ -141,9 +148,12 @@ export class Subscription {
   /** @internal */
   _put(item) {
     const size = sizeOf(item);
+    if (item instanceof Reconnected && this.#last instanceof Reconnected) {
+      return;
+    }
     if (item instanceof Message && this.#bytes + size > this.#maxBytes) {
       this.dropped += 1;
-      const last = this.pending ? this.#items[this.#items.length - 1] : null;
+      const last = this.#last;
       if (last instanceof Gap && last.where === 'client') {
         last.count += 1;
         return;
@@ -164,6 +174,10 @@ export class Subscription {
       this.#error = error;
       this.#rouse();
     }
+  }
+
+  get #last() {
+    return this.pending ? this.#items[this.#items.length - 1] : null;
   }
 
   #rouse() {

@@ -49,7 +49,7 @@ test('senders', () => {
   const plain = Sender.parse('!/from/7/!/cred/1/2/3');
   assert.deepEqual({ ...plain }, { connection: 7, credentials: '!/cred/1/2/3', gid: 1, uid: 2, pid: 3, origin: null });
   const chained = Sender.parse('!/from/7/!/cred/9/9/9/!/cred/1/2/3/host/alpha/!/cred/4/5/6');
-  assert.deepEqual([chained.uid, chained.origin], [2, 'host/alpha/!/cred/4/5/6']);
+  assert.deepEqual([chained.uid, chained.origin], [-1, 'host/alpha/!/cred/4/5/6']);
   assert.equal(Sender.parse('!/from/x/y'), null);
 });
 
