@@ -13,7 +13,7 @@ const BATCH_HEAD_BYTES = LENGTH_BYTES + BATCH.length;
 /** The pause before another attempt to connect to a bus with a full backlog. */
 const ATTEMPT_MS = 10;
 
-/** The links that are open: what they have gathered is written also if the program calls process.exit() in the same tick. */
+/** Open links. Their gathered packets are written also if the program calls process.exit() in the same tick. */
 const links = new Set();
 process.on('exit', () => links.forEach((each) => each.flush()));
 
