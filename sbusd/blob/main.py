@@ -25,6 +25,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 app = typer.Typer(
     help="Pass large messages and descriptors between the users of a message bus.",
@@ -51,10 +52,12 @@ def blob(
     """Pass large messages and descriptors between the users of a message bus, see sbus-blob(8)."""
     main_file = config or default_main_file("blob.toml", user_bus=user)
     try:
-        settings = load_settings(main_file, BlobSettings, required=config is not None)
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-blob.service", main_file) as reader:
+                load_settings(main_file, BlobSettings, required=config is not None)
+            typer.echo(valid(reader))
             return
+        settings = load_settings(main_file, BlobSettings, required=config is not None)
         bus = settings.bus or (bus_address(scope="user") if user else SYSTEM_BUS)
         listener, address = listening_socket(listen, blob_address(bus))
         try:

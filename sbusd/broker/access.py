@@ -6,14 +6,19 @@ Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5), also allowed_users and admins.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbusd.broker.policy import Decision, Policy, refusal_reason
+from sbusd.config import Fault
+from sbusd.config.files import PATH_MAX
 from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
+from sbusd.config.users import NO_ID as UNKNOWN_USER
 from sbusd.protocol.credentials import Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
+from sbusd.protocol.printable import printable
 
 NO_ID = -2
 """A pid or gid that no process has. A request about a user in general matches no rule or key for a particular process."""
@@ -32,23 +37,37 @@ class BusOwnership:
     ends_when_empty: bool = False
     protected: frozenset[int] = frozenset()
     """Users whose disconnection by the bus is logged as critical."""
+    faulty_file: str = ""
+    """The file whose fault leaves the users that may connect unknown, so that the bus admits none of them; empty without such a fault."""
 
     @classmethod
-    def of(cls, settings: DaemonSettings, extra_users: tuple[int, ...] = (), *, ends_when_empty: bool = False) -> BusOwnership:
-        """Return the ownership by *settings* and the users of option ``-u``, for this process."""
+    def of(
+        cls, settings: DaemonSettings, extra_users: tuple[int, ...] = (), *, ends_when_empty: bool = False, faults: Sequence[Fault] = ()
+    ) -> BusOwnership:
+        """Return the ownership by *settings* with *faults*, and the users of option ``-u``, for this process."""
         own = os.geteuid()
         named = frozenset(settings.allowed_users) | frozenset(extra_users)
         owners = frozenset({0, own}) | frozenset(settings.admins)
-        return cls(own, named | {own} if named else None, owners, ends_when_empty, frozenset(settings.protected_users))
+        allowed = named | {own} if named else None
+        faulty = _faulty_file(faults) if UNKNOWN_USER in settings.allowed_users else ""
+        return cls(own, allowed, owners, ends_when_empty, frozenset(settings.protected_users), faulty)
 
     def admits(self, uid: int) -> bool:
         """Return whether a user may connect."""
         return self.allowed is None or uid in self.allowed
 
-    @staticmethod
-    def denial(uid: int) -> str:
+    def denial(self, uid: int) -> str:
         """Return the reason for rejecting a user that may not connect."""
+        if self.faulty_file:
+            file = self.faulty_file
+            return f"user {uid} is not admitted: the allowed users are unknown, because the bus cannot use {file}; see sbusd --check-config"
         return f"user {uid} is not admitted to this bus by its -u options and allowed_users"
+
+
+def _faulty_file(faults: Sequence[Fault]) -> str:
+    """Return the file that leaves the allowed users unknown: one that cannot be read at all, or that names unknown users."""
+    guilty = [fault for fault in faults if "" in fault.denied or fault.reason.startswith("allowed_users")] or list(faults)
+    return printable(str(guilty[0].file), PATH_MAX) if guilty else ""
 
 
 @dataclass(frozen=True, slots=True)

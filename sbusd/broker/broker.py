@@ -110,7 +110,7 @@ class Broker(FastPath):
         self._quotas = UserQuotas(settings.quotas, owners, descriptor_limit(), separator=keyspace.separator)
         self._tap_events = TapEvents(self.switch, keyspace.prefix)
         self._log = ClientLog(journal, ownership)
-        self._refusals = Refusals(self.switch, self._tap_events, self._log, self._counts)
+        self._refusals = Refusals(self.switch, self._tap_events, self._log, self._counts, ownership)
         self._bindings = ProcessBindings(self._roster, self._quotas, self._refusals, self._log, journal)
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
@@ -180,6 +180,7 @@ class Broker(FastPath):
         self._quotas.configure(settings.quotas, ownership.owners)
         self._access = replace(self._access, policy=Policy(settings.policy, settings.rights))
         self._log.set_ownership(ownership)
+        self._refusals.set_ownership(ownership)
         self._taps.set_access(self._access)
         self._vouching.set_access(self._access)
         self._direct_messages.set_access(self._access)

@@ -22,11 +22,16 @@ from sbusd.protocol.packets import error_packet
 class Refusals:
     """The refusals of one bus. *counts* are the broker's counters."""
 
-    def __init__(self, switch: Switch, tap_events: TapEvents, log: ClientLog, counts: Counter[str]) -> None:
+    def __init__(self, switch: Switch, tap_events: TapEvents, log: ClientLog, counts: Counter[str], ownership: BusOwnership) -> None:
         self._switch = switch
         self._tap_events = tap_events
         self._log = log
         self._counts = counts
+        self._ownership = ownership
+
+    def set_ownership(self, ownership: BusOwnership) -> None:
+        """Use *ownership* from now on."""
+        self._ownership = ownership
 
     # -- packets of clients
 
@@ -84,7 +89,7 @@ class Refusals:
     def reject_user(self, connection: int, credentials: Credentials) -> None:
         """Reject the connection of a user that is not admitted."""
         self._log.user_rejected(connection, credentials)
-        self._reject(connection, credentials, ErrorCode.EACCES, BusOwnership.denial(credentials.uid))
+        self._reject(connection, credentials, ErrorCode.EACCES, self._ownership.denial(credentials.uid))
 
     def reject_for_quota(self, connection: int, credentials: Credentials, refusal: QuotaRefusal) -> None:
         """Reject a connection beyond a quota of its user."""

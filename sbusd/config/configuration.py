@@ -123,6 +123,7 @@ def require_open(configuration: Configuration) -> None:
             raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts with it denies every key to everyone")
 
 
-def describe(configuration: Configuration, main_file: Path) -> str:
-    """Return one line that says that *configuration* is valid, with its files."""
-    return f"configuration is valid: {configuration.file_names or f'no {printable(str(main_file))}, the defaults apply'}"
+def describe(configuration: Configuration, main_file: Path, reader: str = "") -> str:
+    """Return one line that says that *configuration* is valid, with its files, and the user *reader* that has read them for this."""
+    who = f" for the user {reader}" if reader else ""
+    return f"configuration is valid{who}: {configuration.file_names or f'no {printable(str(main_file))}, the defaults apply'}"

@@ -15,7 +15,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
+from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, default_main_file, describe, load_configuration
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
 from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
@@ -28,6 +28,7 @@ from sbusd.restart.inherited_state import InheritedState, inherited_state, take_
 from sbusd.restart.program_check import FAULTY
 from sbusd.systemd import fdstore
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of
 
 EXIT_FAILED = 1
 
@@ -82,13 +83,19 @@ def report_failure(error: SbusError) -> None:
 
 
 def check(options: Options) -> int:
-    """Print whether the configuration is valid, and return the exit status: 65 if the bus would start with faults. Raises ConfigError."""
-    configuration = check_daemon_settings(options.main_file, required=options.config_file is not None)
+    """Print whether the configuration is valid, and return the exit status: 65 if the bus would start with faults. Raises ConfigError.
+
+    Root reads the files of the machine as the user of the service.
+    """
+    main_file = options.main_file
+    unit = "sbus.service" if options.config_file in (None, default_main_file()) else f"sbus@{main_file.stem}.service"
+    with acting_as_user_of(unit, main_file) as reader:
+        configuration = check_daemon_settings(main_file, required=options.config_file is not None)
     for fault in configuration.faults:
         sys.stderr.write(f"sbusd: {fault}\n")
     if configuration.faults:
         return FAULTY
-    sys.stdout.write(describe(configuration, options.main_file) + "\n")
+    sys.stdout.write(describe(configuration, main_file, reader) + "\n")
     return 0
 
 
@@ -104,7 +111,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         raise_descriptor_limit()  # before the first thread starts and after the last fork
         journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)
-        ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
+        ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last, faults=configuration.faults)
         broker = Broker(settings, ownership, journal, Switch)
         meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
         reloader = Reloader(options, configuration, broker, journal)

@@ -51,7 +51,8 @@ class Reloader:
         """Read the files, and apply them. Raises ConfigError, and has changed nothing, if they are invalid."""
         configuration = self._read()
         settings = configuration.settings
-        ownership = BusOwnership.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
+        options, faults = self._options, configuration.faults
+        ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last, faults=faults)
         self._journal.configure(settings.log)
         self._broker.reconfigure(settings, ownership)
         self._configuration = configuration

@@ -30,6 +30,7 @@ from sbusd.feeds.udev.devices import HEAD
 from sbusd.feeds.udev.sources import Udev
 from sbusd.helptext import PlainCommand, PlainGroup, VersionOption
 from sbusd.protocol.errors import SbusError
+from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import ENDING, WatchedSignals
 
 app = typer.Typer(
@@ -258,10 +259,12 @@ def _feed_signals(address: str | None, scope: Scope | None, dbus_address: str | 
     from sbusd.feeds.dbus.program import Buses, run_signal_feed  # noqa: PLC0415
 
     main_file = config or default_main_file("feed-dbus.toml", user_bus=scope == "user")
-    settings = load_settings(main_file, DBusFeedSettings, required=config is not None)
     if is_check:
-        typer.echo("configuration is valid")
+        with acting_as_user_of("sbus-feed@dbus.service", main_file) as reader:
+            load_settings(main_file, DBusFeedSettings, required=config is not None)
+        typer.echo(valid(reader))
         return
+    settings = load_settings(main_file, DBusFeedSettings, required=config is not None)
     run_signal_feed(settings, Buses(address, scope, dbus_address), _log, _ready)
 
 

@@ -27,6 +27,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 app = typer.Typer(
     help="Link buses of several hosts: publish and subscribe between them.",
@@ -49,12 +50,13 @@ def link(
     """Link the bus of this host with those of other hosts, see sbus-link(8)."""
     main_file = config or default_main_file("link.toml")
     try:
-        settings = load_settings(main_file, LinkSettings, required=config is not None)
-        rules = rules_of(settings, main_file, os.geteuid())
         if check:
-            make_network(settings, main_file, _writable, _ignore).check()
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-link.service", main_file) as reader:
+                settings, _ = _load(main_file, config)
+                make_network(settings, main_file, _writable, _ignore).check()
+            typer.echo(valid(reader))
             return
+        settings, rules = _load(main_file, config)
         asyncio.run(_run(settings, rules, main_file))
     except ConfigError as wrong:
         _fail(str(wrong), os.EX_CONFIG)
@@ -65,6 +67,12 @@ def link(
 def main() -> None:
     """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
     app(prog_name="sbus-link")
+
+
+def _load(main_file: Path, config: Path | None) -> tuple[LinkSettings, Rules]:
+    """Return the settings and the rules. Raises ConfigError."""
+    settings = load_settings(main_file, LinkSettings, required=config is not None)
+    return settings, rules_of(settings, main_file, os.geteuid())
 
 
 async def _writable() -> None:

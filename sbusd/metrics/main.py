@@ -29,6 +29,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager, and of the look whether the program is still used."""
@@ -57,10 +58,13 @@ def metrics(
 ) -> None:
     """Serve the metrics of a message bus to Prometheus, see sbus-metrics(8)."""
     try:
-        settings = load_settings(config or default_main_file("metrics.toml"), MetricsSettings, required=config is not None)
+        main_file = config or default_main_file("metrics.toml")
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-metrics.service", main_file) as reader:
+                load_settings(main_file, MetricsSettings, required=config is not None)
+            typer.echo(valid(reader))
             return
+        settings = load_settings(main_file, MetricsSettings, required=config is not None)
         check_library()
         bus = settings.bus or bus_address(scope="system")
         with contextlib.ExitStack() as created:

@@ -16,6 +16,7 @@ from sbusd.config.recorder import RecorderSettings, load_recorder_settings
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 CLOSE_SECONDS = 60.0
 """Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
@@ -47,10 +48,13 @@ def record(
         raise typer.BadParameter("--address, --system and --user are mutually exclusive")
     scope: Scope | None = "system" if system else "user" if user else None
     try:
-        settings = load_recorder_settings(config or default_main_file("recorder.toml", user_bus=user), required=config is not None)
+        main_file = config or default_main_file("recorder.toml", user_bus=user)
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-recorder.service", main_file) as reader:
+                load_recorder_settings(main_file, required=config is not None)
+            typer.echo(valid(reader))
             return
+        settings = load_recorder_settings(main_file, required=config is not None)
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
         _fail(str(wrong), os.EX_CONFIG)

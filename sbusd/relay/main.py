@@ -18,6 +18,7 @@ from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
@@ -49,8 +50,11 @@ def relay(
         raise typer.BadParameter("--network must be dev, test or main")
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
     try:
-        settings = _settings(config, {name: value for name, value in given.items() if value is not None})
-        _run(settings, check=check, debug=debug)
+        main_file = config or default_main_file("relay.toml")
+        # A check of root reads the configuration and the keys as the service does.
+        with acting_as_user_of("sbus-relay.service", main_file) if check else contextlib.nullcontext("") as reader:
+            settings = _settings(main_file, config, {name: value for name, value in given.items() if value is not None})
+            _run(settings, check=check, debug=debug, reader=reader)
     except ConfigError as wrong:
         _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
@@ -64,9 +68,8 @@ def main() -> None:
     app(prog_name="sbus-relay")
 
 
-def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
+def _settings(main_file: Path, config: Path | None, given: dict[str, Any]) -> RelaySettings:
     """Return the settings of the files, overridden by the *given* options. Raises ConfigError."""
-    main_file = config or default_main_file("relay.toml")
     settings = load_settings(main_file, RelaySettings, required=config is not None)
     if "substrate" in given:
         # Options are validated like settings of the file.
@@ -82,8 +85,8 @@ def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
     return settings
 
 
-def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
-    """Relay until SIGTERM or SIGINT."""
+def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> None:
+    """Relay until SIGTERM or SIGINT, or only *check* the settings, which were read as the user *reader*."""
     try:
         import aiohttp  # noqa: F401, PLC0415 - only to report in one line that it is missing
         import redis  # noqa: F401, PLC0415
@@ -107,7 +110,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             observer=observer,
         )
         if check:
-            typer.echo("configuration is valid")
+            typer.echo(valid(reader))
             return
         task = asyncio.ensure_future(made.run())
         for number in (signal.SIGTERM, signal.SIGINT):

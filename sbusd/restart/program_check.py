@@ -11,6 +11,7 @@ import subprocess
 
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.printable import printable
+from sbusd.systemd.service_user import CHECKS_FOR_ITSELF
 
 _OUTPUT_BYTES = 8_192
 """Maximum number of bytes that are read of the output of a program that failed."""
@@ -38,7 +39,12 @@ class ProgramCheck:
         try:
             self._output = os.memfd_create("sbusd-check", os.MFD_CLOEXEC)
             self._process = subprocess.Popen(
-                self._command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._output
+                self._command,
+                cwd=self._folder,
+                env={**os.environ, CHECKS_FOR_ITSELF: "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._output,
             )
             self._pidfd = os.pidfd_open(self._process.pid)
             self._switch.watch(self._pidfd, self._ended)

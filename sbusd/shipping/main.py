@@ -37,6 +37,7 @@ from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
 from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import EndingSignals
 
 _LOCK = ".lock"
@@ -79,11 +80,12 @@ def ship(
     """Copy the archive of sbus-recorder to an object store."""
     try:
         main_file = config or default_main_file("ship.toml", user_bus=False)
-        settings = load_ship_settings(main_file, required=config is not None)
-        destination, host = _destination(settings), _host(settings, main_file.with_name("recorder.toml"))
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-ship.service", main_file) as reader:
+                _load(main_file, config)
+            typer.echo(valid(reader))
             return
+        settings, destination, host = _load(main_file, config)
         _run(settings, destination, host, once=once, claim=claim)
     except _FOR_ADMINISTRATORS as wrong:
         _fail(str(wrong), os.EX_CONFIG)
@@ -96,6 +98,12 @@ def ship(
 def main() -> None:
     """Run the program. Exit status: 0; 1 after an error; 2 for invalid options; 78 if an administrator must act."""
     app(prog_name="sbus-ship")
+
+
+def _load(main_file: Path, config: Path | None) -> tuple[ShipSettings, ArchivePath, str]:
+    """Return the settings, the destination, and the name of this host. Raises ConfigError, LocationError."""
+    settings = load_ship_settings(main_file, required=config is not None)
+    return settings, _destination(settings), _host(settings, main_file.with_name("recorder.toml"))
 
 
 def _destination(settings: ShipSettings) -> ArchivePath:

@@ -27,6 +27,7 @@ from sbusd.store.engine.messages import DeadLetter, StoreError
 from sbusd.store.service import Store
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 FILE_NAME = "store.sqlite"
 
@@ -56,10 +57,12 @@ def store(
         return _placed(load_settings(main_file, StoreSettings, required=config is not None), user_bus=user)
 
     try:
-        settings = load()
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-store.service", main_file) as reader:
+                load()
+            typer.echo(valid(reader))
             return
+        settings = load()
         asyncio.run(_run(settings, load))
     except ConfigError as wrong:
         _fail(str(wrong), os.EX_CONFIG)

@@ -175,7 +175,7 @@ class StandardErrorSink:
 
     def write(self, record: Record) -> None:
         """Write the line. Blocks while a pipe is full. Raises OSError if standard error is closed or the null device."""
-        if os.fstat(2).st_rdev == _NULL_DEVICE:
+        if _is_null_stream():
             raise OSError(errno.ENODEV, "standard error is the null device")
         line = f"{standard_error_line(record, self._identifier)}\n".encode()
         while line:
@@ -189,10 +189,14 @@ def choose_sink(identifier: str, *, background: bool = False, environment: Mappi
     """Return the destination for the records of the program *identifier*.
 
     It is the journal if journald runs and either standard error leads to the journal, as under systemd, or the program is in
-    the *background*. Otherwise it is standard error. Spec: sbusd(8); $JOURNAL_STREAM in systemd.exec(5).
+    the *background*; and for a service of systemd whose standard error is the null device, because journald did not run when the
+    service started, and may run at the next record. Otherwise it is standard error. Spec: sbusd(8); $JOURNAL_STREAM and
+    $SYSTEMD_EXEC_PID in systemd.exec(5).
     """
     if os.path.exists(JOURNAL_SOCKET) and (background or _is_journal_stream(environment)):
-        return JournalSink(identifier)
+        return JournalSink(identifier, JOURNAL_SOCKET)
+    if environment.get("SYSTEMD_EXEC_PID") == str(os.getpid()) and _is_null_stream():
+        return JournalSink(identifier, JOURNAL_SOCKET)
     return StandardErrorSink(identifier)
 
 
@@ -228,6 +232,11 @@ def _value(value: Fact) -> bytes:
     if isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "backslashreplace")
+
+
+def _is_null_stream() -> bool:
+    """Return whether standard error is the null device. Raises OSError if it is closed."""
+    return os.fstat(2).st_rdev == _NULL_DEVICE
 
 
 def _is_journal_stream(environment: Mapping[str, str]) -> bool:

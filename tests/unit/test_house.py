@@ -62,6 +62,7 @@ TOPICS = {
     "test_units.py",
     "tools/packages/test_command.py",
     "tools/packages/test_file_lists.py",
+    "tools/packages/test_maintainer_scripts.py",
     "tools/test_ci.py",
 }
 """Unit tests of a topic instead of one module, relative to tests/unit. Every other unit test has the path of its module."""

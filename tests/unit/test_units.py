@@ -249,3 +249,38 @@ def _declared_users(words: list[str]) -> set[str]:
     """Return the users that the files of sysusers.d(5) among *words* declare."""
     texts = ((ROOT / word).read_text() for word in words if word.startswith("units/sysusers.d/"))
     return {line.split()[1] for text in texts for line in text.splitlines() if line.startswith(("u ", "u! "))}
+
+
+SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: f"{unit.parent.name}/{unit.name}")
+def test_a_service_names_how_long_it_may_start_and_stop(unit: Path) -> None:
+    """The defaults are those of the machine, and for Type=oneshot infinite: systemctl would wait without a limit."""
+    service = read(unit)["Service"]
+    for key in ("TimeoutStartSec", "TimeoutStopSec"):
+        assert re.fullmatch(r"\d+(?:s|min|h)", service[key]), key
+
+
+@pytest.mark.parametrize(
+    "unit", [unit for unit in SERVICES if "ExecReload=" in unit.read_text()], ids=lambda u: f"{u.parent.name}/{u.name}"
+)
+def test_a_reload_checks_the_configuration_and_returns_when_it_holds(unit: Path) -> None:
+    """Without RELOADING=1 before the signal, systemd may take the reload for done before the service has seen the signal."""
+    check, reloading, signal = re.findall(r"^ExecReload=(.*)$", unit.read_text(), re.MULTILINE)
+    assert re.match(r"/usr/bin/sbus\S+ --check", check)
+    assert reloading == "-/usr/bin/systemd-notify RELOADING=1"
+    assert re.fullmatch(r"/bin/kill -(?:USR2|HUP) \$MAINPID", signal)
+    assert read(unit)["Service"]["NotifyAccess"] == "exec"
+
+
+def test_what_all_programs_need_is_protected_from_the_oom_killer() -> None:
+    for folder, score in (("system", "-900"), ("user", "100")):
+        for name in ("sbus.service", "sbus@.service"):
+            service = read(ROOT / "units" / folder / name)["Service"]
+            # The check of a reload is a process of the same unit, and may be killed without an end of the bus.
+            assert (service["OOMScoreAdjust"], service["OOMPolicy"]) == (score, "continue")
+    for unit in SERVICES:
+        service = read(unit)["Service"]
+        if service.get("OOMScoreAdjust", "0") == "-500":
+            assert "MemoryMax" in service, f"{unit.name} may take all memory, and is protected"

@@ -21,6 +21,7 @@ from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
+from sbusd.systemd.service_user import acting_as_user_of, valid
 
 PROGRAM = "sbus-live"
 FOLDER = Path("/var/lib/sbus-live")
@@ -51,10 +52,13 @@ def live(
         if show:
             _show(state, minutes)
             return
-        settings = load_live_settings(config or default_main_file("live.toml"), required=config is not None)
+        main_file = config or default_main_file("live.toml")
         if check:
-            typer.echo("configuration is valid")
+            with acting_as_user_of("sbus-live.service", main_file) as reader:
+                load_live_settings(main_file, required=config is not None)
+            typer.echo(valid(reader))
             return
+        settings = load_live_settings(main_file, required=config is not None)
         _run(settings, state, tables, address)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,20 @@ def test_a_fact_can_have_the_name_of_a_field_that_is_not_known() -> None:
     assert journal_fields(Record(STARTED, facts={"connection": 7}), "sbus-relay")["SBUS_CONNECTION"] == b"7"
 
 
+@contextmanager
+def null_standard_error() -> Iterator[None]:
+    """Have the null device as standard error, as systemd gives it to a service if journald does not run."""
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
 class TestJournal:
     """The socket of the test takes the place of the journal's."""
 
@@ -169,16 +184,8 @@ class TestStandardError:
         assert capfd.readouterr().err == standard_error_line(RECORD, "sbusd") + "\n"
 
     def test_the_null_device_is_an_error(self) -> None:
-        kept = os.dup(2)
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, 2)
-            with pytest.raises(OSError, match="standard error is the null device"):
-                StandardErrorSink("sbusd").write(RECORD)
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            os.close(null)
+        with null_standard_error(), pytest.raises(OSError, match="standard error is the null device"):
+            StandardErrorSink("sbusd").write(RECORD)
 
 
 class TestChoice:
@@ -205,6 +212,19 @@ class TestChoice:
     @pytest.mark.parametrize("environment", [{}, {"JOURNAL_STREAM": ""}, {"JOURNAL_STREAM": "1:1"}, {"JOURNAL_STREAM": "nonsense"}])
     def test_for_a_person_it_is_standard_error(self, environment: dict[str, str]) -> None:
         assert isinstance(choose_sink("sbusd", background=False, environment=environment), StandardErrorSink)
+
+    def test_a_service_that_started_without_journald_logs_when_it_is_back(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_records, "JOURNAL_SOCKET", str(folder / "s"))
+        with null_standard_error():
+            sink = choose_sink("sbusd", environment={"SYSTEMD_EXEC_PID": str(os.getpid())})
+            # Of a program that a service has started, and that sends its errors to the null device on purpose.
+            assert isinstance(choose_sink("sbusd", environment={"SYSTEMD_EXEC_PID": str(os.getppid())}), StandardErrorSink)
+        with closing(sink), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+            with pytest.raises(FileNotFoundError):
+                sink.write(RECORD)
+            journald.bind(str(folder / "s"))
+            sink.write(RECORD)
+            assert parse(journald.recv(100_000))["SYSLOG_IDENTIFIER"] == b"sbusd"
 
     def test_without_a_journal_it_is_standard_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_records, "JOURNAL_SOCKET", "/nowhere/socket")
