@@ -279,8 +279,8 @@ def text_of(date: int) -> str:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only this user can read or write."""
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Open a file that other users cannot read or write."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
 
 
 def _stamp_of(file: Path) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Set
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,11 +23,12 @@ from sbusd.archive.record.segments import write_segments
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.store import store_of
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import bytes_by_user, listed_users, user_label
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 from sbusd.systemd.log_records import Log
+from sbusd.wall_clock import Clocks, WallClock
 
 RETRY_SECONDS = 5.0
 """Interval between attempts to write to an archive that cannot be written."""
@@ -49,12 +50,12 @@ class Converter:
         journal: Log,
         *,
         reserve_bytes: int = 0,
-        wall_ns: Callable[[], int] = time.time_ns,
+        clock: WallClock | None = None,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """Write into *archive*, which exists. From now on *retention* belongs to this thread.
+        """Write into *archive*, which exists. From now on *retention* and *clock* belong to this thread.
 
-        *reserve_bytes* is room for the file that is being written.
+        *reserve_bytes* is room for the file that is being written. *clock* decides what is expired.
         """
         self.segments = 0
         """Number of files that were converted."""
@@ -70,7 +71,7 @@ class Converter:
         self._retention = retention
         self._journal = journal
         self._reserve_bytes = reserve_bytes
-        self._wall_ns = wall_ns
+        self._clock = clock or date_of_recorder(journal, retention)
         self._retry_seconds = retry_seconds
         self._is_held_reported = False
         self._merge_at = 0.0
@@ -101,6 +102,11 @@ class Converter:
     def held(self) -> int:
         """Number of expired segments that are kept because they are not shipped."""
         return self._retention.held
+
+    @property
+    def is_date_doubted(self) -> bool:
+        """Whether nothing is removed by the date of the wall clock, because it has jumped."""
+        return self._clock.is_doubted
 
     def submit(self, path: Path) -> None:
         """Add a finished write-ahead file to the queue."""
@@ -165,7 +171,9 @@ class Converter:
 
     def _prune(self) -> None:
         """Remove expired segments, and log that. Raises OSError."""
-        for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
+        date, before = self._clock.date(), self._clock.cutoff(self._retention.keep_ns)
+        pruned = self._retention.prune(date, self._waiting_bytes + self._reserve_bytes, before_ns=before)
+        for (because, uid), removed in pruned.items():
             self._journal.record(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
         retention = self._retention
         if retention.unshipped.segments > self._unshipped:
@@ -184,7 +192,7 @@ class Converter:
             return
         self._merge_at = time.monotonic() + MERGE_SECONDS
         try:
-            merged = compact(store_of(self._archive), self._retention.host, self._wall_ns(), may_merge=self._retention.is_shipped)
+            merged = compact(store_of(self._archive), self._retention.host, self._clock.date(), may_merge=self._retention.is_shipped)
         except (RecordError, DamagedCopyError) as error:
             merged = Merged(unreadable=1, error=str(error))
         if merged.unreadable > self._unmerged:
@@ -215,7 +223,10 @@ class Converter:
             return
         if content.damaged_frames:
             self._journal.record(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
-        self._retention.add(convert(self._archive, content, self._separate_users(content)))
+        entries = convert(self._archive, content, self._separate_users(content))
+        self._retention.add(entries)
+        for entry in entries:
+            self._clock.message(entry.max_ts)
         self.segments += 1
         path.unlink()
         sync_folder(path.parent)
@@ -234,6 +245,15 @@ class Converter:
         sizes = bytes_by_user(_table(content))
         known = listed_users(sizes)
         return separate_users | self._retention.separate_users(known) | ({OTHERS} if len(known) < len(sizes) else set())
+
+
+def date_of_recorder(journal: Log, retention: Retention, *, kept: Path | None = None, clocks: Clocks | None = None) -> WallClock:
+    """Return the date by which the segments of *retention* expire; *kept* is the file in which it survives a restart."""
+
+    def note(line: str) -> None:
+        journal.record(DATE, reason=line)
+
+    return WallClock(note, newest=retention.newest_ns or None, kept=kept, clocks=clocks)
 
 
 class _AbandonedError(SbusError):

@@ -97,6 +97,7 @@ NOT_SERVED = LogMessage(
     "not-served",
     "failed to serve recorder/close on the bus: {reason}",
 )
+DATE = LogMessage("3b7de04f81a94c5c9f62d1a8e57c0b46", Priority.WARNING, "date", "{reason}")
 
 MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
 """Every message."""

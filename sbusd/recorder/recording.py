@@ -44,10 +44,11 @@ class _Outage:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The two clocks, which tests replace: nanoseconds since 1970, and monotonic seconds."""
+    """The clocks, which tests replace: nanoseconds since 1970 and since the boot, and monotonic seconds."""
 
     wall_ns: Callable[[], int] = time.time_ns
     monotonic: Callable[[], float] = time.monotonic
+    boot_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Recording:
@@ -91,7 +92,8 @@ class Recording:
         self._oldest = 0.0
         self._wal: WalWriter | None = None
         self._wal_begun = 0.0
-        self._hour = hour_of(self._clocks.wall_ns())
+        self.hour = hour_of(self._clocks.wall_ns())
+        """The hour that is recorded now: its start."""
         self._outage: _Outage | None = None
 
     @property
@@ -113,7 +115,7 @@ class Recording:
         if self._rows:
             times.append(self._oldest + self._settings.sync_interval)
         if self._wal is not None:
-            left = (self._hour + HOUR_NS - self._clocks.wall_ns()) / 1e9
+            left = (self.hour + HOUR_NS - self._clocks.wall_ns()) / 1e9
             times += [self._wal_begun + self._settings.rotate_interval, self._clocks.monotonic() + max(0.0, left)]
         return min(times, default=None)
 
@@ -123,7 +125,7 @@ class Recording:
             self._outage.lost += 1
             self.lost += 1
             return
-        if row.ts >= self._hour + HOUR_NS:
+        if row.ts >= self.hour + HOUR_NS:
             self._turn_hour(hour_of(row.ts))
         if not self._rows:
             self._oldest = self._clocks.monotonic()
@@ -142,7 +144,8 @@ class Recording:
         if self._rows and now >= self._oldest + self._settings.sync_interval:
             self.flush()
         wall = self._clocks.wall_ns()
-        if wall >= self._hour + HOUR_NS:
+        # A clock that was set back by years begins its hour again; rows near the end of an hour are not in order.
+        if not self.hour - HOUR_NS <= wall < self.hour + HOUR_NS:
             self._turn_hour(hour_of(wall))
         elif self._wal is not None and now >= self._wal_begun + self._settings.rotate_interval:
             self.rotate()
@@ -167,7 +170,7 @@ class Recording:
     def _turn_hour(self, hour: int) -> None:
         """End the file of the previous hour: a segment contains one hour."""
         self.rotate()
-        self._hour = hour
+        self.hour = hour
 
     def _write(self, rows: list[Row]) -> bool:
         """Write *rows* as one batch; return whether they are durable. If not, recording is suspended."""

@@ -68,12 +68,14 @@ class Retention:
         """Bytes of all segments."""
         self.last_seq = 0
         """The highest ``seq`` in the index when it was loaded, also of removed segments; 0 without segments."""
+        self.newest_ns = 0
+        """The latest date in the index when it was loaded; 0 without segments."""
+        self.keep_ns = int(keep_seconds * 1e9)
         self.largest: tuple[int, int] | None = None
         """The user whose dedicated segments are removed first, and their bytes; OTHERS for the users that are not listed."""
         self.host = host
         self._archive = archive
         self._quota = quota_bytes
-        self._keep_ns = int(keep_seconds * 1e9)
         self._shipped = shipped
         self._held: set[str] = set()
         """Paths of expired segments that are not shipped. They are not in ``_oldest``."""
@@ -98,6 +100,7 @@ class Retention:
             self._forget(entry)
         for entry in read_index(self._archive, wanted=lambda _date, _hour, host: host == self.host):
             self.last_seq = max(self.last_seq, entry.last_seq)
+            self.newest_ns = max(self.newest_ns, entry.max_ts)
             if entry.is_removed:
                 self._delete(entry)
             else:
@@ -114,9 +117,9 @@ class Retention:
         """Return the users that get dedicated segments. *new* are the bytes by user in a write-ahead file."""
         return separate_users(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
 
-    def prune(self, now_ns: int, spool_bytes: int) -> dict[tuple[Removal, int | None], Removed]:
-        """Remove expired segments. Then remove the oldest segments of the largest users until segments and *spool_bytes* are within the
-        quota.
+    def prune(self, now_ns: int, spool_bytes: int, *, before_ns: int | None = None) -> dict[tuple[Removal, int | None], Removed]:
+        """Remove the segments of hours that ended before *before_ns*, by default the retention time before *now_ns*. Then remove the
+        oldest segments of the largest users until segments and *spool_bytes* are within the quota.
 
         Return the removed segments by reason and user; None is for common segments, OTHERS for users that are not listed.
 
@@ -125,7 +128,8 @@ class Retention:
         """
         self._read_shipped()
         removed: dict[tuple[Removal, int | None], Removed] = {}
-        while (found := self._next(now_ns, spool_bytes)) is not None:
+        before_ns = now_ns - self.keep_ns if before_ns is None else before_ns
+        while (found := self._next(before_ns, spool_bytes)) is not None:
             entry, because = found
             self._remove(dataclasses.replace(entry, removed_at=now_ns, removed_because=because))
             self._forget(entry)
@@ -138,11 +142,11 @@ class Retention:
         self.held = len(self._held)
         return removed
 
-    def _next(self, now_ns: int, spool_bytes: int) -> tuple[IndexEntry, Removal] | None:
+    def _next(self, before_ns: int, spool_bytes: int) -> tuple[IndexEntry, Removal] | None:
         """Return the segment to remove now, and the reason; None if all can stay."""
         while (oldest := self._oldest.first()) is not None:
             entry = self._entries[oldest]
-            if hour_of(entry.min_ts) + HOUR_NS + self._keep_ns > now_ns:
+            if hour_of(entry.min_ts) + HOUR_NS > before_ns:
                 break
             if self._is_shipped(entry):
                 return entry, "retention"

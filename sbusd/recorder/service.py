@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from sbusd import wall_clock
 from sbusd.archive.files import make_folder, make_private
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
@@ -17,7 +18,7 @@ from sbusd.archive.record.schema import Kind, Row
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.converter import Converter
+from sbusd.recorder.converter import Converter, date_of_recorder
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
@@ -40,6 +41,9 @@ REPORT_SECONDS = 60.0
 """Interval between log records of repeated losses."""
 
 _NO_HOUR = -HOUR_NS
+
+_DATE = "date"
+"""The file of the spool in which the date survives a restart, see :mod:`sbusd.wall_clock`."""
 
 
 class SpoolInUseError(SbusError):
@@ -122,6 +126,8 @@ class Recorder:
             words += f"; most dedicated segments: {user_label(largest[0])}, {largest[1] >> 20} MiB"
         if converter.held:
             words += f"; expired but not shipped: {converter.held} segments"
+        if converter.is_date_doubted:
+            words += "; the date jumped, see the log"
         return words
 
     def prepare(self) -> None:
@@ -136,13 +142,15 @@ class Recorder:
         """
         # The directories contain messages of all users.
         make_private(self._archive, (INDEX, "date=*", ".spool"))
-        make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock"))
+        make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock", _DATE, f".{_DATE}.tmp"))
         self._take_lock()
         settings = self._settings
         shipped = ShippedList(Path(settings.shipped)) if settings.shipped else None
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention, shipped=shipped)
         retention.load()
-        converter = Converter(self._archive, retention, self._journal, reserve_bytes=settings.rotate_bytes, wall_ns=self._clocks.wall_ns)
+        clocks = wall_clock.Clocks(wall=self._clocks.wall_ns, boot=self._clocks.boot_ns)
+        date = date_of_recorder(self._journal, retention, kept=self._spool / _DATE, clocks=clocks)
+        converter = Converter(self._archive, retention, self._journal, reserve_bytes=settings.rotate_bytes, clock=date)
         next_seq = max(retention.last_seq, self._recover(converter)) + 1
         self._converter = converter
         self._recording = Recording(
@@ -294,7 +302,7 @@ class Recorder:
         if recording.is_suspended:
             # While recording is suspended, rows are lost. The subscriptions are repeated after the gap.
             self._snapshot_hour = _NO_HOUR
-        elif (hour := hour_of(row.ts)) > self._snapshot_hour:
+        elif (hour := hour_of(row.ts)) > self._snapshot_hour or recording.hour < self._snapshot_hour - HOUR_NS:
             self._snapshot_hour = hour
             for standing in self._subscriptions.rows(row.ts):
                 recording.add(standing)

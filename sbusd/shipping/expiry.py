@@ -50,7 +50,7 @@ class Expiry:
         self._store = store
         self._shipped = shipped
         self._done = done
-        self._keep_ns = int(keep_seconds * 1e9)
+        self.keep_ns = int(keep_seconds * 1e9)
         self._searched_ns: int | None = None
 
     def remove(self, now_ns: int) -> Iterator[SegmentName]:
@@ -61,12 +61,12 @@ class Expiry:
         Raises:
             StorageError, OSError: the store, or the list of expired segments, cannot be used.
         """
-        if not self._keep_ns or (self._searched_ns is not None and abs(now_ns - self._searched_ns) < _INTERVAL_NS):
+        if not self.keep_ns or (self._searched_ns is not None and abs(now_ns - self._searched_ns) < _INTERVAL_NS):
             return
         self.unreadable = 0
         for text in sorted(name for name in self._shipped if name not in self._done):
             name = segment_of_entry(text)
-            if name is None or name.start_ns + HOUR_NS + self._keep_ns > now_ns:
+            if name is None or name.start_ns + HOUR_NS + self.keep_ns > now_ns:
                 continue
             try:
                 is_removed = self._remove(name, now_ns)

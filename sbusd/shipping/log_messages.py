@@ -45,6 +45,7 @@ NOT_MERGED = LogMessage(
     "not-merged",
     "cannot merge {count} index entries of past days in the destination: {reason}",
 )
+DATE = LogMessage("c80f5a29e6134d7bb1a47e03d95f28e1", Priority.WARNING, "date", "{reason}")
 
 MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
 """Every message."""

@@ -17,6 +17,7 @@ import typer
 
 from sbusd.archive.files import ExposedFolderError, RecordError, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.archive.record.index import segment_of_entry
 from sbusd.archive.record.layout import is_host
 from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDestinationError
 from sbusd.archive.storage.attempts import Attempts, UnsupportedClientError
@@ -30,7 +31,7 @@ from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
-from sbusd.shipping.log_messages import RETRIED, STARTED, STOPPED
+from sbusd.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
 from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.service import Heartbeat, Shipper
@@ -39,8 +40,12 @@ from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import EndingSignals
+from sbusd.wall_clock import WallClock
 
 _LOCK = ".lock"
+
+_DATE = "date"
+"""The file of the state in which the date survives a restart, see :mod:`sbusd.wall_clock`."""
 
 app = typer.Typer(
     help="Copy the archive of sbus-recorder to an object store.",
@@ -138,7 +143,8 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
     if not archive.is_dir():
         raise RecordError(archive, "not an archive: no such directory")
     _check_user(state)
-    make_private(state, (LIST, EXPIRED_LIST, _LOCK, f".{LIST}.tmp", f".{EXPIRED_LIST}.tmp"))
+    names = (LIST, EXPIRED_LIST, _DATE)
+    make_private(state, (*names, _LOCK, *(f".{name}.tmp" for name in names)))
     heartbeat = Heartbeat(manager)
     with contextlib.ExitStack() as stack:
         stack.callback(manager.close)
@@ -155,6 +161,8 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
         expired = stack.enter_context(contextlib.closing(expired_list(state / EXPIRED_LIST, header)))
         uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat, since_ns=header.created)
         expiry = Expiry(store, done, expired, settings.retention)
+        newest = max((segment.start_ns for name in done if (segment := segment_of_entry(name)) is not None), default=None)
+        clock = WallClock(lambda line: log.record(DATE, reason=line), newest=newest, kept=state / _DATE)
         shipper = Shipper(
             archive,
             host,
@@ -164,7 +172,8 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
             log=log,
             beat=heartbeat.beat,
             claim=lambda: ownership.take(len(done)),
-            merger=IndexMerger(store, host, ownership.check, log),
+            merger=IndexMerger(store, host, ownership.check, log, date=clock.date),
+            clock=clock,
         )
         heartbeat.status = lambda: shipper.status(attempts.retries)
         signals = stack.enter_context(EndingSignals(shipper.stop))

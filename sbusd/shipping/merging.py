@@ -18,7 +18,17 @@ INTERVAL_SECONDS = 3600.0
 class IndexMerger:
     """Merges the entries of *host* in *store*, of which this program is the only writer; *check* raises an error if it is not."""
 
-    def __init__(self, store: Store, host: str, check: Callable[[], None], log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        host: str,
+        check: Callable[[], None],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        date: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """*date* returns the date by which a day has ended."""
         self.unreadable = 0
         """Number of files of the index that cannot be read and stay as they are; of the last search."""
         self._store = store
@@ -26,6 +36,7 @@ class IndexMerger:
         self._check = check
         self._log = log
         self._clock = clock
+        self._date = date
         self._due = float("-inf")
 
     def turn(self) -> None:
@@ -38,7 +49,7 @@ class IndexMerger:
         if self._clock() < self._due:
             return
         try:
-            merged = compact(self._store, self._host, time.time_ns(), before_write=self._check)
+            merged = compact(self._store, self._host, self._date(), before_write=self._check)
         except RecordError as error:
             merged = Merged(unreadable=1, error=str(error))
         if merged.unreadable > self.unreadable:

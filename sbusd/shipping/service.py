@@ -12,17 +12,18 @@ from pathlib import Path
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.index import list_index
+from sbusd.archive.record.index import list_index, segment_of_entry
 from sbusd.archive.record.shipped import ListWriter
 from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping.expiry import Expiry
-from sbusd.shipping.log_messages import AGAIN, EXPIRED, FAILED, LOST, UNREADABLE
+from sbusd.shipping.log_messages import AGAIN, DATE, EXPIRED, FAILED, LOST, UNREADABLE
 from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.upload import Outcome, Uploader
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.wall_clock import WallClock
 
 FIRST_DELAY_SECONDS = 1.0
 """Maximum delay after the first failure. It doubles with each failure in a row."""
@@ -86,11 +87,12 @@ class Shipper:
         beat: Callable[[], None] = lambda: None,
         claim: Callable[[], None] = lambda: None,
         merger: IndexMerger | None = None,
+        clock: WallClock | None = None,
     ) -> None:
         """*done* is the list of shipped segments; *beat* is called while there is progress; *claim* before the first segment.
 
         *claim* takes the name of the host in the destination. It is repeated if it fails, as everything else. *merger* merges the index of
-        the destination.
+        the destination. *clock* decides what is expired.
         """
         self.counts = Counts()
         self._archive = archive
@@ -101,6 +103,7 @@ class Shipper:
         self._beat = beat
         self._claim = claim
         self._merger = merger
+        self._clock = clock or WallClock(lambda line: log.record(DATE, reason=line))
         self._is_claimed = False
         self._is_stopped = False
         self._signals: int | None = None
@@ -128,7 +131,8 @@ class Shipper:
             "expired but unreadable": self._expiry.unreadable,
             "not merged": self._merger.unreadable if self._merger else 0,
         }
-        return words + "".join(f"; {name}: {count}" for name, count in others.items() if count)
+        words += "".join(f"; {name}: {count}" for name, count in others.items() if count)
+        return words + "; the date jumped, see the log" * self._clock.is_doubted
 
     def run(self, interval: float, *, once: bool = False, signals: int | None = None) -> None:
         """Ship until :meth:`stop`, or with *once* until all segments are shipped that exist now.
@@ -193,7 +197,7 @@ class Shipper:
     def _ship(self, name: str) -> bool:
         """Ship one segment; return whether it is done."""
         try:
-            outcome = self._uploader.ship(name, time.time_ns())
+            outcome = self._uploader.ship(name, self._date())
         except RecordError as error:
             self.counts.unreadable += 1
             if is_reported(self.counts.unreadable):
@@ -213,12 +217,19 @@ class Shipper:
                 if is_reported(self.counts.lost):
                     self._log.record(LOST, name=name, count=self.counts.lost)
         self._done.add(name)
+        if (segment := segment_of_entry(name)) is not None:
+            self._clock.message(segment.start_ns)
         return True
+
+    def _date(self) -> int:
+        """Return the date by which segments expire."""
+        keep = self._expiry.keep_ns
+        return self._clock.cutoff(keep) + keep
 
     def _expire(self) -> None:
         """Remove expired segments from the destination."""
         count, last = 0, ""
-        for removed in self._expiry.remove(time.time_ns()):
+        for removed in self._expiry.remove(self._date()):
             count, last = count + 1, removed.path
             self._beat()
             if self._is_stopped:
@@ -244,4 +255,5 @@ class Shipper:
         watched = [] if self._signals is None else [self._signals]
         while (left := end - time.monotonic()) > 0 and not self._is_stopped:
             select.select(watched, [], [], min(left, _WAIT_SECONDS))
+            self._clock.date()
             self._beat()

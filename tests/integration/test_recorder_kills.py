@@ -24,6 +24,7 @@ from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files
 from tests.support import skips
+from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
 from tests.support.tapped_bus import TappedBus, message_packet
@@ -229,7 +230,7 @@ def test_expired_segments_make_room_on_a_full_disk(small_disk: Path, tmp_path: P
     retention = Retention(archive, "alpha", 1 << 30, keep_seconds=0)
     retention.load()
     log = RecordedLog()
-    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + HOUR_NS, retry_seconds=0.01)
+    converter = Converter(archive, retention, log, clock=fixed_date(NOON + HOUR_NS), retry_seconds=0.01)
     converter.submit(_write_ahead(spool, 3, noise.randbytes(payload_bytes), NOON + HOUR_NS))
     converter.start()
     deadline = time.monotonic() + 60

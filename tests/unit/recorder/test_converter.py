@@ -19,10 +19,12 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList
-from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.converter import Converter, convert, date_of_recorder
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
+from sbusd.wall_clock import Clocks
+from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message, numbered, rows
 from tests.support.relays import wait_for
@@ -43,7 +45,7 @@ def make(tmp_path: Path, log: RecordedLog) -> Callable[..., Converter]:
     def make(quota: int = GIB) -> Converter:
         retention = Retention(tmp_path / "archive", "alpha", quota, 1e9)
         retention.load()
-        return Converter(tmp_path / "archive", retention, log, wall_ns=lambda: NOON, retry_seconds=0.01)
+        return Converter(tmp_path / "archive", retention, log, clock=fixed_date(NOON), retry_seconds=0.01)
 
     return make
 
@@ -243,6 +245,25 @@ def test_a_mistake_of_the_recorder_itself_is_kept_for_its_loop(
     assert len(wal_files(tmp_path / "spool")) == 1
 
 
+@pytest.mark.parametrize("days", [40, 73 * 365, -40])
+def test_a_jump_of_the_date_removes_no_segment(tmp_path: Path, log: RecordedLog, days: int) -> None:
+    for name in ("spool", "archive"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    error = 0
+    retention = Retention(tmp_path / "archive", "alpha", GIB, 30 * 86_400.0)
+    date = date_of_recorder(log, retention, clocks=Clocks(lambda: NOON + error, lambda: HOUR_NS))
+    converter = Converter(tmp_path / "archive", retention, log, clock=date)
+    converter.submit(spooled(tmp_path, 1, 5))
+    converter.start()
+    error = days * 24 * HOUR_NS
+    converter.submit(spooled(tmp_path, 6, 9))
+    assert converter.close(60)
+    assert converter.is_date_doubted
+    assert not any(entry.is_removed for entry in RecordReader(tmp_path / "archive").entries(removed=True))
+    (jump,) = log.facts(DATE)
+    assert str(jump["reason"]).startswith("the date jumped: expected 2026-")
+
+
 def test_expired_segments_that_are_not_shipped_are_logged_once_and_those_that_the_quota_removes_too(
     tmp_path: Path, log: RecordedLog
 ) -> None:
@@ -250,7 +271,7 @@ def test_expired_segments_that_are_not_shipped_are_logged_once_and_those_that_th
         (tmp_path / name).mkdir(exist_ok=True)
     (tmp_path / "shipped").write_bytes(ListHeader("s3://bucket/x", "alpha", "1").to_line())
     retention = Retention(tmp_path / "archive", "alpha", GIB, 1.0, shipped=ShippedList(tmp_path / "shipped"))
-    converter = Converter(tmp_path / "archive", retention, log, wall_ns=lambda: NOON + 24 * HOUR_NS)
+    converter = Converter(tmp_path / "archive", retention, log, clock=fixed_date(NOON + 24 * HOUR_NS))
     converter.submit(spooled(tmp_path, 1, 5))
     converter.submit(spooled(tmp_path, 6, 9))
     converter.start()
@@ -259,7 +280,7 @@ def test_expired_segments_that_are_not_shipped_are_logged_once_and_those_that_th
     assert [facts["reason"] for facts in log.facts(NOT_SHIPPED)] == ["sbus-ship has not shipped them yet"]
     small = Retention(tmp_path / "archive", "alpha", 1, 1.0, shipped=ShippedList(tmp_path / "shipped"))
     small.load()
-    converter = Converter(tmp_path / "archive", small, log, wall_ns=lambda: NOON + 24 * HOUR_NS)
+    converter = Converter(tmp_path / "archive", small, log, clock=fixed_date(NOON + 24 * HOUR_NS))
     converter.submit(spooled(tmp_path, 10, 11))
     converter.start()
     assert converter.close(60)
@@ -273,7 +294,7 @@ def test_index_entries_of_past_days_are_merged_when_nothing_waits(tmp_path: Path
     (tmp_path / "spool").mkdir()
     retention = Retention(archive, "alpha", GIB, 1e9)
     retention.load()
-    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + 48 * HOUR_NS, retry_seconds=0.01)
+    converter = Converter(archive, retention, log, clock=fixed_date(NOON + 48 * HOUR_NS), retry_seconds=0.01)
     for first in (1, 4):
         converter.submit(spooled(tmp_path, first, first + 2))
     converter.start()
@@ -296,7 +317,7 @@ def test_entries_that_are_not_shipped_or_not_readable_are_not_merged(tmp_path: P
     retention = Retention(archive, "alpha", GIB, 1e9, shipped=ShippedList(shipped))
     retention.load()
     (archive / "index" / names[0]).write_text("{")
-    converter = Converter(archive, retention, log, wall_ns=lambda: NOON + 48 * HOUR_NS)
+    converter = Converter(archive, retention, log, clock=fixed_date(NOON + 48 * HOUR_NS))
     converter._work()
     assert list_index(archive).names == names
     assert [message for message, _ in log.records] == [NOT_MERGED]

@@ -129,6 +129,19 @@ def test_an_hour_ends_by_the_clock(setup: Setup) -> None:
     assert [read_wal(path).rows for path in setup.finished] == [1]
 
 
+@pytest.mark.parametrize("years", [1, 73])
+def test_after_a_clock_was_set_back_an_hour_ends_by_it(setup: Setup, years: int) -> None:
+    """Otherwise no hour would end until the wrong date comes."""
+    setup.recording.add(message(0, ts=NOON + years * 365 * 24 * HOUR_NS))
+    setup.recording.tick()
+    setup.recording.add(message(0))
+    setup.wait()
+    setup.hands.wall_ns = NOON + HOUR_NS
+    setup.recording.add(message(0, ts=NOON + HOUR_NS))
+    rows = [[row.ts for batch in read_wal(path).batches for row in rows_of(batch)] for path in setup.finished]
+    assert rows == [[NOON + years * 365 * 24 * HOUR_NS], [NOON]]
+
+
 def test_an_hour_ends_with_the_first_row_of_the_next(setup: Setup) -> None:
     setup.recording.add(message(0))
     setup.recording.add(message(0, ts=NOON + HOUR_NS))

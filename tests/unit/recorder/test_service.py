@@ -20,6 +20,7 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder import service
 from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
+from sbusd.recorder.recording import Clocks
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.tap import RecorderTap
 from sbusd.recorder.wal import WalWriter, wal_files, wal_path
@@ -47,8 +48,14 @@ def log() -> RecordedLog:
     return RecordedLog()
 
 
-def make(settings: RecorderSettings, bus: TappedBus, log: RecordedLog, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
-    return Recorder(settings, RecorderTap(str(bus.path), b""), log, ServiceManager(), durable=durable)
+def make(
+    settings: RecorderSettings,
+    bus: TappedBus,
+    log: RecordedLog,
+    durable: Callable[[int], None] = lambda _seq: None,
+    clocks: Clocks | None = None,
+) -> Recorder:
+    return Recorder(settings, RecorderTap(str(bus.path), b""), log, ServiceManager(), durable=durable, clocks=clocks)
 
 
 @contextmanager
@@ -247,8 +254,8 @@ def test_the_connections_of_a_restarted_bus_are_read_again(settings: RecorderSet
 
 def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     durable = DurableRows()
-    with running(make(settings, bus, log, durable=durable), bus):
-        now = 4_000_000_000 * 10**9  # behind the clock of any machine, so that the facts alone make the hours
+    now = 4_000_000_000 * 10**9
+    with running(make(settings, bus, log, durable=durable, clocks=Clocks(lambda: now)), bus):
         bus.tell(tap_packet(fact("subscribe", time=now, pattern="a/*")), tap_packet(fact("subscribe", time=now, id=8, pattern="b")))
         bus.tell(tap_packet(fact("unsubscribe", time=now, id=8, pattern="b")))
         bus.tell(message_packet(time=now + HOUR_NS), message_packet(time=now + HOUR_NS + 1))

@@ -23,6 +23,7 @@ from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove
 from sbusd.recorder.wal import WalWriter, read_wal
+from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
 
@@ -48,7 +49,7 @@ class Hosted:
         """Convert a file for each of *batches*, with a recorder that is new."""
         retention = Retention(self.archive, "alpha", self.quota, 1e9)
         retention.load()
-        converter = Converter(self.archive, retention, self.log, wall_ns=lambda: NOON, retry_seconds=0.01)
+        converter = Converter(self.archive, retention, self.log, clock=fixed_date(NOON), retry_seconds=0.01)
         for rows in batches:
             converter.submit(self.spooled(rows))
         converter.start()
@@ -154,7 +155,7 @@ def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(
     assert (len(made.users), made.rows, made.unnamed) == (MAX_USERS, MAX_USERS + 1_000, 1_000 * (ROW_BYTES + 8 + 3))
     retention = Retention(host.archive, "alpha", host.quota, 1e9)
     retention.load()
-    again = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
+    again = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
     again.submit(path)
     again.start()
     assert again.close(60)
@@ -183,7 +184,7 @@ def test_an_interrupted_run_creates_the_same_segments(
 
         patched.setattr("sbusd.recorder.converter.write_segments", write)
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
-        converter = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
+        converter = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
         path = host.spooled(rows)
         converter.submit(path)
         converter.start()
@@ -194,7 +195,7 @@ def test_an_interrupted_run_creates_the_same_segments(
         host.quota = 1 << 40 if interrupted == 2 else 300_000
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
         retention.load()
-        again = Converter(host.archive, retention, host.log, wall_ns=lambda: NOON)
+        again = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
         again.submit(path)
         again.start()
         assert again.close(60)

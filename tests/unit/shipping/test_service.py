@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from sbusd.archive.files import RecordError
+from sbusd.archive.record.index import read_index
+from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.shipped import ListHeader, ListWriter
 from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping import service
@@ -19,7 +21,8 @@ from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Outcome
 from sbusd.systemd.log_records import LogMessage
 from sbusd.systemd.service_manager import ServiceManager
-from tests.support.records import message
+from sbusd.wall_clock import Clocks, WallClock
+from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
 HEADER = ListHeader("s3://bucket/x", "alpha", "1")
@@ -51,7 +54,7 @@ class _Log:
 class Bench:
     """A shipper of three segments of alpha and one of beta."""
 
-    def __init__(self, folder: Path, act: Callable[[str], Outcome]) -> None:
+    def __init__(self, folder: Path, act: Callable[[str], Outcome], *, clock: WallClock | None = None, keep: float = 0.0) -> None:
         archive = folder / "archive"
         for seq in (3, 1, 2):
             deliver(archive, "alpha", [message(seq)])
@@ -59,8 +62,8 @@ class Bench:
         self.uploader, self.log, self.path = _Uploader(act), _Log(), folder / "shipped"
         self.done = ListWriter(self.path, HEADER)
         self.claims = 0
-        expiry = Expiry(LocalStore(folder), self.done, expired_list(folder / "expired", HEADER), 0.0)
-        self.shipper = Shipper(archive, "alpha", self.uploader, expiry, self.done, log=self.log, claim=self.claim)  # type: ignore[arg-type]
+        expiry = Expiry(LocalStore(archive), self.done, expired_list(folder / "expired", HEADER), keep)
+        self.shipper = Shipper(archive, "alpha", self.uploader, expiry, self.done, log=self.log, claim=self.claim, clock=clock)  # type: ignore[arg-type]
 
     def claim(self) -> None:
         self.claims += 1
@@ -68,6 +71,20 @@ class Bench:
     def sequence(self) -> list[int]:
         """Return the first positions of the segments that the uploader got."""
         return [int(name.split(".")[-2]) for name in self.uploader.names]
+
+
+@pytest.mark.parametrize("days", [40, 73 * 365])
+def test_a_jump_of_the_date_removes_nothing_in_the_destination(tmp_path: Path, days: int) -> None:
+    error = 0
+    lines: list[str] = []
+    clock = WallClock(lines.append, clocks=Clocks(lambda: NOON + error, lambda: HOUR_NS))
+    bench = Bench(tmp_path, lambda _: Outcome.SHIPPED, clock=clock, keep=30 * 86_400.0)
+    bench.shipper.turn()
+    error = days * 24 * HOUR_NS
+    bench.shipper.turn()
+    assert not any(entry.is_removed for entry in read_index(tmp_path / "archive"))
+    assert len(lines) == 1
+    assert bench.shipper.status(0).endswith("; the date jumped, see the log")
 
 
 def test_segments_of_this_host_are_shipped_once_the_oldest_first(tmp_path: Path) -> None:
