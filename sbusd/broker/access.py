@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from sbusd.broker.policy import Decision, Policy, refusal_reason
+from sbusd.broker.policy import Decision, Policy
 from sbusd.config import Fault
 from sbusd.config.files import PATH_MAX
 from sbusd.config.rules import PolicyRule
@@ -104,7 +105,7 @@ class AccessRules:
             return Verdict(ErrorCode.EMSGSIZE, f"the key has {len(key)} bytes, at most {self.key_bytes} are valid")
         if not self.keyspace.is_publishable(key):
             return Verdict(ErrorCode.EPERM, "clients cannot publish to this reserved key")
-        return _ruled(self.policy.publication(self.keyspace, key, credentials), "no rule restricts publishing to this key")
+        return self._ruled(self.policy.publication(self.keyspace, key, credentials), "publish", "no rule restricts publishing to this key")
 
     def loss_report(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return whether a client with *credentials* may report a loss to the holders of *pattern*: may publish to a key that matches."""
@@ -119,14 +120,22 @@ class AccessRules:
         if inner is not None and whole.is_allowed:
             after = self.policy.loss_report(Reach(self.keyspace, inner), credentials)
             whole = whole if after.rule is None else after
-        return _ruled(whole, "no rule restricts publishing to these keys")
+        return self._ruled(whole, "publish", "no rule restricts publishing to these keys")
 
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern* on *connection*; connection 0 has no address."""
         verdict = self._by_protocol(pattern, credentials, connection)
         if verdict.code is not None or not self.policy.rules:
             return verdict
-        return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
+        return self._ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), "subscribe", verdict.reason)
+
+    def _ruled(self, decision: Decision, action: Literal["publish", "subscribe"], otherwise: str) -> Verdict:
+        """Return the verdict of a rule about *action*. If no rule has decided, access is allowed for the reason *otherwise*."""
+        if decision.rule is None:
+            return Verdict(None, otherwise)
+        if decision.is_allowed:
+            return Verdict(None, f"allowed by {decision.rule.name}", decision.rule)
+        return Verdict(ErrorCode.EPERM, self.policy.refusal_reason(decision.rule, action), decision.rule)
 
     def opens(self, key: bytes, credentials: Credentials) -> bool:
         """Return whether a private *key* matches *credentials*, regardless of the policy."""
@@ -180,12 +189,3 @@ def _addressed(pattern: bytes, connection: int) -> Verdict:
     if connection and pattern.startswith(connection_address(connection)):
         return Verdict(None, "the address is that of the connection")
     return Verdict(ErrorCode.EPERM, "a connection can subscribe only to its own address; CMSG !/conn/whoami returns it")
-
-
-def _ruled(decision: Decision, otherwise: str) -> Verdict:
-    """Return the verdict of a rule. If no rule has decided, access is allowed for the reason *otherwise*."""
-    if decision.rule is None:
-        return Verdict(None, otherwise)
-    if decision.is_allowed:
-        return Verdict(None, f"allowed by {decision.rule.name}", decision.rule)
-    return Verdict(ErrorCode.EPERM, refusal_reason(decision.rule), decision.rule)

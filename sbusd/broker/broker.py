@@ -228,8 +228,8 @@ class Broker(FastPath):
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Record messages that were not routed; the switch has sent the errors."""
         client = self._roster[connection]
-        rule = self._access.publication(key, client.credentials).rule if refusal is Refusal.POLICY else None
-        self._refusals.note_publications(client, refusal, key, count, rule)
+        verdict = self._access.publication(key, client.credentials) if refusal is Refusal.POLICY else None
+        self._refusals.note_publications(client, refusal, key, count, verdict)
 
     def may_know_recipients(self, connection: int, key: bytes) -> bool:
         """Return whether a client may know the recipients of a private key, as in ``!/bus/members``."""

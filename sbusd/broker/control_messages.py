@@ -15,7 +15,7 @@ import sbusd
 from sbusd.broker.access import AccessRules
 from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import encode_json
-from sbusd.broker.explanation import explain
+from sbusd.broker.explanation import KnownUsers, explain
 from sbusd.broker.log import BusLog
 from sbusd.broker.quota_usage import UserUsage
 from sbusd.broker.quotas import UserQuotas
@@ -299,7 +299,8 @@ class ControlMessages:
     def _explain(self, client: Client, payload: bytes) -> bytes:
         """Return whether a user may publish or subscribe, and why."""
         is_owner = self._roster.is_owner(client)
-        return encode_json(explain(self._access, client.credentials, payload, is_owner=is_owner, owns=self._quotas.is_owner))
+        known = KnownUsers(self._quotas.is_owner, self._quotas.latest_credentials)
+        return encode_json(explain(self._access, client.credentials, payload, is_owner=is_owner, known=known))
 
 
 def _describe_totals(totals: UserTotals, live: UserTraffic) -> dict[str, object]:

@@ -1,10 +1,14 @@
-"""The reason why a user may or may not publish to a key, or subscribe to a pattern: ``!/bus/explain``. Spec: sbus-protocol(7) §6."""
+"""The reason why a user may or may not publish to a key, or subscribe to a pattern: ``!/bus/explain``. Spec: sbus-protocol(7) §6.
+
+The groups of another user are those that the kernel reported for its latest connection, or that the client names. They are never looked up
+here: the user database can be a directory service that takes seconds, or that is itself a client of the bus, and no message is routed
+meanwhile.
+"""
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sbusd.broker.access import NO_ID, AccessRules
 from sbusd.broker.events import key_members
@@ -18,36 +22,61 @@ from sbusd.protocol.keys import SECRET_HEAD
 UNNAMED_USER = Credentials(NO_ID, NO_ID, NO_ID, unit="")
 """A user that no rule names, in no unit: an empty uid in the request. The reply is true for all users, so every client may ask."""
 
+MAX_LISTED_GROUPS = 256
+"""Maximum number of groups in a reply."""
+
 _FORM = (
     "the payload must be <uid> NUL publish or subscribe NUL <key>, and after another NUL there can be a unit; "
-    "an empty uid means a user that no rule names"
+    "an empty uid means a user that no rule names, and after the uid there can be a colon and ids of groups with commas between them"
 )
 
 
+@dataclass(frozen=True, slots=True)
+class KnownUsers:
+    """What a bus knows about users: whether one is an owner, and the credentials of its latest connection, None if there is none."""
+
+    owns: Callable[[int], bool] = lambda _uid: False
+    latest: Callable[[int], Credentials | None] = lambda _uid: None
+
+
 def explain(
-    access: AccessRules, asker: Credentials, payload: bytes, *, is_owner: bool, owns: Callable[[int], bool] = lambda _uid: False
+    access: AccessRules, asker: Credentials, payload: bytes, *, is_owner: bool, known: KnownUsers | None = None
 ) -> dict[str, object]:
-    """Return what *access* decides about the request *payload* of a client with the credentials *asker*. *owns* knows the owners.
+    """Return what *access* decides about the request *payload* of a client with the credentials *asker*.
 
     Raises:
-        ProtocolError: EINVAL, the payload is not ``<uid> NUL publish|subscribe NUL <key>``, with or without ``NUL <unit>``; EPERM, a
-            client that is neither an owner nor has the right ``deliver`` asks about another user; EMSGSIZE, the key is too long.
+        ProtocolError: EINVAL, the payload is not ``<uid>[:<gid>,…] NUL publish|subscribe NUL <key>``, with or without ``NUL <unit>``;
+            EPERM, a client that is neither an owner nor has the right ``deliver`` asks about another user, or names groups;
+            EMSGSIZE, the key is too long.
     """
-    digits, _, rest = payload.partition(b"\0")
+    known = known or KnownUsers()
+    user, _, rest = payload.partition(b"\0")
     action, nul, rest = rest.partition(b"\0")
     key, has_unit, unit = rest.partition(b"\0")
     check_key(key, access.key_bytes)
-    uid = _uid(digits)
-    if action not in (b"publish", b"subscribe") or not nul or (unit and not is_unit(unit[:PAYLOAD_BYTES].decode("ascii", "replace"))):
+    digits, names_groups, ids = user.partition(b":")
+    uid = _id(digits)
+    groups = _groups(ids) if names_groups else ()
+    source: str | None = "connection"
+    if (
+        action not in (b"publish", b"subscribe")
+        or not nul
+        or (uid is None and groups)
+        or (unit and not is_unit(unit[:PAYLOAD_BYTES].decode("ascii", "replace")))
+    ):
         raise ProtocolError(ErrorCode.EINVAL, _FORM)
     if uid is None:
-        who = UNNAMED_USER
-    elif uid == asker.uid:
+        who, source = UNNAMED_USER, None
+    elif uid == asker.uid and not groups:
         who = asker
-    elif is_owner or access.policy.may_deliver(asker):
-        who = credentials_of_user(uid)
+    elif not (is_owner or access.policy.may_deliver(asker)):
+        raise ProtocolError(ErrorCode.EPERM, "only owners and users with the deliver right can ask about other users, or name groups")
+    elif groups:
+        who, source = Credentials(NO_ID, uid, groups[0], frozenset(groups)), "request"
+    elif (latest := known.latest(uid)) is not None:
+        who = latest._replace(pid=NO_ID, unit=None)
     else:
-        raise ProtocolError(ErrorCode.EPERM, "only owners and users with the deliver right can ask about other users")
+        who, source = Credentials(NO_ID, uid, NO_ID), None
     if has_unit:
         who = who._replace(unit=unit.decode())
     verdict = access.publication(key, who) if action == b"publish" else access.subscription(key, who)
@@ -56,11 +85,13 @@ def explain(
         "action": action.decode(),
         "key": key.decode("utf-8", "backslashreplace"),
         "unit": who.unit,
+        "groups": sorted({who.gid, *who.groups} - {NO_ID})[:MAX_LISTED_GROUPS],
+        "groups_from": source,
         "allowed": verdict.is_allowed,
         "error": None if verdict.code is None else verdict.code.name,
         "rule": None if verdict.rule is None else verdict.rule.name,
         "reason": verdict.reason,
-        "owner": uid is not None and owns(uid),
+        "owner": uid is not None and known.owns(uid),
         **_effects(access, who, action, key),
     }
 
@@ -81,8 +112,8 @@ def _effects(access: AccessRules, who: Credentials, action: bytes, key: bytes) -
     return {"blocks_others": access.policy.may_block_others(who)}
 
 
-def _uid(digits: bytes) -> int | None:
-    """Return the uid in *digits*, None if they are empty. Raises ProtocolError."""
+def _id(digits: bytes) -> int | None:
+    """Return the id in *digits*, None if they are empty. Raises ProtocolError."""
     if not digits:
         return None
     uid = int(digits) if digits.isdigit() and len(digits) <= 10 else -1
@@ -91,14 +122,9 @@ def _uid(digits: bytes) -> int | None:
     return uid
 
 
-def credentials_of_user(uid: int) -> Credentials:
-    """Return the credentials of a new process of the user *uid* after a login, without its pid. Its unit is unknown.
-
-    The groups are those of the system's user database. An unknown user has no groups.
-    """
-    try:
-        entry = pwd.getpwuid(uid)
-        groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
-    except (KeyError, OSError):
-        return Credentials(NO_ID, uid, NO_ID)
-    return Credentials(NO_ID, uid, entry.pw_gid, frozenset(groups))
+def _groups(ids: bytes) -> tuple[int, ...]:
+    """Return the groups that a request names, the user's own one first. Raises ProtocolError."""
+    found = tuple(each for digits in ids.split(b",") if (each := _id(digits)) is not None)
+    if len(found) <= ids.count(b","):
+        raise ProtocolError(ErrorCode.EINVAL, _FORM)
+    return found

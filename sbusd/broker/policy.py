@@ -13,7 +13,7 @@ would allow. So a unit that becomes known never takes anything from its client.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sbusd.broker.roster import AllowedPatterns
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
@@ -61,7 +61,7 @@ class Policy:
 
     def publish_rules(self) -> tuple[PublishRule, ...]:
         """Return :attr:`publishing` for the switch."""
-        return tuple(PublishRule(rule.prefix, rule.publish == "allow", _error(rule)) for rule in self.publishing)
+        return tuple(PublishRule(rule.prefix, rule.publish == "allow", self._error(rule)) for rule in self.publishing)
 
     def publish_mask(self, who: Credentials) -> int:
         """Return the rules on publishing that apply to *who*, as bits, with which the switch decides itself."""
@@ -132,6 +132,21 @@ class Policy:
                 return Decision(False, rule)
         return _UNDECIDED
 
+    def refusal_reason(self, rule: PolicyRule, action: Literal["publish", "subscribe"]) -> str:
+        """Return the words of the error for an *action* that *rule* denies.
+
+        If another rule allows it to a group, the words say what a user needs to know who has just become a member.
+        """
+        words = f"refused by {rule.name}"
+        allowing = (each.prefix for each in self.rules if each.groups and getattr(each, action) == "allow")
+        if any(prefix.startswith(rule.prefix) or rule.prefix.startswith(prefix) for prefix in allowing):
+            words += "; another rule allows it to a group: new members must log in again"
+        return words
+
+    def _error(self, rule: PolicyRule) -> bytes:
+        """Return the error for a message that *rule* denies. Its comment is shown to those whom it denies something, and to no others."""
+        return b"" if rule.publish == "allow" else error_packet(ErrorCode.EPERM, self.refusal_reason(rule, "publish"))
+
     def may_see_presence(self, who: Credentials) -> bool:
         """Return whether *who* may see connections of other users."""
         return _has(who, self.rights.presence)
@@ -155,16 +170,6 @@ class Policy:
     def may_block_others(self, who: Credentials) -> bool:
         """Return whether a full queue of *who* may block publishers of other users."""
         return _has(who, self.rights.block_others)
-
-
-def _error(rule: PolicyRule) -> bytes:
-    """Return the error for a message that *rule* denies. Its comment is shown to those whom the rule denies something, and to no others."""
-    return b"" if rule.publish == "allow" else error_packet(ErrorCode.EPERM, refusal_reason(rule))
-
-
-def refusal_reason(rule: PolicyRule) -> str:
-    """Return the words of the error for what *rule* denies."""
-    return f"refused by {rule.name}"
 
 
 def _applies_to(rule: PolicyRule, who: Credentials, decision: str | None) -> bool:

@@ -351,6 +351,7 @@ cdef class UsageTable:
             user.credentials = credentials
         else:
             self.update_limits(user, credentials, now)
+        user.totals.credentials = credentials
         refusal = None
         if not take_token(&user.attempts.bucket, now):
             refusal = self.refuse_attempt(user, now)

@@ -150,6 +150,13 @@ class UserQuotas(UsageTable):
         """Return whether a user owns the bus."""
         return uid in self._owners
 
+    def latest_credentials(self, uid: int) -> Credentials | None:
+        """Return the credentials of the latest connection of a user, from the kernel; None if the bus remembers none."""
+        if (user := self.present.get(uid)) is not None:
+            return user.credentials
+        totals = self.totals.by_uid.get(uid)
+        return None if totals is None else totals.credentials
+
     def __len__(self) -> int:
         """Return the number of users that have a connection."""
         return len(self.present)
@@ -204,6 +211,7 @@ class UserQuotas(UsageTable):
         if user is None:
             user = self.present[credentials.uid] = self.new_user(credentials, self.now())
             user.totals = self.totals.of(credentials.uid, self.present)
+            user.totals.credentials = credentials
         self.by_connection[connection] = user
         usage = user.add_connection(connection, credentials.pid)
         self.force_descriptor(connection)

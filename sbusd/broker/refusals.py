@@ -8,11 +8,9 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.events import TapEvents
-from sbusd.broker.policy import refusal_reason
 from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.broker.switch_errors import SWITCH_ERRORS
-from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal, Switch
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
@@ -58,12 +56,13 @@ class Refusals:
         self._log.subscription_refused(client, pattern, verdict)
         self.refuse(client, verdict.code, verdict.reason, b"SUB " + pattern)
 
-    def note_publications(self, client: Client, refusal: Refusal, key: bytes, count: int, rule: PolicyRule | None) -> None:
-        """Note *count* messages that the switch has refused; it has sent the errors. *rule* is the one that denies *key*, if any does."""
+    def note_publications(self, client: Client, refusal: Refusal, key: bytes, count: int, verdict: Verdict | None) -> None:
+        """Note *count* messages that the switch has refused; it has sent the errors. *verdict* is that on *key*, if a rule denies it."""
         self._counts["errors_told"] += count
         code, reason = SWITCH_ERRORS[refusal]
-        if rule is not None:
-            reason = refusal_reason(rule)
+        rule = None if verdict is None else verdict.rule
+        if verdict is not None and rule is not None:
+            reason = verdict.reason
         self._tap_events.denial(client.connection, client.credentials, b"MSG " + key, code, reason, count=count)
         self._log.publications_refused(client, refusal, key, count, rule)
 

@@ -10,8 +10,8 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES, Control
 from sbusd.protocol.vouching import MAX_LOST_PATTERNS
 
-PAYLOAD_BYTES = 512
-"""Part of the bound for all that is no key: a number, an action, a unit, the name of a group, a token."""
+PAYLOAD_BYTES = 4_096
+"""Part of the bound for all that is no key: a number, an action, a unit, ids of groups, the name of a group, a token."""
 
 MAX_REPLY_BYTES = MAX_PACKET_BYTES // 2
 """Longest reply: a socket with the kernel's default buffer takes it."""

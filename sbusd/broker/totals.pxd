@@ -8,6 +8,7 @@ cdef class UserTotals:
     cdef TrafficSums ended      # of its connections that have ended
     cdef readonly dict refused  # refusals for each quota, by name
     cdef unsigned long long refusals
+    cdef public object credentials  # of the latest connection; None: it has had none since the bus started
 
     cpdef add_traffic(self, traffic)
     cpdef add_refusals(self, quota, long long count)

@@ -1,11 +1,13 @@
 from collections.abc import Mapping
 
 from sbusd.dataplane.counters import UserTraffic
+from sbusd.protocol.credentials import Credentials
 
 MAX_USERS: int
 
 class UserTotals:
     refused: dict[str, int]
+    credentials: Credentials | None
     @property
     def traffic(self) -> UserTraffic: ...
     def add_traffic(self, traffic: UserTraffic) -> None: ...

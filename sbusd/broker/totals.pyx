@@ -12,7 +12,10 @@ MAX_USERS = 512
 
 
 cdef class UserTotals:
-    """The totals of one user: of its connections that have ended, and its refusals. ``refused`` has the number for each quota, by name."""
+    """The totals of one user: of its connections that have ended, and its refusals. ``refused`` has the number for each quota, by name.
+
+    ``credentials`` are those of its latest connection, None if it has had none since the bus started.
+    """
 
     def __init__(self):
         self.refused = {}

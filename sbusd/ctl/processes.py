@@ -1,7 +1,9 @@
-"""Names of users for the numbers that the bus reports, and a cache of the names of connections."""
+"""Names of users and groups for the numbers that the bus reports, the groups of a user, and a cache of the names of connections."""
 
 from __future__ import annotations
 
+import grp
+import os
 import pwd
 from collections.abc import Iterable
 from functools import cache
@@ -49,6 +51,23 @@ def user_id(name: str) -> int | None:
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
+        return None
+
+
+def group_name(gid: int) -> str:
+    """Return the name of group *gid*, the number if it has no name."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except (KeyError, OverflowError):
+        return str(gid)
+
+
+def login_groups(uid: int) -> tuple[int, ...] | None:
+    """Return the groups of a process of user *uid* after a new login, its own one first; None if the user database has no such user."""
+    try:
+        entry = pwd.getpwuid(uid)
+        return entry.pw_gid, *sorted({*os.getgrouplist(entry.pw_name, entry.pw_gid)} - {entry.pw_gid})
+    except (KeyError, OverflowError, OSError):
         return None
 
 

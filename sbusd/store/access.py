@@ -166,7 +166,9 @@ class Access:
             answer = json.loads(await self._ask(controls.EXPLAIN, b"%d\0%b\0%b" % (uid, action, key)))
             until = self._clock() + CACHE_SECONDS
             decision = _Decision(answer["allowed"] is True, answer.get("owner") is True, str(answer.get("reason", "")), until)
-            known.add(action, key, _prefix(answer), decision)
+            if decision.allowed or "groups_from" not in answer or answer["groups_from"] is not None:
+                # Of a user whose groups the bus does not remember, one that has just gone, a denial may be true for this moment only.
+                known.add(action, key, _prefix(answer), decision)
         except RemoteRefusal as refusal:
             self._report(f"the bus does not let the store ask about the rights of users: {refusal}; see sbus-store(8), ACCESS")
             raise CallError(

@@ -61,6 +61,9 @@ def ruled(daemon: StartDaemon, config: Path) -> Daemon:
     return daemon("-C", str(config))
 
 
+AS_A_MEMBER = "another rule allows it to a group: new members must log in again"
+
+
 def test_rules_hold_for_publishers_and_subscribers_alike(ruled: Daemon) -> None:
     member, outsider = ruled.client(FIRST), ruled.client(SECOND)
     for pattern in (b"", b"lab/", b"*/oven"):
@@ -86,7 +89,7 @@ def test_a_publisher_learns_which_rule_refuses_which_message(ruled: Daemon, conf
     outsider.publish(b"lab/oven", b"forged")
     outsider.publish(b"!/bus/lost", b"1")
     denied, reserved = outsider.barrier()
-    words = f"EPERM refused by rule 2 of {config}: the laboratory is closed"
+    words = f"EPERM refused by rule 2 of {config}: the laboratory is closed; {AS_A_MEMBER}"
     assert denied == b"CMSG !/bus/error\0" + words.encode() + b"\0lab/oven"
     assert reserved.endswith(b"\0!/bus/lost")
     member.publish(b"lab/oven", b"1")
@@ -152,7 +155,7 @@ def test_a_decision_is_explained_to_an_owner_about_anyone_and_to_others_about_th
 ) -> None:
     shell = Shell(stage, daemon("-C", str(config)))
     asked = ("explain", str(SECOND.uid), "subscribe", "*/oven")
-    refused = f"{SECOND.uid} may not subscribe to */oven: EPERM: refused by rule 2 of {config}: the laboratory is closed\n"
+    refused = f"{SECOND.uid} may not subscribe to */oven: EPERM: refused by rule 2 of {config}: the laboratory is closed; {AS_A_MEMBER}\n"
     for user in (None, SECOND):
         done = shell.run(*asked, user=user)
         assert (done.returncode, done.stdout.decode(), done.stderr) == (7, refused, b"")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import enum
 import os
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from sbusd.client import Peer, Unsupported
+from sbusd.client import Peer, RemoteRefusal, Unsupported
 from sbusd.client.bus_documents import BadResponseError, JsonObject
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.errors import DENIED
 from sbusd.ctl.formatting import NOTHING, human_count, human_plural
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
-from sbusd.ctl.processes import user_id, user_name
+from sbusd.ctl.processes import group_name, login_groups, user_id, user_name
 from sbusd.ctl.responses import TraceEntry, ask, text, trace, trace_entry
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
@@ -144,7 +145,8 @@ def explain_command(
 ) -> None:
     """Show whether a user may publish or subscribe, and why.
 
-    No message is published, and no subscription is made. The exit status is 7 if the user may not.
+    No message is published, and no subscription is made. The groups of the user are those of its latest connection. If the user database
+    has others, more lines say what a new login would change. The exit status is 7 if the user may not.
     """
     settings = settings_of(context)
     uid = user_id(user)
@@ -161,12 +163,54 @@ def explain_command(
         if unit is not None and "units" not in bus.control(controls.FEATURES).decode("ascii", "replace").split("\n"):
             raise Unsupported("rules about units", "omit --unit")
         answer = ask(bus, controls.EXPLAIN, question)
+        if (at_login := login_groups(uid)) is not None:
+            answer = with_login(answer, at_login, lambda: ask(bus, controls.EXPLAIN, _named(at_login, question)))
     if settings.json is JsonStyle.OFF:
-        write_lines([explain_line(answer, user, action), *blocking_lines(answer)])
+        write_lines([explain_line(answer, user, action), *blocking_lines(answer), *login_lines(answer, user, action)])
     else:
         write_json(answer, settings.json)
     if answer.get("allowed") is False:
         raise typer.Exit(DENIED)
+
+
+def _named(groups: tuple[int, ...], question: bytes) -> bytes:
+    """Return *question* about a user with these *groups*."""
+    uid, nul, rest = question.partition(b"\0")
+    return uid + b":" + b",".join(b"%d" % gid for gid in groups) + nul + rest
+
+
+def with_login(answer: JsonObject, at_login: tuple[int, ...], asked_again: Callable[[], JsonObject]) -> JsonObject:
+    """Return *answer*, or if it is about other groups than *at_login*, those of a new login, that with what these would change.
+
+    If the bus knows no groups of the user, *answer* is replaced by that of *asked_again*, about the groups of a new login.
+    """
+    known = answer.get("groups")
+    if not isinstance(known, list) or set(known) == set(at_login):
+        return answer
+    try:
+        login = asked_again()
+    except RemoteRefusal:  # only owners may name groups
+        login = {}
+    if answer.get("groups_from") is None and login:
+        return login
+    decision = {name: login[name] for name in ("allowed", "error", "reason") if name in login}
+    return {**answer, "login": {"groups": sorted(at_login), **decision}}
+
+
+def login_lines(answer: JsonObject, user: str, action: Action) -> list[str]:
+    """Return what a new login of the user would change; no line if nothing."""
+    login, known = answer.get("login"), answer.get("groups")
+    if not isinstance(login, dict) or not isinstance(known, list) or not isinstance(login.get("groups"), list):
+        return []
+    differences = []
+    for words, groups in (("lacks", set(login["groups"]) - set(known)), ("still has", set(known) - set(login["groups"]))):
+        if groups:
+            differences.append(f"{words} {', '.join(visible(group_name(gid)) for gid in sorted(groups))}")
+    whose = "The connection of this command" if answer.get("uid") == os.geteuid() else f"The latest connection of {visible(user)}"
+    lines = [f"{whose} {' and '.join(differences)}, unlike the user database: a process keeps the groups of its login."]
+    if isinstance(login.get("allowed"), bool):
+        lines.append("After a new login: " + explain_line({"key": answer.get("key"), **login}, user, action))
+    return lines
 
 
 def explain_line(answer: JsonObject, user: str, action: Action) -> str:

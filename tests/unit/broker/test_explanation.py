@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import grp
-import pwd
-
 import pytest
 
-from sbusd.broker.access import NO_ID, AccessRules
-from sbusd.broker.explanation import credentials_of_user, explain
+from sbusd.broker.access import AccessRules
+from sbusd.broker.explanation import KnownUsers, explain
 from sbusd.broker.policy import Policy
 from sbusd.config.rules import Origin, PolicyRule
 from sbusd.config.settings import DaemonSettings
@@ -30,6 +27,8 @@ def test_the_reply_names_the_rule_that_decides() -> None:
         "action": "subscribe",
         "key": "*/x",
         "unit": None,
+        "groups": [27, 100],
+        "groups_from": "connection",
         "allowed": False,
         "error": "EPERM",
         "rule": "rule 1 of f.toml: keep out",
@@ -114,6 +113,7 @@ def test_of_an_unknown_unit_what_a_rule_about_units_denies_is_denied() -> None:
     [
         *(b"", b"1000", b"1000\0publish", b"\0publish", b"\0\0a", b"x\0publish\0a", b"-1\0publish\0a", b"4294967295\0publish\0a"),
         *(b"1000\0read\0a", b"1" * 99 + b"\0publish\0a", b"1000\0publish\0a\0b", b"alice\0publish\0a", "١\0publish\0a".encode()),
+        *(b"1000:\0publish\0a", b"1000:1,,2\0publish\0a", b"1000:x\0publish\0a", b":1\0publish\0a", b"1000:4294967295\0publish\0a"),
         *(b"1000\0publish\0a\0a.service\0", b"1000\0publish\0a\0x@*.service", b"1000\0publish\0a\0\xff.service", b"\0publish\0a\0x.slice"),
     ],
 )
@@ -123,15 +123,50 @@ def test_an_invalid_request_is_an_error(payload: bytes) -> None:
     assert refusal.value.code is ErrorCode.EINVAL
 
 
-def test_groups_of_a_user_are_those_of_the_user_database() -> None:
-    member = next(((pwd.getpwnam(name), group) for group in grp.getgrall() for name in group.gr_mem), None)
-    root = pwd.getpwuid(0)
-    assert credentials_of_user(0).gid == root.pw_gid
-    if member is not None:
-        entry, group = member
-        assert group.gr_gid in credentials_of_user(entry.pw_uid).groups
-    unknown = max(each.pw_uid for each in pwd.getpwall() if each.pw_uid < 65_534) + 1
-    assert credentials_of_user(unknown) == Credentials(NO_ID, unknown, NO_ID)
+MEMBERS = AccessRules(
+    KeySpace(),
+    4_096,
+    Policy((PolicyRule("lab/", "allow", "allow", groups=(27,)), PolicyRule("lab/", "deny", "deny", origin=Origin("f", 2)))),
+)
+
+
+def test_the_groups_of_another_user_are_those_of_its_latest_connection(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(policy=MEMBERS.policy.rules))
+    owner = bus.client()
+
+    def asked(user: bytes = b"1000") -> tuple[object, ...]:
+        answer = owner.ask_json(controls.EXPLAIN, user + b"\0publish\0lab/x")
+        return answer["allowed"], answer["groups"], answer["groups_from"]
+
+    assert asked() == (False, [], None)
+    member = bus.client(uid=1000, gid=100, groups=frozenset({27}))
+    assert asked() == (True, [27, 100], "connection")
+    stranger = bus.client(uid=1000, gid=100)
+    assert asked() == (False, [100], "connection")
+    assert asked(b"1000:100,27") == (True, [27, 100], "request")
+    for each in (member, stranger):
+        each.close()
+    bus.run()
+    assert asked() == (False, [100], "connection")  # who asks may come after the user has gone
+
+
+def test_only_owners_may_name_groups(make_bus: MakeBus) -> None:
+    member = make_bus(DaemonSettings(policy=MEMBERS.policy.rules)).client(uid=1000, gid=100)
+    member.control(controls.EXPLAIN, b"1000:27\0publish\0lab/x")
+    (refused,) = member.receive_all()
+    assert error_code(refused) == "EPERM"
+
+
+def test_a_refusal_for_want_of_a_group_says_who_must_log_in_again(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(policy=MEMBERS.policy.rules))
+    stranger, tap = bus.client(uid=1000, gid=100), bus.client()
+    tap.control(controls.TAP_ON, b"lab/")
+    bus.run()
+    stranger.publish(b"lab/x")
+    stranger.subscribe(b"lab/x")
+    refusals = [packet for packet in stranger.barrier() if b"refused by rule 2 of f; " in packet]
+    assert len(refusals) == 2
+    assert all(b"log in again" in packet for packet in [*refusals, *(line for line in tap.receive_all() if b"denial" in line)])
 
 
 def test_only_an_owner_may_ask_about_other_users(make_bus: MakeBus) -> None:
@@ -146,7 +181,7 @@ def test_only_an_owner_may_ask_about_other_users(make_bus: MakeBus) -> None:
 
 def test_the_reply_says_whether_the_user_is_an_owner() -> None:
     def owner(payload: bytes) -> object:
-        return explain(RULED, ALICE, payload, is_owner=True, owns={1000}.__contains__)["owner"]
+        return explain(RULED, ALICE, payload, is_owner=True, known=KnownUsers(owns={1000}.__contains__))["owner"]
 
     assert [owner(who + b"\0publish\0a") for who in (b"1000", b"1001", b"")] == [True, False, False]
 

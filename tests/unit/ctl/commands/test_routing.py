@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.client import Peer
+from sbusd.client import Peer, RemoteRefusal
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.ctl.application import application
 from sbusd.ctl.commands.routing import Action, blocking_lines, explain_line, member_json, member_lines, trace_lines
 from sbusd.ctl.responses import trace_entry
+from sbusd.protocol.errors import ErrorCode
 from sbusd.systemd.processes import Process
 
 PEER = Peer(7, 61_999, 100, 42, b"!/cred/100/61999/42")
@@ -120,6 +122,53 @@ def test_other_explanations() -> None:
     assert explain_line({"key": "a", "allowed": True, "reason": "r"}, "alice", Action.PUBLISH) == "alice may publish to a: r"
     with pytest.raises(BadResponseError):
         explain_line({"key": "a"}, "alice", Action.PUBLISH)
+
+
+class RuledBus(FakeBus):
+    """A bus that knows the groups of the latest connection, and allows the group 5."""
+
+    groups: list[int]
+    is_owner = True
+
+    def control(self, key: bytes, payload: bytes | None = None) -> bytes:
+        self.asked.append((key, payload))
+        named = (payload or b"").partition(b"\0")[0].partition(b":")[2]
+        if named and not self.is_owner:
+            raise RemoteRefusal(ErrorCode.EPERM, "only owners")
+        groups = [int(each) for each in named.split(b",")] if named else self.groups
+        source = "request" if named else "connection" if groups else None
+        return json.dumps({"uid": 0, "key": "a", "allowed": 5 in groups, "groups": groups, "groups_from": source}).encode()
+
+
+@pytest.mark.parametrize(
+    ("connected", "at_login", "is_owner", "lines"),
+    [
+        ([0], (0,), True, ["root may not publish to a"]),
+        ([], (0, 5), True, ["root may publish to a"]),
+        ([0], (0, 5), False, ["root may not publish to a", "… lacks {5}, …"]),
+        ([0], (0, 5), True, ["root may not publish to a", "… lacks {5}, …", "After a new login: root may publish to a"]),
+        (
+            [0, 5],
+            (0, 7),
+            True,
+            ["root may publish to a", "… lacks {7} and still has {5}, …", "After a new login: root may not publish to a"],
+        ),
+    ],
+)
+def test_groups_that_the_user_database_has_since_given_are_named(
+    monkeypatch: pytest.MonkeyPatch, connected: list[int], at_login: tuple[int, ...], is_owner: bool, lines: list[str]
+) -> None:
+    fake = RuledBus()
+    fake.groups, fake.is_owner = connected, is_owner
+    monkeypatch.setattr("sbusd.ctl.settings.Settings.connect", lambda *_: fake)
+    monkeypatch.setattr("sbusd.ctl.commands.routing.login_groups", {0: at_login}.get)
+    monkeypatch.setattr("sbusd.ctl.commands.routing.group_name", "{{{}}}".format)
+    result = CliRunner().invoke(application(), ["explain", "0", "publish", "a"])
+    shown = [
+        re.sub(r"^The (latest )?connection of \S+( command)?", "…", line)
+        for line in result.stdout.replace("0 may", "root may").splitlines()
+    ]
+    assert [re.sub(r", unlike the user database: .*", ", …", line) for line in shown] == lines
 
 
 def test_who_can_be_blocked_and_who_can_block_is_a_separate_line() -> None:
