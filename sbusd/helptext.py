@@ -111,7 +111,7 @@ _LEAST_SIMILARITY = 0.7
 
 def show_usage_error(error: Any) -> None:
     """Print the usage error *error* to standard error: the program, the problem, and how to get help."""
-    error.message = _invalid_number(error) or error.message
+    error.message = _invalid_number(error) or _missing_action(error) or error.message
     if type(error).__name__ == "NoSuchOption":
         _suggest_option(error)
     words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
@@ -140,12 +140,36 @@ def _usage_errors(context: Any) -> Iterator[None]:
 
 
 def _suggest_option(error: Any) -> None:
-    """Let *error* suggest the option that other programs call so, or else only similar names."""
+    """Let *error* say which action has the option, or suggest the option that other programs call so, or else only similar names."""
+    if text := _option_of_an_action(error):
+        error.message, error.possibilities = text, None
+        return
     known = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
     name = error.option_name
     same = [each for each in (_OPTIONS_OF_OTHERS.get(name),) if each in known]
     similar = [each for each in error.possibilities or () if SequenceMatcher(None, name, each).ratio() >= _LEAST_SIMILARITY]
     error.possibilities = same or similar or None
+
+
+def _option_of_an_action(error: Any) -> str:
+    """Return which actions of the same command have the unknown option in *error*; empty if none has."""
+    name, place = error.option_name, error.ctx
+    for context in (place, place.parent) if place else ():
+        command = context and context.command
+        actions: list[str] = command.actions_with(name) if hasattr(command, "actions_with") else []
+        if actions and context is place:
+            return f"{name} is an option of {' and '.join(actions)}; write it after the action"
+        if actions:
+            return f"{name} is not an option of {place.info_name}; it is one of {' and '.join(actions)}"
+    return ""
+
+
+def _missing_action(error: Any) -> str:
+    """Return which actions there are if *error* is about a missing one; empty for other errors."""
+    command = error.ctx and error.ctx.command
+    if error.message != "Missing command." or not hasattr(command, "actions_with"):
+        return ""
+    return f"missing action; use {', '.join(command.list_commands(error.ctx))}"
 
 
 def _invalid_number(error: Any) -> str:

@@ -16,7 +16,7 @@ from sbusd.ctl.exit_signals import exit_on_signals
 from sbusd.ctl.group import CONTEXT, CommandGroup
 from sbusd.ctl.output import write_lines
 from sbusd.ctl.settings import common_options, with_json_flag
-from sbusd.helptext import show_usage_error
+from sbusd.helptext import UsageError, show_usage_error
 from sbusd.protocol.errors import SbusError
 
 _PROGRAM = "sbusctl"
@@ -95,11 +95,13 @@ def _run_call(call: Call) -> None:
             call.run()
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
-    except typer.BadParameter as error:
+    except UsageError as error:
         # The message shows the usage of the command, for which typer is needed.
-        root = typer.Context(typer.main.get_command(application()), info_name=_PROGRAM, help_option_names=CONTEXT["help_option_names"])
-        command = root.command.get_command(root, call.name)  # type: ignore[attr-defined]  # the root is the group
-        error.ctx = typer.Context(command, info_name=call.name, parent=root)
+        place = typer.Context(typer.main.get_command(application()), info_name=_PROGRAM, help_option_names=CONTEXT["help_option_names"])
+        for name in call.name.split():
+            command = place.command.get_command(place, name)  # type: ignore[attr-defined]  # it is a group
+            place = typer.Context(command, info_name=name, parent=place)
+        error.ctx = place
         show_usage_error(error)
         sys.exit(error.exit_code)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import enum
 import re
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from sbusd.ctl.group import COMMANDS, command_function
+from sbusd.ctl.group import ACTIONS, COMMANDS, command_function
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import UsageError
 
@@ -29,7 +29,7 @@ class Call(NamedTuple):
     """A parsed command line."""
 
     name: str
-    """The name of the command."""
+    """The name of the command, and that of its action after a space if it has one."""
     run: Callable[[], object]
 
 
@@ -74,7 +74,10 @@ def read_call(arguments: Sequence[str]) -> Call | None:
     context = _Context()
     try:
         common = _declared(common_options)
-        name, rest = _leave_common(context, common, list(arguments))
+        name, rest = _leave_common(context, common, COMMANDS, list(arguments))
+        if name in ACTIONS:
+            action, rest = _leave_common(context, common, ACTIONS[name], rest)
+            name = f"{name} {action}"
         command = command_function(name)
         values = _read(context, _declared(command), common, rest)
     except (_Unsupported, UsageError):
@@ -83,13 +86,13 @@ def read_call(arguments: Sequence[str]) -> Call | None:
     return Call(name, lambda: command(context, **values))
 
 
-def _leave_common(context: _Context, common: _Declared, rest: list[str]) -> tuple[str, list[str]]:
-    """Apply the options before the command name; return the name and the rest."""
+def _leave_common(context: _Context, common: _Declared, names: Container[str], rest: list[str]) -> tuple[str, list[str]]:
+    """Apply the options before the name of a command or an action, one of *names*; return the name and the rest."""
     given: list[tuple[_Parameter, Any]] = []
     while rest and rest[0].startswith("-"):
         given.append(_option(common.options, rest))
     _apply(context, given)
-    if not rest or rest[0] not in COMMANDS:
+    if not rest or rest[0] not in names:
         raise _Unsupported
     return rest[0], rest[1:]
 

@@ -50,6 +50,20 @@ def settings_of(context: typer.Context) -> Settings:
     return root.obj
 
 
+def forbid_json(context: typer.Context, command: str) -> None:
+    """Raise UsageError if JSON is requested of *command*, which prints none."""
+    if settings_of(context).json is not JsonStyle.OFF:
+        raise UsageError(f"{JSON_OPTION} is not an option of {command}: it prints no JSON")
+
+
+def forbid_bus(context: typer.Context, command: str) -> None:
+    """Raise UsageError if a bus is selected for *command*, which does not connect to one."""
+    settings = settings_of(context)
+    if (settings.scope, settings.address) != (None, None):
+        name = "--address" if settings.scope is None else f"--{settings.scope}"
+        raise UsageError(f"{name} is not an option of {command}: it does not connect to a bus")
+
+
 def with_json_flag(arguments: Sequence[str]) -> list[str]:
     """Return the command line *arguments* with ``-j`` for each ``--json`` without a value. The value is never the next word."""
     found = list(arguments)

@@ -189,7 +189,7 @@ def test_sbusctl_publishes_to_one_connection_and_shows_it(bus: Daemon, stage: St
     assert getattr(record, "fields", {})["to"] == int(to[1])
     shell.succeed("pub", "--lines", *to, "net/link", user=SECOND, stdin=b"one\ntwo\n")
     assert shell.succeed("pub", "--receipt", *to, "net/link", "last", user=SECOND) == b"1 recipient\n"
-    assert shell.run("pub", "--receipt", *to, "else", user=SECOND, stdin=b"").returncode == 3
+    assert shell.run("pub", "--receipt", *to, "else", "", user=SECOND).returncode == 3
     assert reader.barrier() == [message(b"net/link", each) for each in (b"up", b"one", b"two", b"last")]
     assert other.barrier() == []
     assert "only users with the deliver right" in shell.fail("pub", *to, "net/link", "up", user=FIRST)

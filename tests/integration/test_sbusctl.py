@@ -46,7 +46,7 @@ def test_a_message_reaches_a_subscriber(shell: Shell) -> None:
         assert shell.succeed("pub", "a/b", "hello") == b""
         shell.succeed("pub", "a/x", "-", stdin=b"\x1b[2Jone\ntwo\xff")
         shell.succeed("pub", "other", "unseen")
-        shell.succeed("pub", "a/", stdin=b"piped")
+        shell.succeed("pub", "a/", "-", stdin=b"piped")
         assert ended(subscriber) == (0, b"a/b\thello\na/x\t\\x1b[2Jone\\ntwo\\xff\na/\tpiped\n", b"")
 
 
@@ -58,8 +58,8 @@ def test_lines_are_messages_in_their_order(shell: Shell) -> None:
 
 def test_raw_payloads_are_exact(shell: Shell) -> None:
     with shell.subscriber(b"k", "--raw", "-n", "2", "k") as subscriber:
-        shell.succeed("pub", "k", stdin=b"one\n")
-        shell.succeed("pub", "k", stdin=b"\0two")
+        shell.succeed("pub", "k", "-", stdin=b"one\n")
+        shell.succeed("pub", "k", "-", stdin=b"\0two")
         assert ended(subscriber) == (0, b"one\n\0two", b"")
 
 
@@ -199,13 +199,13 @@ def test_something_else_listens(shell: Shell, folder: object) -> None:
 
 
 def test_a_payload_that_is_too_large(shell: Shell) -> None:
-    assert "at most 409600 can be sent; 'sbusctl pub --blob FILE' sends more" in shell.fail("pub", "a", stdin=bytes(409_599))
+    assert "at most 409600 can be sent; 'sbusctl pub --blob FILE' sends more" in shell.fail("pub", "a", "-", stdin=bytes(409_599))
     assert "payload too large: the maximum packet size is 409600 bytes" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
     said = shell.fail("pub", "-l", "a", stdin=b"one\ntwo\n" + b"x" * 409_599 + b"\nfour\n")
     assert said.startswith("sbusctl: cannot publish message 3 of standard input: ")
     assert said.endswith("; published 2 messages before it\n")
     with shell.subscriber(b"a", "a", "-n", "1", "-F", "%l") as subscriber:
-        shell.succeed("pub", "a", stdin=bytes(409_594))
+        shell.succeed("pub", "a", "-", stdin=bytes(409_594))
         assert ended(subscriber) == (0, b"409594\n", b"")
 
 
@@ -375,7 +375,7 @@ def test_nothing_raw_reaches_a_terminal_unless_asked_for(shell: Shell, arguments
     master, slave = pty.openpty()
     with open(master, "rb", buffering=0) as reader, open(slave, "wb", buffering=0) as writer:
         with shell.subscriber(b"k", "-n", "1", "k", *arguments, stdout=writer) as subscriber:
-            shell.succeed("pub", "k", stdin=b"\x1b[31m\xff")
+            shell.succeed("pub", "k", "-", stdin=b"\x1b[31m\xff")
             assert ended(subscriber)[0] == 0
         assert reader.read(1000).replace(b"\r\n", b"\n") == written
 

@@ -18,13 +18,14 @@ from sbusd.ctl.command_line import read_call
 from sbusd.ctl.group import command_function, module_of
 from sbusd.ctl.settings import settings_of, with_json_flag
 
-_NAMES = ("whoami", "pub", "sub", "call", "ping", "members")
+_NAMES = ("whoami", "pub", "sub", "call", "ping", "members", "store put", "store purge", "store last", "link sync", "blob list")
 _WORDS = st.sampled_from([
     *("a", "", "-", "--", "b c", "é", "\udcff", "-1", "0", "1", "3", "1.5", "1e3", "nan", "007", "4294967296", "short", "pretty", "sub"),
     *("-a", "/x", "--address", "--address=/y", "--address=", "-a/x", "--system", "--user", "--system=1", "--sys"),
     *("-j", "--json", "--json=short", "--json=off", "--json=x", "--no-legend", "--no-pager", "-h", "--help"),
     *("-n", "-n5", "--count", "--count=2", "--count=0", "--timeout", "--timeout=2", "--timeout=-1", "--timeout=0.5", "-c", "-i"),
     *("--raw", "-0", "--null", "-l", "-l0", "--lines", "--format", "-F", "--format=%k", "--all", "--twin", "--twin=1", "--retries=1"),
+    *("--queue", "--before=2", "--match", "--id=a", "--delay=1.5", "--expire"),
 ])  # fmt: skip
 
 Called = tuple[str, dict[str, Any], tuple[object, ...]]
@@ -37,7 +38,9 @@ def calls() -> Iterator[list[Called]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in _NAMES:
             recorder = _recorder(name, command_function(name), made)
-            patch.setattr(import_module(module_of(name)), f"{name}_command", recorder)
+            command, _, action = name.partition(" ")
+            function = f"{action}_action" if action else f"{command}_command"
+            patch.setattr(import_module(module_of(command)), function, recorder)
         yield made
 
 
@@ -62,8 +65,9 @@ def _recorder(name: str, command: Callable[..., object], made: list[Called]) -> 
 @example(["--system"], "whoami", ["--user"])
 @example([], "call", ["--twin", "4294967296", "a"])
 @example([], "pub", ["--", "-l", "--"])
+@example(["-j"], "store purge", ["--queue", "a"])
 def test_both_read_the_same(calls: list[Called], front: list[str], name: str, rest: list[str]) -> None:
-    line = with_json_flag([*front, name, *rest])
+    line = with_json_flag([*front, *name.split(), *rest])
     read = read_call(line)
     if read is None:
         return
@@ -84,6 +88,7 @@ def test_both_read_the_same(calls: list[Called], front: list[str], name: str, re
         ("pub -l -0 k -", {"key": "k", "payload": "-", "lines": True, "null": True}),
         ("sub --format=%p a -n 3 --timeout 1.5 b", {"patterns": ["a", "b"], "template": "%p", "count": 3, "timeout": 1.5}),
         ("call --twin 7 c d", {"name": "c", "data": "d", "twin": 7}),
+        ("store -j put --id i c d", {"key": "c", "payload": "d", "ident": "i"}),
     ],
 )
 def test_common_command_lines_are_parsed_without_typer(calls: list[Called], line: str, expected: dict[str, object]) -> None:
@@ -92,5 +97,5 @@ def test_common_command_lines_are_parsed_without_typer(calls: list[Called], line
     calls.clear()
     read.run()
     ((name, values, _),) = calls
-    assert name in line.split()
+    assert set(name.split()) <= set(line.split())
     assert values.items() >= expected.items()

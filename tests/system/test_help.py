@@ -9,7 +9,7 @@ import pytest
 
 from sbusd import __version__
 from sbusd.ctl.commands.sub import DEFAULT_FORMAT
-from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.group import ACTIONS, CALLABLE
 from tests.support.container import Container
 from tests.support.packages import Packages
 from tests.system.conftest import boot
@@ -17,7 +17,7 @@ from tests.system.conftest import boot
 CALLS = (
     "sbusd --help",
     "sbusctl --help",
-    *(f"sbusctl {command} --help" for command in COMMANDS),
+    *(f"sbusctl {command} --help" for command in (*ACTIONS, *CALLABLE)),
     "sbus-feed --help",
     "sbus-feed netlink --help",
     "sbus-feed journal --help",

@@ -40,6 +40,7 @@ TOPICS = {
     "client/test_faces.py",
     "config/test_drop_ins.py",
     "ctl/test_manual.py",
+    "ctl/test_option_effects.py",
     "daemon/test_manual.py",
     "link/test_manual.py",
     "metrics/test_manual.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from sbusd.ctl.blob_files import write_file
 from sbusd.ctl.formatting import NOTHING, human_bytes, human_duration, human_plural
 from sbusd.ctl.output import JsonStyle, flush, is_terminal, terminal_width, visible, write_bytes, write_json, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
-from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
+from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, forbid_json, settings_of
 from sbusd.ctl.tables import Column, table_lines
 
 _COLUMNS = (
@@ -33,56 +32,54 @@ _COLUMNS = (
 _CHUNK_BYTES = 1 << 20
 
 
-class BlobAction(enum.Enum):
-    """What ``sbusctl blob`` does."""
-
-    GET = "get"
-    LIST = "list"
-    DROP = "drop"
-    STATS = "stats"
+TicketArgument = Annotated[str, typer.Argument(metavar="TICKET", help="Ticket of the blob.")]
 
 
-def blob_command(
+def get_action(
     context: typer.Context,
     *,
-    action: Annotated[BlobAction, typer.Argument(metavar="ACTION", help="The word get, list, drop or stats.", show_default=False)],
-    ticket: Annotated[str | None, typer.Argument(metavar="TICKET", help="With get and drop: the ticket of the blob.")] = None,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="With get: the host in the reference to the blob.")] = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="With get: write the blob into this file.")] = None,
+    ticket: TicketArgument,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The host in the reference to the blob.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the blob into this file.")] = None,
 ) -> None:
-    """Get a blob by its ticket, or list and drop blobs of this user.
+    """Write a blob to standard output, or into a file."""
+    forbid_json(context, "blob get")
+    if output is None and is_terminal():
+        raise typer.BadParameter("standard output is a terminal; redirect it, or use --output")
+    service = _service(settings_of(context))
+    blob = blob_of((service.remote if host else service).exchange(get_request(ticket, host)), service.address)
+    _write(blob.data, output)
 
-    With stats, print the usage and the quotas of this user.
-    """
-    needs_ticket = action in (BlobAction.GET, BlobAction.DROP)
-    if needs_ticket != (ticket is not None):
-        raise typer.BadParameter(f"{action.value} {'requires a ticket' if needs_ticket else 'takes no ticket'}", param_hint="TICKET")
-    if output is not None and action is not BlobAction.GET:
-        raise typer.BadParameter("--output is for the action get")
-    if host and action is not BlobAction.GET:
-        raise typer.BadParameter("--host is for the action get")
+
+def list_action(context: typer.Context) -> None:
+    """List the blobs of this user."""
     settings = settings_of(context)
-    service = BlobSocket(settings.bus_address(), TIMEOUT_SECONDS)
-    match action:
-        case BlobAction.GET:
-            if output is None and is_terminal():
-                raise typer.BadParameter("standard output is a terminal; redirect it, or use --output")
-            blob = blob_of((service.remote if host else service).exchange(get_request(ticket or "", host)), service.address)
-            _write(blob.data, output)
-        case BlobAction.DROP:
-            service.exchange({"request": "drop", "ticket": ticket}).close()
-        case BlobAction.LIST:
-            blobs = list(list_blobs(service))
-            if settings.json is JsonStyle.OFF:
-                write_page(lines(blobs, legend=settings.legend, width=terminal_width()), pager=settings.pager)
-            else:
-                write_json({"blobs": blobs}, settings.json)
-        case BlobAction.STATS:
-            stats = service.exchange({"request": "stats"}).members
-            if settings.json is JsonStyle.OFF:
-                write_page(stats_lines(stats), pager=settings.pager)
-            else:
-                write_json(stats, settings.json)
+    blobs = list(list_blobs(_service(settings)))
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(blobs, legend=settings.legend, width=terminal_width()), pager=settings.pager)
+    else:
+        write_json({"blobs": blobs}, settings.json)
+
+
+def drop_action(context: typer.Context, *, ticket: TicketArgument) -> None:
+    """Delete a blob of this user."""
+    forbid_json(context, "blob drop")
+    _service(settings_of(context)).exchange({"request": "drop", "ticket": ticket}).close()
+
+
+def stats_action(context: typer.Context) -> None:
+    """Print the usage and the quotas of this user."""
+    settings = settings_of(context)
+    stats = _service(settings).exchange({"request": "stats"}).members
+    if settings.json is JsonStyle.OFF:
+        write_page(stats_lines(stats), pager=settings.pager)
+    else:
+        write_json(stats, settings.json)
+
+
+def _service(settings: Settings) -> BlobSocket:
+    """Return the socket of the blob service."""
+    return BlobSocket(settings.bus_address(), TIMEOUT_SECONDS)
 
 
 def list_blobs(service: BlobSocket) -> Iterator[JsonObject]:

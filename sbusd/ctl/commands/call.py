@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
-from sbusd.ctl.commands.pub import one_payload
 from sbusd.ctl.errors import error_text, print_error, status_of
 from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, text_or_base64, visible, write_bytes
+from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
 from sbusd.protocol.envelope import NUMBER_LIMITS
@@ -22,7 +22,7 @@ def call_command(
     *,
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to call.")],
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Request data. Use '-' to read standard input (default if it is not a terminal).")
+        str | None, typer.Argument(metavar="DATA", help="Request data, by default empty. Use '-' to read standard input.")
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="Call every service separately, and print each response.")] = False,
     timeout: Annotated[
@@ -33,25 +33,29 @@ def call_command(
         typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="ID", help="Call the command on the remote host with this number."),
     ] = None,
     tries: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--retries",
             min=0,
             max=NUMBER_LIMITS["try"],
             metavar="COUNT",
-            help="How many times to try again if that host cannot be reached.",
+            help=f"With --twin: how many times to try again if that host cannot be reached. Default: {CALL_TRIES}.",
         ),
-    ] = CALL_TRIES,
+    ] = None,
 ) -> None:
     """Call a service, and print its response."""
     if everyone and twin is not None:
         raise typer.BadParameter("--all calls services of this host only; omit --twin")
+    if tries is not None and twin is None:
+        raise typer.BadParameter("--retries requires --twin: calls on this host are not tried again")
     settings = settings_of(context)
-    payload = one_payload(data, sys.stdin.buffer)
+    payload = one_payload(data, sys.stdin.buffer, "DATA")
     try:
         with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
             if not everyone:
-                _print_answer(bus.call(name, payload, timeout=timeout, twin=twin, tries=tries), settings.json)
+                _print_answer(
+                    bus.call(name, payload, timeout=timeout, twin=twin, tries=CALL_TRIES if tries is None else tries), settings.json
+                )
                 return
             status = print_outcomes(bus.call_all(name, payload, timeout=timeout), name, settings.json)
     except ValueError as error:

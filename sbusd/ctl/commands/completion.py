@@ -10,6 +10,7 @@ import typer
 
 from sbusd.ctl import completion
 from sbusd.ctl.output import flush, write_bytes
+from sbusd.ctl.settings import forbid_bus, forbid_json
 
 _FILES = {"bash": "sbusctl", "zsh": "_sbusctl", "fish": "sbusctl.fish"}
 """The scripts, by shell; packages install them under these names."""
@@ -24,9 +25,11 @@ class ShellName(enum.Enum):
 
 
 def completion_command(
-    context: typer.Context,  # noqa: ARG001
+    context: typer.Context,
     shell: Annotated[ShellName, typer.Argument(metavar="SHELL", help="The word bash, zsh or fish.", show_default=False)],
 ) -> None:
     """Print the completion script for a shell."""
+    forbid_json(context, "completion")
+    forbid_bus(context, "completion")
     write_bytes(Path(str(completion.__file__)).with_name(_FILES[shell.value]).read_bytes())
     flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_duration, human_plural
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
-from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
+from sbusd.ctl.settings import TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
@@ -46,14 +45,6 @@ _ERRORS = (
 """The counters of a host that are added under ERRORS."""
 
 
-class LinkAction(enum.Enum):
-    """What ``sbusctl link`` does."""
-
-    STATUS = "status"
-    SYNC = "sync"
-    CONFIG = "config"
-
-
 class NoLinkError(NoRecipient):
     """The bus has no link."""
 
@@ -65,13 +56,32 @@ class LinkStateError(SbusError):
     """The response of the link is not a state."""
 
 
-def link_command(
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait.")]
+
+
+def status_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECONDS) -> None:
+    """Show the link, and the hosts that it knows."""
+    settings = settings_of(context)
+    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
+        state = link_state(bus, timeout)
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(state, legend=settings.legend, width=terminal_width()), pager=settings.pager)
+    else:
+        write_json(state, settings.json)
+
+
+def sync_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECONDS) -> None:
+    """Wait until all live hosts know the subscriptions of this host."""
+    forbid_json(context, "link sync")
+    with settings_of(context).connect(max(TIMEOUT_SECONDS, timeout)) as bus:
+        call_link(bus, "link/sync", timeout)
+
+
+def config_action(
     context: typer.Context,
     *,
-    action: Annotated[LinkAction, typer.Argument(metavar="ACTION", help="The word status, sync or config.", show_default=False)],
-    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="With config: the names of all hosts.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait.")] = SYNC_SECONDS,
-    realm: Annotated[str, typer.Option("--realm", metavar="NAME", help="With config: the name of the realm.")] = "",
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST", help="Names of all hosts.")],
+    realm: Annotated[str, typer.Option("--realm", metavar="NAME", help="Name of the realm, which all hosts share.")],
     listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address and port of the server.")] = "0.0.0.0:4222",
     certificate: Annotated[str, typer.Option("--certificate", metavar="FILE", help="Certificate of the server.")] = "/etc/nats/server.pem",
     key: Annotated[str, typer.Option("--key", metavar="FILE", help="Private key of the server.")] = "/etc/nats/server.key",
@@ -82,25 +92,10 @@ def link_command(
         list[str] | None, typer.Option("--nkey", metavar="HOST=KEY", help="Public nkey of a host, instead of its certificate; repeatable.")
     ] = None,
 ) -> None:
-    """Show the state of the link to other hosts.
-
-    With sync, wait until all live hosts know the subscriptions that clients have now. With config, print a configuration for a NATS server.
-    """
-    if action is LinkAction.CONFIG:
-        _print_configuration(realm, hosts or [], listen, (certificate, key, authority), nkey or [])
-        return
-    if hosts:
-        raise typer.BadParameter(f"unexpected argument {hosts[0]!r}: hosts are for the action config")
-    settings = settings_of(context)
-    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
-        if action is LinkAction.SYNC:
-            call_link(bus, "link/sync", timeout)
-            return
-        state = link_state(bus, timeout)
-    if settings.json is JsonStyle.OFF:
-        write_page(lines(state, legend=settings.legend, width=terminal_width()), pager=settings.pager)
-    else:
-        write_json(state, settings.json)
+    """Print a configuration for a NATS server."""
+    forbid_json(context, "link config")
+    forbid_bus(context, "link config")
+    _print_configuration(realm, hosts, listen, (certificate, key, authority), nkey or [])
 
 
 def link_state(bus: Bus, timeout: float) -> JsonObject:
@@ -193,8 +188,6 @@ def _print_configuration(realm: str, hosts: list[str], listen: str, files: tuple
         if not equals:
             raise typer.BadParameter(f"invalid nkey {each!r}: write HOST=KEY", param_hint="--nkey")
         keys[host] = public
-    if not realm:
-        raise typer.BadParameter("config needs the name of the realm", param_hint="--realm")
     try:
         settings = ServerSettings(realm, hosts, listen, *files, nkeys=keys)
     except ValueError as error:

@@ -15,7 +15,8 @@ from sbusd.client import PayloadTooLarge, RemoteRefusal
 from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.payloads import InputTooLongError, one_payload
+from sbusd.ctl.settings import forbid_json, settings_of
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE
 from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
 from sbusd.protocol.errors import ProtocolError, SbusError
@@ -39,13 +40,6 @@ class Publisher(Protocol):
         """Wait until the bus has routed everything that was sent."""
 
 
-class InputTooLongError(SbusError):
-    """Standard input is longer than a packet."""
-
-    def __init__(self) -> None:
-        super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE' sends more")
-
-
 class MessageError(SbusError):
     """Message *number* of many could not be published; those before it were."""
 
@@ -60,7 +54,7 @@ def pub_command(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Key (topic) of the message.")],
     payload: Annotated[
         str | None,
-        typer.Argument(metavar="PAYLOAD", help="Payload. Use '-' to read standard input (default if it is not a terminal)."),
+        typer.Argument(metavar="PAYLOAD", help="Payload, by default empty. Use '-' to read standard input."),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
@@ -72,6 +66,8 @@ def pub_command(
     expire: Annotated[float | None, typer.Option("--expire", metavar="SECONDS", help="With --blob: how long the blob is kept.")] = None,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
+    if not receipt:
+        forbid_json(context, "pub without --receipt")
     if blob is not None:
         if payload is not None or lines or receipt or null or to is not None:
             raise typer.BadParameter("--blob publishes a file; omit PAYLOAD, --lines, --receipt, --to and --null")
@@ -124,18 +120,6 @@ def _print_receipt(count: int | None, style: JsonStyle) -> None:
         write_lines(["the bus does not disclose the number of recipients" if count is None else human_plural(count, "recipient")])
     if count == 0:
         raise typer.Exit(NO_RECIPIENT)
-
-
-def one_payload(payload: str | None, source: BinaryIO) -> bytes:
-    """Return the payload for the argument *payload*. Raises InputTooLongError if *source* is longer than a packet."""
-    if payload is not None and payload != "-":
-        return os.fsencode(payload)
-    if payload is None and source.isatty():
-        return b""
-    data = source.read(MAX_PACKET_BYTES + 1)
-    if len(data) > MAX_PACKET_BYTES:
-        raise InputTooLongError
-    return data
 
 
 def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]], *, to: int | None = None) -> None:

@@ -9,7 +9,7 @@ import typer
 from sbusd.config.relay import REDIS
 from sbusd.ctl.formatting import NOTHING, human_duration
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_page
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import forbid_bus, settings_of
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
@@ -32,17 +32,16 @@ class _MissingError(SbusError):
     """redis-py is not installed."""
 
 
-def relay_command(
+def status_action(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="status", help="The word status; there is no other action.")],
+    *,
     redis: Annotated[str, typer.Option("--redis", metavar="REDIS", help="Redis of the relay: HOST:PORT, a socket path, or a URL.")] = REDIS,
 ) -> None:
     """Show the state of calls between hosts.
 
     The output is read from Redis, so it is available while no relay runs: queues, remote hosts and counters.
     """
-    if what != "status":
-        raise typer.BadParameter(f"no action {what!r}: use 'relay status'")
+    forbid_bus(context, "relay status")
     settings = settings_of(context)
     try:
         from sbusd.relay.redis.status import read_status  # noqa: PLC0415 - redis-py is an optional package

@@ -18,7 +18,7 @@ from sbusd.archive.tables.location import parse_tables_location
 from sbusd.ctl.commands.recording import require_pyarrow
 from sbusd.ctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import forbid_bus, forbid_json, settings_of
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ def report_command(
     show: Annotated[bool, typer.Option("--open", help="Open the page in the web browser.")] = False,
     now: Annotated[bool, typer.Option("--now", help="First bring the tables up to date, with everything recorded until now.")] = False,
     archive: Annotated[
-        Path, typer.Option("--archive", metavar="DIR", readable=False, help="With --now: directory of the archive.")
-    ] = ARCHIVE,
+        Path | None,
+        typer.Option("--archive", metavar="DIR", readable=False, help=f"With --now: directory of the archive. Default: {ARCHIVE}."),
+    ] = None,
 ) -> None:
     """Write an HTML page with charts of the recorded traffic.
 
@@ -56,8 +57,12 @@ def report_command(
     """
     if show and output == _STDOUT:
         raise typer.BadParameter("--open requires a file; omit -o -")
-    if archive != ARCHIVE and not now:
+    if archive is not None and not now:
         raise typer.BadParameter("--archive requires --now: without it, the page shows the tables as they are")
+    if output == _STDOUT:
+        forbid_json(context, "report -o -")
+    if not now:
+        forbid_bus(context, "report without --now")
     try:
         location = parse_tables_location(tables)
     except LocationError as error:
@@ -69,7 +74,9 @@ def report_command(
     # Before the minutes in which the tables are computed.
     require_plotly()
     if now:
-        refresh_tables(settings_of(context), archive.absolute(), location.absolute() if isinstance(location, Path) else location)
+        refresh_tables(
+            settings_of(context), (archive or ARCHIVE).absolute(), location.absolute() if isinstance(location, Path) else location
+        )
     digest, page = _make(location, hours)
     if output == _STDOUT:
         write_bytes(page.encode("utf-8"))

@@ -13,7 +13,7 @@ from systemd import daemon as service_manager
 from sbusd.client import Allow, AsyncBus, Twins
 from sbusd.client.rpc.service import Service
 from sbusd.ctl.program_runner import ProgramRunner
-from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
+from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, forbid_json, settings_of
 
 AT_ONCE = 8
 """Default number of concurrent programs: a few for each processor of a small machine."""
@@ -42,6 +42,7 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve a command by running a program for each call."""
+    forbid_json(context, "serve")
     allow, other_hosts = _allow(users or [], groups or []), _twins(twins or [])
     found = shutil.which(program)
     if found is None:

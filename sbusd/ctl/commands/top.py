@@ -56,7 +56,7 @@ def top_command(
     if by_uid and link:
         raise typer.BadParameter("--by-uid and --link are mutually exclusive")
     field = _field(LINK_FIELDS if link else USER_FIELDS if by_uid else CONNECTION_FIELDS, sort or (LINK_SORT if link else SORT))
-    if once and count not in (None, 1):
+    if once and count is not None:
         raise typer.BadParameter("--once prints one report; omit it or --count")
     with settings.connect() as bus:
         if link:

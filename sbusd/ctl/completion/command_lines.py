@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbusd.ctl.completion.parameters import Parameter, parameters_of
-from sbusd.ctl.group import COMMANDS, command_function
+from sbusd.ctl.group import ACTIONS, COMMANDS, command_function
 from sbusd.ctl.settings import JSON_OPTION, Settings, common_options, settings_of
 from sbusd.helptext import UsageError
 
@@ -69,6 +69,7 @@ class _Line:
         self.common = parameters_of(common_options)
         self.own: list[Parameter] = []
         self.command = ""
+        """The command; with an action, both with a space between them."""
         self.arguments: list[str] = []
         self.waiting: Parameter | None = None
         """The option whose value is the next word."""
@@ -99,11 +100,13 @@ class _Line:
         return declared[-1] if declared and declared[-1].repeats else None
 
     def _read_argument(self, word: str) -> None:
-        if self.command:
+        if self.command and self.command not in ACTIONS:
             self.arguments.append(word)
-        else:
-            self.command = word
-            self.own = parameters_of(command_function(word)) if word in COMMANDS else []
+            return
+        is_known = word in (ACTIONS[self.command] if self.command else COMMANDS)
+        self.command = f"{self.command} {word}".lstrip()
+        if is_known and self.command not in ACTIONS:
+            self.own = parameters_of(command_function(self.command))
 
     def _read_option(self, word: str) -> None:
         name, equals, value = word.partition("=")
@@ -151,6 +154,8 @@ def _expected(line: _Line, last: str) -> Expected:
         return found
     if not line.command:
         return Expected(words=list(COMMANDS.items()))
+    if line.command in ACTIONS:
+        return Expected(words=list(ACTIONS[line.command].items()))
     parameter = line.argument()
     return Expected() if parameter is None else _value_of(parameter, line, is_argument=not line.only_arguments)
 

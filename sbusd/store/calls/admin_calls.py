@@ -159,6 +159,11 @@ class AdminCalls:
         await context.access.check_owner(request.caller, "purge streams and queues")
         if ("queue" in fields) == ("stream" in fields):
             raise CallError("EINVAL", "queue or stream must be set, and not both")
+        # A field that is ignored would remove more than the caller has asked for.
+        others, owner = (("before", "pattern"), "stream") if "queue" in fields else (("seqs", "state"), "queue")
+        for name in others:
+            if name in fields:
+                raise CallError("EINVAL", f"{name} is for a {owner}; remove it, or name a {owner}")
         if "queue" in fields:
             queue = fields.name("queue")
             if "state" in fields and fields.choice("state", ("dead",)) and "seqs" not in fields:

@@ -16,7 +16,7 @@ def test_a_program_is_called_from_another_host(bus_hosts: MakeBusHosts, stage: S
     here, there = Shell(stage, a.daemon), Shell(stage, b.daemon)
     served = ["serve", "greet", "--exec", "sh", "--allow-twin", str(FIRST), "--", "-c", PROGRAM]
     with running(there, *served, until="relayed/greet"):
-        said = here.succeed("call", "--twin", str(SECOND), "greet", stdin=b"hello")
+        said = here.succeed("call", "--twin", str(SECOND), "greet", "-", stdin=b"hello")
         assert said == f"greet of {FIRST} for <>: hello\n".encode()
         reported = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--retries", "0", "greet", "again"))
         assert (reported["twin"], reported["data"]) == (SECOND, f"greet of {FIRST} for <>: again\n")

@@ -7,6 +7,9 @@ import os
 import signal
 import threading
 import time
+from typing import Any
+
+import pytest
 
 from sbusd.client import Bus, Message
 from sbusd.protocol import controls
@@ -256,6 +259,22 @@ def test_a_reload_adds_streams_and_refuses_a_wrong_file(store: StoreProgram, ali
     listed = caller(None).call("streams")["streams"]
     assert {(each["name"], each["configured"], each["messages"]) for each in listed} >= {("new", False, 3)}
     assert caller(None).call("purge", stream="new")["count"] == 3
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"stream": "log", "seqs": [1]},
+        {"stream": "log", "state": "dead"},
+        {"queue": "mail", "before": 2, "state": "dead"},
+        {"queue": "mail", "pattern": "mail/x", "seqs": [1]},
+    ],
+)
+def test_a_purge_with_a_member_that_has_no_effect_removes_nothing(alice: StoreCaller, caller: MakeCaller, members: dict[str, Any]) -> None:
+    root = caller(None)
+    alice.put("log/a", b"1")
+    assert "remove it, or name a" in root.error("purge", **members)
+    assert root.call("purge", stream="log")["count"] == 1
 
 
 def test_the_status_is_published(store: StoreProgram, bus: Daemon) -> None:

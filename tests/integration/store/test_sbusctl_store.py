@@ -20,7 +20,7 @@ def run(store: StoreProgram, *words: str, data: bytes = b"", expected: int = 0) 
 
 def test_put_and_read(store: StoreProgram) -> None:
     assert run(store, "store", "put", "log/a", "one").strip().isdigit()
-    run(store, "store", "put", "log/a", data=b"two")
+    run(store, "store", "put", "log/a", "-", data=b"two")
     lines = run(store, "store", "read", "log").splitlines()
     assert [line.split("\t")[2:] for line in lines] == [["log/a", "one"], ["log/a", "two"]]
     assert json.loads(run(store, "--json=short", "store", "read", "log", "-n", "1"))["payload"] == "one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,8 @@ def test_standard_descriptors_that_are_closed_are_not_reused(tmp_path: Path) -> 
 @pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["completion", "bash"]])
 def test_a_full_disk_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        command = [*_PROGRAM, "-a", f"{tmp_path}/none", *arguments]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        env = os.environ | {"SBUS_ADDRESS": f"{tmp_path}/none"}
+        done = subprocess.run([*_PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
     assert done.returncode == 1
     assert done.stderr.startswith("sbusctl: ")
     assert done.stderr.endswith("No space left on device\n")

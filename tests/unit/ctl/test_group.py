@@ -10,13 +10,13 @@ import typer
 from typer.testing import CliRunner
 
 from sbusd.ctl.application import application
-from sbusd.ctl.group import COMMANDS, module_of
+from sbusd.ctl.group import ACTIONS, CALLABLE, COMMANDS, module_of
 from sbusd.protocol.errors import SbusError
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*ACTIONS, *CALLABLE])
 def test_every_command_has_help_with_the_common_options(name: str) -> None:
-    result = CliRunner().invoke(application(), [name, "-h"])
+    result = CliRunner().invoke(application(), [*name.split(), "-h"])
     assert result.exit_code == 0
     assert f"Usage: root {name} " in result.stdout
     for option in ("--system", "--user", "--address", "--json", "--no-legend", "--no-pager"):
@@ -35,6 +35,36 @@ def test_the_list_of_commands_has_descriptions(name: str) -> None:
     group = typer.main.get_command(application())
     command = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]  # it is the group
     assert command.get_short_help_str(200) == COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_help_of_a_command_lists_its_actions_with_their_descriptions(name: str) -> None:
+    result = CliRunner().invoke(application(), [name, "--help"])
+    listed = [line.split(maxsplit=1) for line in result.stdout.partition("Actions:")[2].splitlines() if line.strip()]
+    assert dict(listed) == ACTIONS[name]
+    group = typer.main.get_command(application()).get_command(None, name)  # type: ignore[attr-defined]  # it is a group
+    assert {action: group.get_command(None, action).get_short_help_str(200) for action in ACTIONS[name]} == ACTIONS[name]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("store", "store: missing action; use streams, put"),
+        ("store purg x", "unknown action 'purg'; did you mean 'purge'?"),
+        ("relay xyz", "unknown action 'xyz'; use status"),
+        ("store purge mail --state dead", "--state is not an option of purge; it is one of peek"),
+        ("store put mail/x y --state dead", "--state is not an option of put; it is one of peek"),
+        ("store --queue peek mail", "--queue is an option of peek and purge; write it after the action"),
+        ("link status --realm r", "--realm is not an option of status; it is one of config"),
+        ("blob list -o file", "-o is not an option of list; it is one of get"),
+        ("help", "use 'sbusctl --help'"),
+        ("help pub", "use 'sbusctl pub --help'"),
+    ],
+)
+def test_an_action_has_its_own_options_only(line: str, words: str) -> None:
+    result = CliRunner().invoke(application(), line.split())
+    assert result.exit_code == 2
+    assert words in result.stderr
 
 
 def test_an_unknown_command_is_met_with_a_suggestion() -> None:

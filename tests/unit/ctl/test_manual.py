@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 import typer
 
+from sbusd.client import CALL_TRIES
 from sbusd.ctl.application import application
 from sbusd.ctl.commands.bench import DEFAULT_SECONDS
 from sbusd.ctl.commands.sub import DEFAULT_FORMAT
-from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.fresh_tables import ARCHIVE
+from sbusd.ctl.group import CALLABLE
 from tests.support import skips
 
 _MANUAL = Path(__file__).parents[3] / "man" / "sbusctl.1"
-_CONSTANTS = {"--format": DEFAULT_FORMAT, "--duration": str(DEFAULT_SECONDS)}
+_CONSTANTS = {
+    "--format": DEFAULT_FORMAT,
+    "--duration": str(DEFAULT_SECONDS),
+    "--retries": str(CALL_TRIES),
+    "--archive": str(ARCHIVE),
+}
 """The defaults of options that are None if they are not given."""
 
 _ITEM = re.compile(r"^\.It (Fl .*)$")
@@ -42,7 +49,8 @@ def _documented(text: str) -> dict[frozenset[str], str | None]:
 
 def _commands_text() -> dict[str, str]:
     """Return what the manual page says of each command."""
-    parts = re.split(r"^\.It Cm (\w+)", _section("COMMANDS"), flags=re.MULTILINE)
+    names = "|".join(sorted(CALLABLE, key=len, reverse=True))
+    parts = re.split(rf"^\.It Cm ({names})\b", _section("COMMANDS"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -56,8 +64,10 @@ def _group() -> Any:
 
 
 def _command(name: str) -> Any:
-    group = _group()
-    return group.get_command(None, name), {frozenset(each.opts) for each in group.params}
+    group = command = _group()
+    for word in name.split():
+        command = command.get_command(None, word)
+    return command, {frozenset(each.opts) for each in group.params}
 
 
 def test_the_common_options_are_those_documented() -> None:
@@ -66,21 +76,22 @@ def test_the_common_options_are_those_documented() -> None:
 
 
 def test_every_command_is_documented_in_its_order() -> None:
-    assert tuple(_commands_text()) == tuple(COMMANDS)
+    assert tuple(_commands_text()) == CALLABLE
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", CALLABLE)
 def test_the_options_of_a_command_and_their_defaults_are_those_documented(name: str) -> None:
     command, common = _command(name)
     own = {names: default for names, default in _options(command.params).items() if names not in common}
     documented = _documented(_commands_text()[name])
     assert set(documented) == set(own)
     for names, default in own.items():
-        expected = next((_CONSTANTS[each] for each in names if each in _CONSTANTS), None if default in (None, False, "") else str(default))
+        constant = next((_CONSTANTS[each] for each in names if each in _CONSTANTS and default is None), None)
+        expected = constant or (None if default in (None, False, "") else str(default))
         assert documented[names] == expected, names
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", CALLABLE)
 def test_the_arguments_of_a_command_are_those_documented(name: str) -> None:
     command, _ = _command(name)
     synopsis = _commands_text()[name].partition("\n")[0]

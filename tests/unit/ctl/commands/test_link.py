@@ -60,13 +60,13 @@ def test_a_configuration_is_printed() -> None:
     ("arguments", "says"),
     [
         (["config", "alpha"], "--realm"),
-        (["config", "--realm", "R"], "no hosts"),
+        (["config", "--realm", "R"], "HOST"),
         (["config", "--realm", "R", "a.b"], "invalid host"),
         (["config", "--realm", "R", "a", "--nkey", "UABC"], "HOST=KEY"),
         (["config", "--realm", "R", "a", "--nkey", "a=UABC"], "invalid nkey"),
-        (["status", "alpha"], "hosts are for the action config"),
+        (["status", "alpha"], "unexpected extra argument"),
         (["halt"], "halt"),
-        ([], "ACTION"),
+        ([], "missing action"),
     ],
 )
 def test_a_mistake_is_an_error(arguments: list[str], says: str) -> None:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from sbusd.client import PayloadTooLarge
 from sbusd.ctl.application import application
-from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
+from sbusd.ctl.commands.pub import MessageError, publish_lines, read_records
+from sbusd.ctl.payloads import InputTooLongError
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
@@ -43,13 +44,6 @@ class FakeBus:
         return 0.0
 
 
-class _Terminal(io.BytesIO):
-    """Input from a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 class _Slow(io.BytesIO):
     """Input that comes in the given parts, each by one read."""
 
@@ -59,30 +53,6 @@ class _Slow(io.BytesIO):
 
     def read1(self, size: int | None = -1, /) -> bytes:
         return self.parts.pop(0) if self.parts else b""
-
-
-@pytest.mark.parametrize(
-    ("payload", "source", "expected"),
-    [
-        ("hello", io.BytesIO(b"unread"), b"hello"),
-        ("", io.BytesIO(b"unread"), b""),
-        ("f\udcff", io.BytesIO(), b"f\xff"),
-        ("-", io.BytesIO(b"a\n\0b"), b"a\n\0b"),
-        ("-", _Terminal(b"typed"), b"typed"),
-        (None, io.BytesIO(b"piped"), b"piped"),
-        (None, _Terminal(b"unread"), b""),
-    ],
-)
-def test_the_payload(payload: str | None, source: io.BytesIO, expected: bytes) -> None:
-    assert one_payload(payload, source) == expected
-
-
-def test_the_maximum_packet_size_bounds_the_input() -> None:
-    assert len(one_payload("-", io.BytesIO(bytes(MAX_PACKET_BYTES)))) == MAX_PACKET_BYTES
-    source = io.BytesIO(bytes(MAX_PACKET_BYTES * 3))
-    with pytest.raises(InputTooLongError):
-        one_payload("-", source)
-    assert source.tell() == MAX_PACKET_BYTES + 1
 
 
 @pytest.mark.parametrize(

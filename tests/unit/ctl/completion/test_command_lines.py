@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.ctl.completion.command_lines import Kind, expected_after
-from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.group import ACTIONS, COMMANDS
 from sbusd.ctl.settings import Settings
 
 
@@ -31,6 +31,9 @@ from sbusd.ctl.settings import Settings
         ("record --pattern=", Kind.PATTERN),
         ("members a b ", Kind.NOTHING),
         ("unknown ", Kind.NOTHING),
+        ("store unknown ", Kind.NOTHING),
+        ("store put ", Kind.KEY),
+        ("store -j read --match ", Kind.PATTERN),
         ("sub --unknown=", Kind.NOTHING),
     ],
 )
@@ -48,6 +51,7 @@ def test_the_kind_of_the_next_word(line: str, kind: Kind) -> None:
         ("relay ", {"status"}),
         ("link ", {"status", "sync", "config"}),
         ("explain root ", {"publish", "subscribe"}),
+        ("--user store --json=off ", set(ACTIONS["store"])),
     ],
 )
 def test_words(line: str, words: set[str]) -> None:
@@ -60,6 +64,8 @@ def test_options_are_those_of_the_command_and_of_all() -> None:
     assert {"--count", "--interval", "--system", "--json", "--help"} <= names
     assert "--raw" not in names
     assert expected_after(["pub", "--"], "-").words == []
+    assert "--before" in {word for word, _ in expected_after(["store", "purge"], "-").words}
+    assert "--before" not in {word for word, _ in expected_after(["store", "read"], "-").words}
 
 
 def test_the_bus_is_the_selected_one() -> None:

@@ -9,7 +9,7 @@ import typer
 
 from sbusd.ctl.application import application
 from sbusd.ctl.completion.parameters import parameters_of
-from sbusd.ctl.group import COMMANDS, command_function
+from sbusd.ctl.group import CALLABLE, command_function
 from sbusd.ctl.settings import common_options
 
 
@@ -17,12 +17,14 @@ def _group() -> Any:
     return typer.main.get_command(application())
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("name", ["", *CALLABLE])
 def test_they_are_those_of_typer(name: str) -> None:
-    group = _group()
+    group = command = _group()
+    for word in name.split():
+        command = command.get_command(None, word)
     declared = parameters_of(command_function(name) if name else common_options)
     common = {each.name for each in group.params}
-    own = [each for each in (group.get_command(None, name) if name else group).params if not name or each.name not in common]
+    own = [each for each in command.params if not name or each.name not in common]
     assert {each.name for each in declared} == {each.name for each in own}
     for each in own:
         found = next(one for one in declared if one.name == each.name)
