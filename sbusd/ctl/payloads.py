@@ -32,7 +32,7 @@ def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") ->
     if payload is None:
         if is_without_data(source):
             return b""
-        raise typer.BadParameter(f"missing {name}: write '-' to read standard input, or '' for an empty payload", param_hint=name)
+        raise typer.BadParameter(f"missing {name}: write '-' to read standard input, or '' for an empty payload")
     data = source.read(MAX_PACKET_BYTES + 1)
     if len(data) > MAX_PACKET_BYTES:
         raise InputTooLongError

@@ -14,7 +14,6 @@ from sbusd.ctl.application import application
 from sbusd.ctl.commands.pub import MessageError, publish_lines, read_records
 from sbusd.ctl.payloads import InputTooLongError
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 
 class FakeBus:
