@@ -245,8 +245,8 @@ class _Arrivals:
             for _ in range(run.messages):
                 self._event(run.key)
         elif self._listed is None:
-            _number, _, credentials = run.sender.partition(b"/")
-            self._events.messages(run._replace(sender=credentials))
+            _number, _, sender = run.sender.partition(b"/")
+            self._events.messages(run._replace(sender=sender))
 
     def _event(self, key: bytes) -> None:
         kind, _, rest = key.removeprefix(b"!/event/").partition(b"/")

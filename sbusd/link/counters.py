@@ -46,6 +46,8 @@ class LinkCounters:
     not_wanted: int = 0
     too_long: int = 0
     over_rate: int = 0
+    without_sender: int = 0
+    """Messages whose sender other hosts would not accept; they are lost for them."""
     refused_secrets: int = 0
     spooled: int = 0
     spool_dropped: int = 0

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sbusd.link.message_runs import MessageRun, message_runs
-from sbusd.protocol.credentials import is_credential_prefix
+from sbusd.protocol.credentials import split_sender
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbusd.protocol.vouching import MAX_ORIGIN_BYTES
 
 MAX_FRAME_BYTES = 65_536
 """Largest body with more than one packet or line; a single packet can be as long as the bus permits."""
@@ -26,8 +27,8 @@ MAX_FRAME_BYTES = 65_536
 MAX_BODY_BYTES = MAX_PACKET_BYTES + 1_024
 """Largest body that a link accepts."""
 
-MAX_CREDENTIALS_BYTES = 256
-"""Longest credentials of a publisher that cross the network."""
+MAX_SENDER_BYTES = MAX_ORIGIN_BYTES - len(b"!/host//") - 63
+"""Longest sender that crosses the network: after ``!/host/<name>/`` it is an origin on the bus of the receiver."""
 
 _HEAD = re.compile(rb"([A-Z])((?:/(?:0|[1-9][0-9]{0,19})){1,8})")
 _LINE = struct.Struct("<cBH")
@@ -199,13 +200,18 @@ def parse_head(line: bytes) -> tuple[Head, int]:
     return kind(*numbers), serial
 
 
-def message_head(key: bytes, credentials: bytes) -> bytes:
-    """Return what precedes the payload of a message in a frame. *credentials* are those of its publisher at its host, or empty."""
-    return b"%b%b\0MSG %b\0" % (_FROM, credentials, key) if credentials else b"MSG %b\0" % key
+def is_sender(sender: bytes) -> bool:
+    """Return whether *sender* can cross: ``<cred>`` of a publisher at its host, or ``<cred>/<origin>`` of one that vouches for others."""
+    return len(sender) <= MAX_SENDER_BYTES and split_sender(sender) is not None
+
+
+def message_head(key: bytes, sender: bytes) -> bytes:
+    """Return what precedes the payload of a message in a frame. *sender* is valid; see :func:`is_sender`."""
+    return b"%b%b\0MSG %b\0" % (_FROM, sender, key)
 
 
 def parse_messages(body: bytes, count: int) -> list[MessageRun]:
-    """Return the *count* messages in the body of a data frame, whose senders are their credentials. Raises FrameError."""
+    """Return the *count* messages in the body of a data frame. Each has a valid sender. Raises FrameError."""
     _check_size(body)
     runs: list[MessageRun] = []
     found = 0
@@ -213,8 +219,8 @@ def parse_messages(body: bytes, count: int) -> list[MessageRun]:
         for run in message_runs(body, 0):
             if not isinstance(run, MessageRun):
                 raise FrameError(f"malformed message {run[:64]!r}")
-            if run.sender and (len(run.sender) > MAX_CREDENTIALS_BYTES or not is_credential_prefix(run.sender)):
-                raise FrameError(f"malformed credentials {run.sender[:64]!r}")
+            if not is_sender(run.sender):
+                raise FrameError(f"malformed sender {run.sender[:64]!r}")
             found += run.messages
             if found > count:
                 raise FrameError(f"more than {count} messages in a frame of {count}")

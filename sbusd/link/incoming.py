@@ -267,8 +267,7 @@ class Incoming:
             local = key if rule.shared else self._head + key
         if len(local) > MAX_KEY_BYTES:
             return b""
-        if not run.sender:
-            return b"MSG %b\0" % local
+        # Never a plain MSG: on this bus that would be a message of the local user of the link.
         return b"CMSG !/from/!/host/%b/%b\0MSG %b\0" % (self._origin.encode("ascii"), run.sender, local)
 
 

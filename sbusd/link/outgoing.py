@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import LinkCounters
 from sbusd.link.flows import Flow, FlowTable
-from sbusd.link.frames import MAX_CREDENTIALS_BYTES, MAX_FRAME_BYTES, Data, encode_head, message_head
+from sbusd.link.frames import MAX_FRAME_BYTES, Data, encode_head, is_sender, message_head
 from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.ports import Network
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Export, Rules
 from sbusd.link.spool import Frame, Spool
 from sbusd.link.subjects import Subjects
-from sbusd.protocol.credentials import is_credential_prefix
+from sbusd.protocol.credentials import split_sender
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
 
 MAX_ROUTE_BYTES = 1 << 20
@@ -97,7 +97,8 @@ class Outgoing:
         return self._spool.bytes
 
     def send(self, run: MessageRun, now: float) -> None:
-        """Put messages, whose sender is their credentials, into frames for all hosts that want them; *now* is in seconds."""
+        """Put messages into frames for all hosts that want them; *now* is in seconds. Their sender is as after ``!/from/<id>/``."""
+        run = run._replace(sender=_sendable(run.sender))
         if self._rules.secret_head and run.key.startswith(self._rules.secret_head):
             self._send_secret(run)
             return
@@ -112,11 +113,14 @@ class Outgoing:
             targets = tuple(EVERY_HOST if flow.target is None else flow.target for flow in flows)
             self._tickets.note(self._rules.host, run, export.max_blob, targets)
         rate = self._rates.get(id(export))
-        if rate is None and run.longest <= export.max_payload:
+        if rate is None and run.sender and run.longest <= export.max_payload:
             self._number(run, subject, flows)
             return
         for single in run.singles():
-            if single.longest > export.max_payload:
+            if not run.sender:
+                self._counters.without_sender += 1
+                self._skip(flows)
+            elif single.longest > export.max_payload:
                 self._counters.too_long += 1
                 self._skip(flows)
             elif rate is not None and not rate.take(now):
@@ -165,17 +169,17 @@ class Outgoing:
         """Send private messages within the key of *run* to the one host that it names."""
         name, _, inner = run.key[len(self._rules.secret_head) :].partition(b"/")
         target = name.decode("ascii", "replace")
-        if not (self._is_present(target) and self._rules.exchanges_secrets(target) and is_secret(inner)):
+        if not (run.sender and self._is_present(target) and self._rules.exchanges_secrets(target) and is_secret(inner)):
             self._counters.refused_secrets += run.messages
             return
         self._counters.messages += run.messages
         flow = self.flows.find(target, [], b"!/cred/")
-        self._append(flow, self._subjects.direct(target), RunReader(run, _head(inner, run.sender)))
+        self._append(flow, self._subjects.direct(target), RunReader(run, message_head(inner, run.sender)))
 
     def _number(self, run: MessageRun, subject: str, flows: list[Flow]) -> None:
         """Put messages into frames of all *flows*."""
         self._counters.messages += run.messages
-        head = _head(run.key, run.sender)
+        head = message_head(run.key, run.sender)
         for flow in flows:
             self._append(flow, subject if flow.target is None else self._subjects.direct(flow.target), RunReader(run, head))
 
@@ -227,7 +231,9 @@ def is_secret(key: bytes) -> bool:
     return key.startswith(SECRET_HEAD) and _KEYS.is_publishable(key)
 
 
-def _head(key: bytes, credentials: bytes) -> bytes:
-    """Return what precedes each payload in a frame; credentials that other hosts would not accept are left out."""
-    valid = len(credentials) <= MAX_CREDENTIALS_BYTES and is_credential_prefix(credentials)
-    return message_head(key, credentials if valid else b"")
+def _sendable(sender: bytes) -> bytes:
+    """Return *sender* as other hosts accept it: without the origin for which it vouches if it is too long. Empty: there is none."""
+    if is_sender(sender):
+        return sender
+    parts = split_sender(sender)
+    return parts[0] if parts is not None and is_sender(parts[0]) else b""

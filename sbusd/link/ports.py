@@ -69,7 +69,7 @@ class LocalBus(Protocol):
         """Ask for `LocalBusEvents.acknowledged` once the bus has processed everything sent before."""
 
     def publish(self, body: bytes, count: int) -> None:
-        """Send *count* packets, each after its length, as one batch: MSG packets, or control packets that vouch for one."""
+        """Send *count* packets, each after its length, as one batch: control packets that vouch for a MSG packet."""
 
     def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
         """Report *count* lost messages to each client that stores exactly one of these patterns; 0: an unknown number."""
@@ -79,7 +79,7 @@ class LocalBusEvents(Protocol):
     """What happens on the bus of this machine, in order."""
 
     def messages(self, run: MessageRun) -> None:
-        """Messages came that one of the stored patterns matches. Their sender is the credentials of the publisher, as a key, or empty."""
+        """Messages came that one of the stored patterns matches. Their sender is ``<cred>`` of the publisher, or ``<cred>/<origin>``."""
 
     def subscribed(self, client_id: int, pattern: bytes) -> None:
         """Another client has stored a pattern that it did not have; further instances are not reported."""

@@ -23,6 +23,8 @@ _CHAIN = rb"(?:!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10}/)*!/cred/" + b"/".join
 _OWN = re.compile(_CHAIN)
 _SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(" + _CHAIN + rb")(?:/((?!!/cred/).+))?", re.DOTALL)
 
+_SENT = re.compile(rb"(" + _CHAIN + rb")(/(?!!/cred/)[!#-\[\]-~]+/!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10})?")
+
 UNKNOWN_ID = -1
 """Replaces an unknown uid, gid or pid: no user, group or process has this number."""
 
@@ -135,6 +137,15 @@ def remote_peer(relay: Peer, twin: int) -> Peer:
     Clients can neither publish nor subscribe to ``!/twin/<twin>/``, so a private key made of them reaches no client.
     """
     return Peer(relay.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"!/twin/%d/%b" % (twin, relay.key_bytes))
+
+
+def split_sender(sender: bytes) -> tuple[bytes, bytes] | None:
+    """Return the credentials in ``<cred>`` or ``<cred>/<origin>``, and the origin, for which that connection vouches, or nothing.
+
+    None: *sender* has another form. It is what follows ``!/from/<id>/`` in a message.
+    """
+    match = _SENT.fullmatch(sender)
+    return (match[1], (match[5] or b"")[1:]) if match else None
 
 
 def unknown_peer(connection: int) -> Peer:

@@ -25,7 +25,9 @@ from sbusd.link.frames import (
 )
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
-from tests.support.link_bodies import join_body
+from sbusd.protocol.credentials import parse_sender
+from sbusd.protocol.vouching import check_vouched
+from tests.support.link_bodies import SENDER, join_body, sent
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
 RULES = Rules(
@@ -36,6 +38,9 @@ RULES = Rules(
     secret_hosts=frozenset({"evil"}),
     secret_head=b"!/cred//990//",
 )
+
+
+FROM_EVIL = b"CMSG !/from/!/host/evil/" + SENDER + b"\0"
 
 
 class _Link:
@@ -65,7 +70,7 @@ class _Link:
         subject = {"m": f"s.R.m.{origin}.net", "x": f"s.R.x.b.{origin}"}.get(kind, f"s.R.{kind}.{origin}")
         receive(self.session, subject, head, body)
 
-    def data(self, flow: int, number: int, *keys: bytes, origin: str = "evil", kind: str = "m", credentials: bytes = b"") -> None:
+    def data(self, flow: int, number: int, *keys: bytes, origin: str = "evil", kind: str = "m", credentials: bytes = SENDER) -> None:
         packets = [message_head(key, credentials) + b"x" for key in keys]
         self.receive(kind, Data(1, flow, number, len(keys)), join_body(packets), origin)
 
@@ -83,7 +88,7 @@ HEADS = st.one_of(
 KEYS = st.sampled_from([b"net/x", b"", b"other", b"!/cred//1//x", b"!/bus/lost", b"host/a/x", b"net/" + b"x" * 4_096])
 BODIES = st.one_of(
     st.binary(max_size=60),
-    st.lists(KEYS, max_size=4).map(lambda keys: join_body([b"MSG %b\0" % key for key in keys])),
+    st.lists(KEYS, max_size=4).map(lambda keys: join_body([sent(key) for key in keys])),
     st.lists(st.tuples(NUMBERS, NUMBERS, KEYS), max_size=4).map(lambda tails: b"".join(encode_tail(Tail(*tail)) for tail in tails)),
     st.lists(st.tuples(st.sampled_from([b"b", b"*", b"c"]), KEYS, st.booleans()), max_size=4).map(
         lambda lines: b"".join(encode_line(Line(origins, pattern[:99]), sign) for origins, pattern, sign in lines)
@@ -99,16 +104,16 @@ def test_any_frames_of_a_host_leave_other_hosts_alone(frames: list[tuple[str, He
         link.receive(kind, head, body)
         link.wait(0.5)
     for packet in link.bus.packets:
-        assert packet.startswith((b"MSG host/evil/net/", b"MSG !/cred//1//x\0"))
+        assert packet.startswith((FROM_EVIL + b"MSG host/evil/net/", FROM_EVIL + b"MSG !/cred//1//x\0"))
     packets = len(link.bus.packets)
     link.data(1, 1, b"net/x", origin="good")
-    assert link.bus.packets[packets:] == [b"MSG host/good/net/x\0x"]
+    assert link.bus.packets[packets:] == [FROM_EVIL.replace(b"evil", b"good") + b"MSG host/good/net/x\0x"]
     assert all(patterns == (b"host/*/net/",) for patterns, _ in link.bus.losses)
 
 
 def test_the_origin_in_the_subject_decides() -> None:
     link = _Link()
-    body = join_body([b"MSG net/x\0"])
+    body = join_body([sent(b"net/x")])
     for subject in (
         "s.R.m.b.net",
         "s.R.x.c.evil",
@@ -128,7 +133,7 @@ def test_the_origin_in_the_subject_decides() -> None:
 def test_keys_outside_of_the_import_do_not_come_in() -> None:
     link = _Link()
     link.data(1, 1, b"net/x", b"other", b"!/bus/lost", b"!/conn/1/x", b"host/good/net/x", b"rpc/halt", b"net/y")
-    assert link.bus.packets == [b"MSG host/evil/net/x\0x", b"MSG host/evil/net/y\0x"]
+    assert link.bus.packets == [FROM_EVIL + b"MSG host/evil/net/x\0x", FROM_EVIL + b"MSG host/evil/net/y\0x"]
     assert (link.evil.refused_by_import, link.evil.refused_secrets) == (3, 2)
 
 
@@ -139,13 +144,17 @@ def test_keys_outside_of_the_import_do_not_come_in() -> None:
         b"\x05\0\0\0MSG ",
         b"\xff\xff\xff\xffMSG net/x\0",
         b"\0\0\0\0",
-        join_body([b"MSG net/x"]),
+        join_body([b"MSG net/x\0"]),
+        join_body([b"CMSG !/from/\0MSG net/x\0"]),
         join_body([b"SUB net/x"]),
-        join_body([b"MSG net/x\0", b"MSG net/y\0"]),
-        join_body([b"CMSG !/from/!/cred/0/0/x\0MSG net/x\0"]),
+        join_body([sent(b"net/x"), sent(b"net/y")]),
+        join_body([sent(b"net/x", sender=SENDER + b"/!/store/" + b"x" * 440 + b"/" + SENDER)]),
+        join_body([sent(b"net/x", sender=SENDER + b'/!/st"re/' + SENDER)]),
+        join_body([sent(b"net/x", sender=SENDER + b"/!/store")]),
+        join_body([sent(b"net/x", sender=b"!/cred/1/2/12345678901")]),
         join_body([b"CMSG !/from/!/host/good/!/cred/0/0/1\0MSG net/x\0"]),
         join_body([b"CMSG !/batch\0"]),
-        join_body([b"MSG net/x\0" + bytes(500_000)]),
+        join_body([sent(b"net/x", bytes(500_000))]),
     ],
 )
 def test_a_malformed_frame_is_counted_and_ignored(body: bytes) -> None:
@@ -154,10 +163,23 @@ def test_a_malformed_frame_is_counted_and_ignored(body: bytes) -> None:
     assert (link.evil.malformed, link.bus.packets) == (1, [])
 
 
-def test_credentials_are_shown_as_those_of_the_host() -> None:
+@pytest.mark.parametrize(
+    "sender",
+    [
+        b"!/cred/0/0/1",
+        b"!/cred/0/0/1/!/cred/2/2/2",
+        b"!/cred/99/99/1/!/store/!/cred/0/0/1",
+        b"!/cred/99/99/1/!/host/b/!/cred/0/0/1/!/store/!/cred/0/0/1",
+    ],
+)
+def test_each_sender_is_shown_as_one_of_the_host(sender: bytes) -> None:
     link = _Link()
-    link.data(1, 1, b"net/x", credentials=b"!/cred/0/0/1")
-    assert link.bus.packets == [b"CMSG !/from/!/host/evil/!/cred/0/0/1\0MSG host/evil/net/x\0x"]
+    link.data(1, 1, b"net/x", credentials=sender)
+    assert link.bus.packets == [b"CMSG !/from/!/host/evil/%b\0MSG host/evil/net/x\0x" % sender]
+    voucher, origin = b"!/cred/990/990/7", b"!/host/evil/" + sender
+    check_vouched(origin, b"MSG x\0")
+    peer = parse_sender(b"!/from/2/%b/%b" % (voucher, origin))
+    assert (peer.uid, peer.origin_bytes, peer.voucher and peer.voucher.uid) == (-1, origin, 990)
 
 
 def test_a_private_message_comes_in_only_directly_and_never_for_the_link_itself() -> None:
@@ -165,7 +187,7 @@ def test_a_private_message_comes_in_only_directly_and_never_for_the_link_itself(
     link.data(1, 1, b"!/cred//1000//mail", kind="m")
     link.data(2, 1, b"!/cred//1000//mail", b"!/cred//990//good/!/cred//1000//mail", b"!/cred/1000/mail", b"!/conn/1/x", kind="x")
     link.data(1, 1, b"!/cred//1000//mail", kind="x", origin="good")
-    assert link.bus.packets == [b"MSG !/cred//1000//mail\0x"]
+    assert link.bus.packets == [FROM_EVIL + b"MSG !/cred//1000//mail\0x"]
     assert link.evil.refused_secrets == 4
     assert link.session.counters.hosts["good"].refused_secrets == 1
 

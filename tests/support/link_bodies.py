@@ -14,7 +14,15 @@ def join_body(packets: Iterable[bytes]) -> bytes:
     return b"".join(len(packet).to_bytes(LENGTH_BYTES, "little") + packet for packet in packets)
 
 
-def run_of(key: bytes, *payloads: bytes, credentials: bytes = b"") -> MessageRun:
+SENDER = b"!/cred/1/2/3"
+
+
+def sent(key: bytes, payload: bytes = b"", sender: bytes = SENDER) -> bytes:
+    """Return a message in a frame of the network."""
+    return message_head(key, sender) + payload
+
+
+def run_of(key: bytes, *payloads: bytes, credentials: bytes = SENDER) -> MessageRun:
     """Return the run of messages with *payloads*."""
     head = message_head(key, credentials)
     (run,) = message_runs(join_body(head + payload for payload in payloads), 0)

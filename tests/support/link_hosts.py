@@ -18,7 +18,7 @@ from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.keys import pattern_matches
 from sbusd.protocol.packets import MAX_PACKET_BYTES, parse_batch
-from tests.support.link_bodies import run_of
+from tests.support.link_bodies import SENDER, run_of
 
 OPEN = Rules("R", "a", (Export(b"net/"), Export(b"only/", frozenset({"b"}))), (Import(b""),))
 """Rules that let out ``net/`` to all hosts and ``only/`` to the host b."""
@@ -121,11 +121,11 @@ class Host:
         self.bus.report(lambda: self.session.client_gone(number))
         return self.clients.pop(number)
 
-    def message(self, key: bytes, payload: bytes = b"", credentials: bytes = b"") -> None:
+    def message(self, key: bytes, payload: bytes = b"", credentials: bytes = SENDER) -> None:
         """Publish a message of a local client."""
         self.messages(key, [payload], credentials)
 
-    def messages(self, key: bytes, payloads: Sequence[bytes], credentials: bytes = b"") -> None:
+    def messages(self, key: bytes, payloads: Sequence[bytes], credentials: bytes = SENDER) -> None:
         """Publish messages of a local client, which reach the link as one run."""
         for payload in payloads:
             self.published.append((self.world.now, key, payload))
@@ -221,11 +221,10 @@ class Host:
     def route_packets(self, packets: Sequence[bytes]) -> None:
         """Route packets that the link published."""
         for packet in packets:
-            credentials = b""
-            if packet.startswith(b"CMSG !/from/"):
-                credentials, _, packet = packet[12:].partition(b"\0")  # noqa: PLW2901
-            assert packet.startswith(b"MSG ")
-            key, _, payload = packet[4:].partition(b"\0")
+            assert packet.startswith(b"CMSG !/from/!/host/")
+            credentials, _, message = packet[12:].partition(b"\0")
+            assert message.startswith(b"MSG ")
+            key, _, payload = message[4:].partition(b"\0")
             self._route(key, payload, credentials)
 
     def _route(self, key: bytes, payload: bytes, credentials: bytes) -> None:

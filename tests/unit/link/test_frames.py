@@ -56,11 +56,12 @@ def test_another_head_is_an_error(line: bytes) -> None:
         parse_head(line)
 
 
-def test_messages_with_and_without_credentials_are_parsed() -> None:
-    body = join_body([message_head(b"a", b"!/cred/1/2/3") + b"x\0y", message_head(b"", b""), message_head(b"", b"") + b"z"])
+def test_messages_are_parsed_with_their_senders() -> None:
+    service = b"!/cred/9/9/9/!/store/!/cred/1/2/3"
+    body = join_body([message_head(b"a", b"!/cred/1/2/3") + b"x\0y", message_head(b"", service), message_head(b"", service) + b"z"])
     first, second = parse_messages(body, 3)
     assert (first.key, first.sender, first.messages, first.longest) == (b"a", b"!/cred/1/2/3", 1, 3)
-    assert (second.key, second.sender, second.messages, second.longest) == (b"", b"", 2, 1)
+    assert (second.key, second.sender, second.messages, second.longest) == (b"", service, 2, 1)
 
 
 def test_lines_and_tails_are_parsed() -> None:

@@ -10,7 +10,7 @@ from sbusd.link.incoming import Incoming
 from sbusd.link.peers import Peer
 from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
 from sbusd.link.subjects import Arrival
-from tests.support.link_bodies import join_body
+from tests.support.link_bodies import join_body, sent
 from tests.support.link_recorders import RecordedNetwork
 
 
@@ -59,7 +59,7 @@ def test_a_frame_that_comes_after_later_ones_is_counted(head: Head, counted: tup
     ],
 )
 def test_private_messages_are_known(kind: str, head: Head, key: bytes, expected: bool) -> None:
-    assert is_private(Arrival(kind, "b"), head, join_body([b"MSG %b\0x" % key])) == expected
+    assert is_private(Arrival(kind, "b"), head, join_body([sent(key, b"x")])) == expected
 
 
 def _beat(epoch: int) -> Heartbeat:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, add_serial, encode_head, encode_line, parse_head
+from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
-from tests.support.link_bodies import join_body, run_of
+from tests.support.link_bodies import SENDER, join_body, run_of, sent
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
 RULES = Rules("R", "a", (Export(b"net/"),), (Import(b""), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")
+FROM_B = b"CMSG !/from/!/host/b/" + SENDER + b"\0"
 SHARED = Rules("R", "a", (), (Import(b"cluster/", shared=True), Import(b"")))
 
 
@@ -81,8 +83,8 @@ def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> N
 def test_a_shared_import_keeps_the_key() -> None:
     session, _, bus = _session(SHARED)
     _confirm(session, 0, 1, 1)
-    receive(session, "s.R.m.b.cluster.x", Data(1, 1, 1, 2), join_body([b"MSG cluster/x\0", b"MSG net/x\0"]))
-    assert bus.packets == [b"MSG cluster/x\0", b"MSG host/b/net/x\0"]
+    receive(session, "s.R.m.b.cluster.x", Data(1, 1, 1, 2), join_body([sent(b"cluster/x"), sent(b"net/x")]))
+    assert bus.packets == [FROM_B + b"MSG cluster/x\0", FROM_B + b"MSG host/b/net/x\0"]
 
 
 def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
@@ -91,7 +93,7 @@ def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
     session.tick(0.1)
     session.barrier_passed(network.barriers[-1])
     receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 0, 1), b"")
-    packets = [b"MSG 1\0", b"MSG %b\0" % (b"x" * 4_090), b"MSG 2\0"]
+    packets = [sent(b"1"), sent(b"x" * 4_090), sent(b"2")]
     receive(session, "s.R.m.b.x", Data(1, 1, 1, 3), join_body(packets))
     assert (bus.events, bus.losses) == (["packet", "lost 1", "packet"], [((b"host/b/",), 1)])
     assert session.counters.hosts["b"].too_long == 1
@@ -114,7 +116,7 @@ def test_flows_before_the_confirmed_one_are_not_counted() -> None:
     session, _, bus = _announced()
     _confirm(session, 1, 1, 5)
     for flow in (4, 5):
-        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([b"MSG net/x\0"]))
+        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([sent(b"net/x")]))
     assert bus.events == ["packet", "lost 2", "packet"]
 
 
@@ -136,11 +138,11 @@ def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_cl
 def test_messages_before_the_host_has_confirmed_anything_are_ignored() -> None:
     """An earlier run of the link may have had later ones: a server can keep messages for some time."""
     session, _, bus = _announced()
-    receive(session, "s.R.m.b.net.x", Data(1, 4, 1, 2), join_body([b"MSG net/x\0", b"MSG net/x\0"]))
+    receive(session, "s.R.m.b.net.x", Data(1, 4, 1, 2), join_body([sent(b"net/x"), sent(b"net/x")]))
     assert bus.events == []
     assert session.counters.hosts["b"].duplicates == 2
     _confirm(session, 1, 1, 5)
-    receive(session, "s.R.m.b.net.x", Data(1, 5, 1, 1), join_body([b"MSG net/x\0"]))
+    receive(session, "s.R.m.b.net.x", Data(1, 5, 1, 1), join_body([sent(b"net/x")]))
     assert bus.events == ["packet"]
 
 
@@ -148,7 +150,7 @@ def test_a_gap_before_the_confirmation_is_reported_with_it() -> None:
     session, _, bus = _announced()
     _confirm(session, 0, 1, 1)
     for flow in (4, 5):
-        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([b"MSG net/x\0"]))
+        receive(session, "s.R.m.b.net.x", Data(1, flow, 3, 1), join_body([sent(b"net/x")]))
     assert bus.events == ["packet", "packet"]
     _confirm(session, 1, 2, 5)
     assert bus.events == ["packet", "packet", "lost 2"]
@@ -160,7 +162,7 @@ def test_a_host_that_has_forgotten_this_one_causes_an_unknown_loss() -> None:
     _confirm(session, 0, 1, 5)
     assert bus.events == ["lost 0"]
     # It does not know the line yet, so the flow does not include it.
-    receive(session, "s.R.m.b.net.x", Data(1, 5, 3, 1), join_body([b"MSG net/x\0"]))
+    receive(session, "s.R.m.b.net.x", Data(1, 5, 3, 1), join_body([sent(b"net/x")]))
     _confirm(session, 1, 2, 6)
     assert bus.events == ["lost 0", "packet", "lost 0"]
 
@@ -222,8 +224,8 @@ def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
     session.messages(run_of(b"net/x", b"second"))
     session.messages(run_of(b"net/y", b"third"))
     session.tick(0.1)
-    bodies = [body for _, _, body in network.taken("D")]
-    assert bodies == [join_body([b"MSG net/%b" % rest]) for rest in (b"y\0other", b"x\0first", b"x\0second", b"y\0third")]
+    texts = ((b"y", b"other"), (b"x", b"first"), (b"x", b"second"), (b"y", b"third"))
+    assert [body for _, _, body in network.taken("D")] == [join_body([sent(b"net/" + key, text)]) for key, text in texts]
 
 
 def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
@@ -275,3 +277,22 @@ def test_the_counters_are_json() -> None:
     session.rejected("permissions violation")
     counted = json.loads(json.dumps(session.counters.as_json()))
     assert (counted["rejected"], counted["connections"], list(counted["hosts"])) == (1, 1, ["b"])
+
+
+def test_a_sender_that_no_host_accepts_is_shortened_or_its_messages_are_lost() -> None:
+    session, network, bus = _session()
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
+    session.tick(0.1)
+    session.acknowledged(bus.acknowledgements[-1])
+    for sender in (SENDER + b"/!/" + b"w" * 450 + b"/" + SENDER, b"", SENDER + b"/!/store/" + SENDER):
+        (run,) = message_runs(join_body([b"CMSG !/from/%b\0MSG net/x\0" % sender if sender else b"MSG net/x\0"]), 0)
+        assert isinstance(run, MessageRun)
+        session.messages(run)
+    session.tick(0.1)
+    frames = network.taken("D")
+    assert [parse_head(add_serial(head, 1))[0] for _, head, _ in frames] == [Data(7, 1, 1, 1), Data(7, 1, 3, 1)]
+    assert [body for _, _, body in frames] == [
+        join_body([sent(b"net/x")]),
+        join_body([sent(b"net/x", sender=SENDER + b"/!/store/" + SENDER)]),
+    ]
+    assert session.counters.without_sender == 1
