@@ -44,8 +44,8 @@ class NoticeLog:
         self._log(type(item).__name__, f"subscription to {', '.join(map(repr, patterns[:3]))}: {words_of(item)}")
 
     def job_lost(self, queue: str, seq: int) -> None:
-        """Log that a job was done and not acknowledged, because the connection was lost meanwhile."""
-        self._log("jobs", f"job {seq} of queue {queue!r} was done while the connection was lost, and is tried again")
+        """Log that a job was done and not acknowledged, because its lease ended meanwhile."""
+        self._log("jobs", f"job {seq} of queue {queue!r} was done after its lease had ended, and is tried again")
 
     def _log(self, kind: str, words: str) -> None:
         self._counts[kind] += 1

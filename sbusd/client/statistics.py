@@ -47,6 +47,6 @@ class Statistics:
     blobs_gone: int = 0
     """Messages whose blob had ended, or could not be got; each is a ``BlobGone``."""
     jobs_lost: int = 0
-    """Jobs of the store that were done while the connection was lost: their acknowledgement came too late, so they run again."""
+    """Jobs of the store whose lease ended before they were acknowledged, for example with the connection: they run again."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Requests to services of this bus object, by outcome, with the names of sbus-rpc(7) §8."""

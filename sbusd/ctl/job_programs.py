@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from sbusd.client import Bus, Job
+from sbusd.client import Bus, Job, StoreError
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.formatting import human_plural
 from sbusd.protocol.errors import SbusError
@@ -32,11 +32,15 @@ def run_jobs(bus: Bus, queue: str, command: Sequence[str], count: int | None, ti
             return
         with jobs[0] as job:
             status = _run(command, job)
-            if status == 0:
-                job.ack()
-            else:
+            if status != 0:
                 print_error(f"job {job.message.seq}: {command[0]} ended with status {status}; the job is tried again")
-                job.retry()
+                try:
+                    job.retry()
+                except StoreError:
+                    if not job.is_lost:
+                        raise
+        if job.is_lost:
+            print_error(f"job {job.message.seq}: its lease ended before {command[0]} did; the job is tried again")
         done += 1
 
 

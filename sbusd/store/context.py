@@ -106,21 +106,16 @@ class StoreContext:
         self.news.wake_all()
 
     def _worker_gone(self, holder: Holder) -> None:
-        """Make the jobs of a connection ready again, before everything that waits for the committer.
-
-        Those that wait for jobs take them in the same transaction: so a job is with another worker after one fsync(2), not two.
-        """
+        """End the tries of the jobs of a connection, before everything that waits for the committer."""
         connection = holder.connection
         self.operations.submit_now(lambda engine: engine.release(connection), self._released)
-        for queue in holder.queues:
-            self.jobs_ready(queue)
         self.on_worker_gone(connection)
 
     def _released(self, performed: QueuedOperation[Engine]) -> None:
         if performed.error is None:
+            self.counts["released"] += len(performed.result)
             for queue in performed.result:
-                self.counts["released"] += 1
-                self.jobs_ready(queue)
+                self.jobs_ready(queue)  # a backoff can be 0
             self.poke(0)
 
     def give_back(self, queue: str, worker: Worker, jobs: Sequence[Job]) -> None:

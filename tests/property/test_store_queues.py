@@ -221,7 +221,7 @@ class Machine:
         assert self.engine.release(worker.connection) == {name for name, jobs in mine.items() if jobs}
         for name, jobs in mine.items():
             for each in jobs:
-                self.end(self.queues[name], each, 0)
+                self.end(self.queues[name], each, BACKOFF[min(each.tries, len(BACKOFF)) - 1])
 
     def act_wait(self, duration: int) -> None:
         self.now += duration

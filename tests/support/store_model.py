@@ -109,9 +109,11 @@ class StreamModel:
 
     def sweep(self, now: int) -> None:
         """Remove what has expired, is too old, or above the limits."""
-        for each in [each for each in self.messages if each.expires_ms and each.expires_ms <= now]:
-            self.items.remove(each)
-            self.removed += 1
+        expired = [each for each in self.messages if each.expires_ms and each.expires_ms <= now]
+        ended = {each.key for each in expired if self.settings.last and each is self.of_key(each.key)[0]}
+        gone = [each for each in self.messages if each in expired or each.key in ended]
+        self.items = [each for each in self.items if each not in gone]
+        self.removed += len(gone)
         while self.settings.retain and self.items and self.items[0].time_ms <= now - self.settings.retain * 1000:
             self._retire(self.items[0])
         self.trim()
@@ -129,7 +131,9 @@ class StreamModel:
 
     def forget(self, key: bytes, uid: int | None) -> int:
         """Remove the messages of a key, and return their number."""
-        gone = [each for each in self.of_key(key) if uid is None or each.sender.uid == uid]
+        values = self.of_key(key)
+        is_whole = uid is None or (self.settings.last and values and values[0].sender.uid == uid)
+        gone = [each for each in values if is_whole or each.sender.uid == uid]
         self.items = [each for each in self.items if each not in gone]
         return len(gone)
 
@@ -142,9 +146,9 @@ class StreamModel:
         return found
 
     def last(self, pattern: bytes, now: int) -> list[Stored]:
-        """Return the newest of each key that has not expired."""
-        newest = {each.key: each for each in self.messages if pattern_matches(pattern, each.key) and not _is_over(each, now)}
-        return [newest[key] for key in sorted(newest)]
+        """Return the newest of each key, unless it has expired."""
+        newest = {each.key: each for each in self.messages if pattern_matches(pattern, each.key)}
+        return [newest[key] for key in sorted(newest) if not _is_over(newest[key], now)]
 
 
 def _is_over(item: Item, now: int) -> bool:

@@ -52,8 +52,9 @@ class AsyncJob:
     Use it with ``with`` (``async with`` with ``AsyncBus``): the client renews the lease while the block runs. At its end the job is
     acknowledged. After an exception it is retried with the backoff of the queue, unless the block settled it by a call before.
 
-    If the bus object has connected again meanwhile, the store has given the job to another worker. The end of the block then raises
-    nothing, logs that and counts it in ``statistics.jobs_lost``, and ``is_lost`` is true; so a loop over jobs goes on.
+    If the lease has ended before the block, the store gives the job to a worker again: because the connection was made again, or this
+    process did not run in time to renew it. The end of the block then raises nothing, logs that and counts it in
+    ``statistics.jobs_lost``, and ``is_lost`` is true; so a loop over jobs goes on.
     """
 
     def __init__(self, store: AsyncStore, queue: str, lease: Lease, lease_seconds: float | None) -> None:
@@ -63,7 +64,6 @@ class AsyncJob:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
-        self._connections = store._connections
 
     @property
     def message(self) -> StoredMessage:
@@ -109,11 +109,11 @@ class AsyncJob:
             await self.retry(None if isinstance(error, Exception) else 0)
 
     async def _finish(self) -> None:
-        """Acknowledge the job, as nothing else has settled it. If it is lost with its connection, the next jobs can go on."""
+        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
         try:
             await self.ack()
-        except StoreError as error:
-            if error.code != "ESTALE" or self._connections == self._store._connections:
+        except StoreError:
+            if not self.is_lost:
                 raise
             self._store._note_lost(self)
 
@@ -249,13 +249,8 @@ class AsyncStore(AsyncStoredStreams):
 
     # Private
 
-    @property
-    def _connections(self) -> int:
-        """How many connections the bus object has had before the present one."""
-        return self._bus._session.counters.reconnects
-
     def _note_lost(self, job: AsyncJob) -> None:
-        """Count and log a job that was done, and whose connection ended before the store knew that."""
+        """Count and log a job that was done, and whose lease ended before the store knew that."""
         job.is_lost = job.is_settled = True
         self._bus._session.counters.jobs_lost += 1
         self._bus._session.notice_log.job_lost(job.queue, job.lease.message.seq)

@@ -49,8 +49,9 @@ class Job:
     Use it with ``with`` (``async with`` with ``AsyncBus``): the client renews the lease while the block runs. At its end the job is
     acknowledged. After an exception it is retried with the backoff of the queue, unless the block settled it by a call before.
 
-    If the bus object has connected again meanwhile, the store has given the job to another worker. The end of the block then raises
-    nothing, logs that and counts it in ``statistics.jobs_lost``, and ``is_lost`` is true; so a loop over jobs goes on.
+    If the lease has ended before the block, the store gives the job to a worker again: because the connection was made again, or this
+    process did not run in time to renew it. The end of the block then raises nothing, logs that and counts it in
+    ``statistics.jobs_lost``, and ``is_lost`` is true; so a loop over jobs goes on.
     """
 
     def __init__(self, store: Store, queue: str, lease: Lease, lease_seconds: float | None) -> None:
@@ -60,7 +61,6 @@ class Job:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
-        self._connections = store._connections
 
     @property
     def message(self) -> StoredMessage:
@@ -121,11 +121,11 @@ class Job:
             self.retry(None if isinstance(error, Exception) else 0)
 
     def _finish(self) -> None:
-        """Acknowledge the job, as nothing else has settled it. If it is lost with its connection, the next jobs can go on."""
+        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
         try:
             self.ack()
-        except StoreError as error:
-            if error.code != "ESTALE" or self._connections == self._store._connections:
+        except StoreError:
+            if not self.is_lost:
                 raise
             self._store._note_lost(self)
 
@@ -226,7 +226,7 @@ class Store(StoredStreams):
         It waits up to *timeout* seconds for a job, None means no limit, and then raises TimedOut. The lease is *lease* seconds, by
         default that of the queue, and is renewed while the block runs. At the end of the block the job is acknowledged. If an exception
         leaves the block, the job is retried with the backoff of the queue, and the exception continues. If this connection ends,
-        another worker gets the job at once.
+        the job is retried with the backoff too.
         """
         return JobTaking(self, queue, timeout, lease)
 
@@ -303,13 +303,8 @@ class Store(StoredStreams):
 
     # Private
 
-    @property
-    def _connections(self) -> int:
-        """How many connections the bus object has had before the present one."""
-        return self._bus._session.counters.reconnects
-
     def _note_lost(self, job: Job) -> None:
-        """Count and log a job that was done, and whose connection ended before the store knew that."""
+        """Count and log a job that was done, and whose lease ended before the store knew that."""
         job.is_lost = job.is_settled = True
         self._bus._session.counters.jobs_lost += 1
         self._bus._session.notice_log.job_lost(job.queue, job.lease.message.seq)

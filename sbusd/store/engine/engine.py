@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sbusd.config.quantities import show_size
-from sbusd.config.store import MAX_DELAY_SECONDS, StoreSettings
+from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings, StoreSettings
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
@@ -253,7 +253,7 @@ class Engine:
             _until(now, after_ms, 0)
 
         def end(held: Held) -> None:
-            wait = round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000) if after_ms is None else after_ms
+            wait = _backoff_ms(settings, held) if after_ms is None else after_ms
             self._queues.retry(found.figures, held, tries=settings.tries, at=now + wait, reason=reason or RETRIED, now=now)
 
         return self._each_held(queue, leases, worker, end)
@@ -271,18 +271,21 @@ class Engine:
         return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
 
     def release(self, connection: int, max_rows: int = 10_000) -> set[str]:
-        """End the tries of all jobs of a worker that has disconnected, and return the queues. They are ready at once, or dead.
+        """End the tries of all jobs of a worker that has disconnected, and return the queues. The jobs wait for the backoff, or are dead.
+
+        So a job that kills its workers does not kill all of them at once.
 
         It ends at most *max_rows*; call it until it returns no queue if a worker can have more. Raises StoreError.
         """
         with self.database.operation():
             now = self._now()
-            tries = {each.queue.figures.id: each.queue.settings.tries for each in self._streams.values() if each.queue is not None}
+            settings = {each.queue.figures.id: each.queue.settings for each in self._streams.values() if each.queue is not None}
             names: set[str] = set()
             for held in self._queues.of_connection(connection, max_rows):
                 queue = self._figures.queues[held.queue]
-                most = tries.get(queue.id, held.tries + 1)
-                self._queues.retry(queue, held, tries=most, at=now, reason=WORKER_DIED, now=now)
+                configured = settings.get(queue.id)
+                most, wait = (held.tries + 1, 0) if configured is None else (configured.tries, _backoff_ms(configured, held))
+                self._queues.retry(queue, held, tries=most, at=now + wait, reason=WORKER_DIED, now=now)
                 names.add(queue.name)
             return names
 
@@ -376,6 +379,11 @@ class Engine:
         if stream is None or stream.queue is None:
             raise StoreError("ENOENT", f"unknown queue '{printable(name, 80)}'; see sbusctl store streams")
         return stream, stream.queue
+
+
+def _backoff_ms(settings: QueueSettings, held: Held) -> int:
+    """Return the time between the try of *held* and the next one."""
+    return round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000)
 
 
 def _until(now: int, wait_ms: int, least: int) -> int:

@@ -15,6 +15,7 @@ from sbusd.store.engine.schema import message_id, seq_of
 
 _ROWS = f"SELECT {REMOVABLE} FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 _OF_KEY = f"SELECT {REMOVABLE} FROM message WHERE stream = ? AND key = ? AND gap IS NULL AND id >= ? ORDER BY id LIMIT ?"
+_NEWEST = "SELECT account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
 _KEYS = KeySpace()
 
@@ -32,8 +33,13 @@ class Purging:
     def forget(self, stream: StreamFigures, key: bytes, uid: int | None, from_seq: int, max_rows: int) -> Purged:
         """Remove messages of *key*; see Engine.forget."""
         rows = [Removable(*row) for row in self._run(_OF_KEY, (stream.id, key, message_id(stream.id, from_seq), max_rows)).fetchall()]
-        count = self._removal.remove(stream, [row for row in rows if uid is None or row.account == uid])
+        is_whole = uid is None or (stream.is_keyed and self._newest_account(stream, key) == uid)
+        count = self._removal.remove(stream, [row for row in rows if is_whole or row.account == uid])
         return _purged(rows, count, max_rows)
+
+    def _newest_account(self, stream: StreamFigures, key: bytes) -> int | None:
+        """Return the account of the last value of *key*. With it, older values of others end: none of them becomes the last value again."""
+        return next((account for (account,) in self._run(_NEWEST, (stream.id, key)).fetchall()), None)
 
     def purge(self, stream: StreamFigures, before_seq: int | None, pattern: bytes, from_seq: int, max_rows: int, *, drop: bool) -> Purged:
         """Remove messages that *pattern* matches; see Engine.purge. *drop*: forget the stream when it is empty."""

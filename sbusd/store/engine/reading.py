@@ -26,10 +26,7 @@ _TIME = "SELECT id, time FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT
 _FIRST = "SELECT id FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
 _NEXT_KEY = "SELECT key FROM message WHERE stream = ? AND key > ? AND gap IS NULL ORDER BY key LIMIT 1"
 _FIRST_KEY = "SELECT key FROM message WHERE stream = ? AND key >= ? AND gap IS NULL ORDER BY key LIMIT 1"
-_OF_KEY = f"SELECT {COLUMNS} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT ?"
-
-_NEWEST = 16
-"""Messages of a key that are looked at, if the newest ones have expired."""
+_OF_KEY = f"SELECT {COLUMNS} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
 _KEYS = KeySpace()
 
@@ -119,14 +116,10 @@ class Reading:
             position = key
 
     def _newest(self, stream: StreamFigures, key: bytes, now: int) -> Stored | None:
-        """Return the newest message of *key* that has not expired, or None."""
-        cursor = self._run(_OF_KEY, (stream.id, key, _NEWEST))
-        try:
-            for row in cursor:
-                if row[8] is None or row[8] > now:
-                    return message_of(row)
-        finally:
-            cursor.close()
+        """Return the newest message of *key*, or None if it has expired: an older one does not become the last value again."""
+        for row in self._run(_OF_KEY, (stream.id, key)).fetchall():
+            if row[8] is None or row[8] > now:
+                return message_of(row)
         return None
 
 

@@ -29,6 +29,7 @@ _VACUUM_PAGES = 256
 
 _EXPIRED = f"SELECT {REMOVABLE} FROM message WHERE expires <= ? ORDER BY expires LIMIT ?"
 _EXPIRES = "SELECT message.id, expires FROM message WHERE expires IS NOT NULL ORDER BY expires LIMIT ?"
+_OF_KEY = f"SELECT {REMOVABLE} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC"
 _IS_LEASED = f"SELECT 1 FROM job WHERE id = ? AND state = {LEASED}"
 _OLD = f"SELECT {REMOVABLE}, time FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 _OLD_GAPS = f"SELECT {REMOVABLE}, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT ?"
@@ -97,13 +98,22 @@ class Retention:
         for row in rows:
             number = row.id >> SEQ_BITS
             if number in names and not (leased and self._run(_IS_LEASED, (row.id,)).fetchall()):
-                by_stream.setdefault(number, []).append(row)
+                older = self._older(names[number], row)
+                known = {each.id for each in by_stream.setdefault(number, [])}
+                by_stream[number] += [each for each in (row, *older) if each.id not in known]
         count = 0
         for number, each in by_stream.items():
             removed = self._removal.remove(names[number], each)
             names[number].removed += removed
             count += removed
         return count, len(rows) >= max_rows + leased and count > 0
+
+    def _older(self, stream: StreamFigures, row: Removable) -> list[Removable]:
+        """Return the older values of a key whose last value has expired: they end with it, so that none becomes the last value again."""
+        if not stream.is_keyed:
+            return []
+        newest, *older = [Removable(*each) for each in self._run(_OF_KEY, (stream.id, row.key)).fetchall()]
+        return older if newest.id == row.id else []
 
     def _retain(self, stream: Stream, now: int, max_rows: int) -> int:
         """Remove what is older than the stream keeps, and return how many rows. Jobs become dead letters first."""

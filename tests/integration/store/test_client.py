@@ -188,6 +188,32 @@ def test_a_lease_that_is_not_renewed_ends(program: StoreProgram, bus: Bus) -> No
     assert job.is_lost
 
 
+def test_a_lost_lease_is_counted_and_the_loop_takes_the_next_job(program: StoreProgram, bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """A lease of 1 s ends if the process is stopped, or nothing renews it. Here another connection waits until it has the job."""
+    put_jobs(bus, 3)
+
+    async def main(other: Bus) -> None:
+        async with AsyncBus.connect(program.bus) as worker, contextlib.aclosing(worker.store.jobs("mail", timeout=0, lease=1)) as jobs:
+            async for job in jobs:
+                async with job:  # the loop is blocked, so it cannot renew the lease
+                    taken = other.store.take_many("mail", 64, timeout=60, lease=3_600)
+                    while job.message.seq not in {each.message.seq for each in taken}:
+                        taken += other.store.take_many("mail", 64, timeout=60, lease=3_600)
+                for each in taken:
+                    each.ack()
+            assert worker.statistics.jobs_lost == 1
+
+    with Bus.connect(program.bus) as other:
+        asyncio.run(main(other))
+        bus.store.put("mail/a", b"again")
+        for job in bus.store.jobs("mail", timeout=0, lease=1):
+            bus.store._renewal.remove(job)  # as if this process had been stopped
+            (again,) = other.store.take_many("mail", timeout=60, lease=3_600)
+            again.ack()
+        assert bus.statistics.jobs_lost == 1
+    assert [line for line in caplog.messages if "was done after its lease had ended, and is tried again" in line]
+
+
 def test_a_loop_acknowledges_a_job_when_it_asks_for_the_next(bus: Bus) -> None:
     bus.store.put_many(NewMessage("mail/a", b"%d" % number) for number in range(3))
     assert [job.payload for job in bus.store.jobs("mail", timeout=0)] == [b"0", b"1", b"2"]
@@ -287,7 +313,7 @@ def test_a_worker_survives_a_restart_of_the_bus(restarting: RestartingBus, caplo
         assert worker.statistics.jobs_lost == 1
     assert done[0] in done[1:]
     assert len(done) == 6
-    assert any("was done while the connection was lost, and is tried again" in line for line in caplog.messages)
+    assert any("was done after its lease had ended, and is tried again" in line for line in caplog.messages)
 
 
 def test_a_waiting_worker_survives_a_restart_of_the_bus(restarting: RestartingBus) -> None:

@@ -127,6 +127,41 @@ def test_a_delayed_job_does_not_block_its_key(tmp_path: Path) -> None:
     engine.close()
 
 
+def test_the_end_of_a_last_value_uncovers_no_older_one(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = opened(tmp_path, replace(STATE, last=3), clock=clock)
+    for key, sender in ((b"state/expired", ALICE), (b"state/forgotten", BOB)):
+        engine.put("state", NewMessage(key, b"old", sender))
+        engine.put("state", NewMessage(key, b"new", ALICE, expires_ms=clock.now + 1_000 if key == b"state/expired" else 0))
+    clock.now += 1_000
+    assert [each.key for each in engine.last("state").items] == [b"state/forgotten"]
+    engine.sweep()
+    assert engine.forget("state", b"state/forgotten", ALICE.uid).count == 2
+    assert engine.last("state").items == []
+    assert engine.statistics().streams[0].keys == 0
+    engine.close()
+
+
+def test_a_job_that_kills_its_workers_waits_for_the_backoff(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = opened(tmp_path, MAIL, queues=(replace(QUEUE, backoff=(2.0, 10.0), tries=3),), clock=clock)
+    engine.put("mail", NewMessage(b"mail/a", b"poison", ALICE))
+    engine.put("mail", NewMessage(b"mail/b", b"good", ALICE))
+    deaths = []
+    for _ in range(30):
+        engine.sweep()
+        for job in sorted(engine.take("mail", WORKER, 9, 1_000), key=lambda each: each.stored.payload):
+            if job.stored.payload == b"good":
+                engine.ack("mail", [job.lease], WORKER)
+            else:
+                deaths.append(clock.now)
+                engine.release(WORKER.connection)
+        clock.now += 1_000
+    assert [each - deaths[0] for each in deaths] == [0, 2_000, 12_000]
+    assert [each.reason for each in engine.jobs("mail", "dead")] == ["3 tries: the worker disconnected"]
+    engine.close()
+
+
 def test_many_gaps_become_fewer_and_none_is_uncounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_GAPS", 3)
     engine = opened(tmp_path, LOG)
