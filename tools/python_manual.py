@@ -234,14 +234,15 @@ def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def _of_asyncio(node: ast.ClassDef) -> str:
     """Return how the methods of a class differ from those of the class without ``Async``: only in how they are waited for."""
-    kinds: dict[str, list[str]] = {
-        "Await": [],
-        "Use with ``async with``": [],
-        "Iterate with ``async for``": [],
-        "Call without ``await``": [],
+    # A property that can be set is two methods with one name.
+    kinds: dict[str, dict[str, None]] = {
+        "Await": {},
+        "Use with ``async with``": {},
+        "Iterate with ``async for``": {},
+        "Call without ``await``": {},
     }
     for method in _methods(node):
-        kinds[_kind(method)].append(f"``{method.name}``")
+        kinds[_kind(method)][f"``{method.name}``"] = None
     sentences = [f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names]
     return f"The methods are those of ``{node.name.removeprefix('Async')}``.\n\n" + "\n\n".join(sentences)
 

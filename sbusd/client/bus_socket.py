@@ -1,6 +1,6 @@
 """The socket of a client: which address it is connected to, how it is opened, its limits, and its errors.
 
-Spec: sbusctl(1), "ADDRESS"; sbus-protocol(7) §1, unix(7).
+Spec: sbusd(8), "ADDRESSES"; sbus-protocol(7) §1, unix(7).
 """
 
 from __future__ import annotations

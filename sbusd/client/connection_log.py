@@ -18,7 +18,7 @@ _MOST_PENDING = 64
 
 
 class ConnectionLog:
-    """The records of one bus object: one for each event, and of losses the 1st, 2nd, 4th, 8th… No payloads and no keys."""
+    """The records of one bus object: one for each event, and of losses the 1st, 2nd, 4th, 8th and so on. No payloads and no keys."""
 
     __slots__ = ("_address", "_is_connected", "_losses", "pending")
 

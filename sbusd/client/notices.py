@@ -1,6 +1,6 @@
 """Notices for a program that receives: messages are missing, or the bus refused some. By default they are logged. No I/O.
 
-Logged with :mod:`logging`, as ``sbusd.client``: of each kind the 1st, 2nd, 4th, 8th… time.
+Logged with :mod:`logging`, as ``sbusd.client``: of each kind the 1st, 2nd, 4th, 8th time and so on.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ TOPICS = {
     "support/test_workers.py",
     "test_catalog.py",
     "test_house.py",
+    "test_manual_rendering.py",
     "test_layering.py",
     "test_manual_performance.py",
     "test_manual_protocol.py",

@@ -9,7 +9,7 @@ queued, a late response is dropped, and a subscription that was not returned is 
 
 The logger ``sbusd.client`` has records with level INFO: a connection and its end, a reconnection with its attempts and seconds, and the
 numbers of lost packets. Those with level WARNING are: a connection that is lost and made again, messages that are missing without
-``on_gap``, and refusals without ``on_refused``. Of the last two and of losses, the 1st, 2nd, 4th, 8th… is logged. No record has a
+``on_gap``, and refusals without ``on_refused``. Of the last two and of losses, the 1st, 2nd, 4th, 8th and so on is logged. No record has a
 payload. Without a handler, only the warnings about messages and refusals go to standard error. A ``logging.Handler`` may use the bus
 that a record is about. A ``Bus`` writes the same records.
 """

@@ -447,7 +447,7 @@ class Dispatcher:
         return b""
 
     def _is_due(self, reason: str, peer: Peer | None) -> bool:
-        """Return whether to log *reason* again: for each user the 1st, 2nd, 4th, 8th… time, so that no user can fill the log."""
+        """Return whether to log *reason* again: for each user the 1st, 2nd, 4th, 8th time and so on, so that no user can fill the log."""
         cause = (reason, -1 if peer is None else peer.uid)
         if len(self._logged) >= _REMEMBERED_CAUSES and cause not in self._logged:
             self._logged.clear()
