@@ -22,6 +22,7 @@ from sbusd.link.message_runs import MessageRun, message_runs, single_run
 from sbusd.link.network.backoff import Backoff
 from sbusd.link.ports import LocalBusEvents
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import make_peer
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, control_packet, is_batch, subscribe_packet, unsubscribe_packet
 from sbusd.protocol.vouching import MAX_LOST_PATTERNS, loss_payload
 
@@ -220,8 +221,8 @@ class _Arrivals:
         self._bus = bus
         self._events = events
         self._own_id = -1
-        self._listed: dict[int, set[bytes]] | None = {}
-        """The patterns of each client while the pages of the list come; None: the list is complete."""
+        self._listed: dict[tuple[int, int], set[bytes]] | None = {}
+        """The patterns of each client, by number and user, while the pages of the list come; None: the list is complete."""
 
     def take(self, packet: bytes) -> None:
         """Handle a packet. Raises SbusError if the bus does not give what is needed."""
@@ -242,28 +243,29 @@ class _Arrivals:
 
     def _messages(self, run: MessageRun) -> None:
         if run.key.startswith(b"!/event/"):
-            for _ in range(run.messages):
-                self._event(run.key)
+            for single in run.singles():
+                self._event(run.key, single.payload)
         elif self._listed is None:
             _number, _, sender = run.sender.partition(b"/")
             self._events.messages(run._replace(sender=sender))
 
-    def _event(self, key: bytes) -> None:
+    def _event(self, key: bytes, payload: bytes) -> None:
         kind, _, rest = key.removeprefix(b"!/event/").partition(b"/")
         digits, _, pattern = rest.partition(b"/")
         client = int(digits)
         if client == self._own_id:
             return
+        uid = _uid(client, json.loads(payload))
         if self._listed is not None:
-            self._change_list(kind, client, pattern)
+            self._change_list(kind, (client, uid), pattern)
         elif kind == b"subscribe":
-            self._events.subscribed(client, pattern)
+            self._events.subscribed(client, uid, pattern)
         elif kind == b"unsubscribe":
             self._events.unsubscribed(client, pattern)
         else:
             self._events.client_gone(client)
 
-    def _change_list(self, kind: bytes, client: int, pattern: bytes) -> None:
+    def _change_list(self, kind: bytes, client: tuple[int, int], pattern: bytes) -> None:
         """Apply an event between two pages of the list."""
         listed = self._listed or {}
         if kind == b"subscribe":
@@ -291,15 +293,15 @@ class _Arrivals:
             return
         for each in page["subscriptions"]:
             if each["id"] != self._own_id:
-                self._listed.setdefault(each["id"], set()).add(_pattern(each))
+                self._listed.setdefault((each["id"], _uid(each["id"], each)), set()).add(_pattern(each))
         if page["next"] is not None:
             self._bus.send(control_packet(controls.SUBSCRIPTIONS, b"%d" % page["next"]))
             return
         listed, self._listed = self._listed, None
         self._events.restarted()
-        for client, patterns in listed.items():
+        for (client, uid), patterns in listed.items():
             for pattern in patterns:
-                self._events.subscribed(client, pattern)
+                self._events.subscribed(client, uid, pattern)
         self._bus.pass_barriers()
 
     def _on_ping(self, payload: bytes) -> None:
@@ -345,6 +347,11 @@ async def _readable(sock: socket.socket) -> None:
         await ready
     finally:
         loop.remove_reader(sock)
+
+
+def _uid(client: int, entry: dict[str, Any]) -> int:
+    """Return the user of the connection *client* in an event, or in an entry of the list of subscriptions."""
+    return make_peer(client, str(entry["cred"]).encode()).uid
 
 
 def _pattern(entry: dict[str, Any]) -> bytes:

@@ -16,7 +16,10 @@ WITHDRAW_AFTER = 1.0
 
 MAX_PATTERNS = 4_096
 MAX_PATTERN_BYTES = 1 << 20
-"""Bounds for the patterns of all local clients. Each client can use at most as many as it leaves free."""
+"""Bounds for the patterns of all local clients. The clients of one user can use at most as much as they leave free."""
+
+RESERVED = 8
+"""One part of so many is free for root alone."""
 
 
 @dataclass(slots=True)
@@ -24,14 +27,25 @@ class _Entry:
     """One pattern: the clients that have it, and the lines that it needs. *until*: when to withdraw it, in seconds."""
 
     lines: tuple[Line, ...]
-    clients: set[int] = field(default_factory=set)
+    payer: int
+    """The user that is charged for it: one of those of the clients, or of the last one."""
+    clients: dict[int, int] = field(default_factory=dict)
+    """The user of each client."""
     until: float | None = None
     inherited: bool = False
     """Whether a client had it before this link asked the bus, so that earlier messages may be missing."""
 
 
+@dataclass(slots=True)
+class _Used:
+    """What the clients of one user are charged for."""
+
+    patterns: int = 0
+    bytes: int = 0
+
+
 class LocalInterest:
-    """Counts clients for each pattern."""
+    """Counts clients for each pattern. A user is charged for a pattern once, and not if another one already is."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -40,6 +54,7 @@ class LocalInterest:
         self._by_line: dict[Line, set[bytes]] = {}
         self._ending: set[bytes] = set()
         self._bytes = 0
+        self._used: dict[int, _Used] = {}
         self.additions = 0
         """How many patterns of clients were added."""
         self.is_inheriting = True
@@ -52,23 +67,24 @@ class LocalInterest:
         """When `expire` has something to do, in seconds."""
         return min((end for each in self._ending if (end := self._entries[each].until) is not None), default=None)
 
-    def add(self, client: int, pattern: bytes) -> bool:
-        """Note that *client* has *pattern*. Return False if that exceeds the bounds; then no other host gets to know it."""
+    def add(self, client: int, uid: int, pattern: bytes) -> bool:
+        """Note that *client* of the user *uid* has *pattern*. Return False if that exceeds the bounds; then it is not announced."""
         entry = self._entries.get(pattern)
         if entry is None:
             lines = wanted_lines(self._rules, pattern)
             if not lines:
                 return True
-            own = len(self._by_client.get(client, ()))
-            if own >= MAX_PATTERNS - len(self._entries) or self._bytes + len(pattern) > MAX_PATTERN_BYTES:
+            if not self._has_space(uid, len(pattern)):
                 return False
-            entry = self._entries[pattern] = _Entry(lines, inherited=self.is_inheriting)
+            entry = self._entries[pattern] = _Entry(lines, uid, inherited=self.is_inheriting)
             self._bytes += len(pattern)
+            self._charge(uid, 1, len(pattern))
             for line in lines:
                 self._by_line.setdefault(line, set()).add(pattern)
                 self.changed.add(line)
         self.additions += 1
-        entry.clients.add(client)
+        entry.clients[client] = uid
+        self._move(entry, pattern)
         entry.until = None
         self._ending.discard(pattern)
         self._by_client.setdefault(client, set()).add(pattern)
@@ -79,7 +95,8 @@ class LocalInterest:
         entry = self._entries.get(pattern)
         if entry is None or client not in entry.clients:
             return
-        entry.clients.remove(client)
+        del entry.clients[client]
+        self._move(entry, pattern)
         self._by_client[client].discard(pattern)
         if not self._by_client[client]:
             del self._by_client[client]
@@ -101,8 +118,10 @@ class LocalInterest:
         """Forget the patterns whose last client has been gone for a second."""
         for pattern in [each for each in self._ending if (end := self._entries[each].until) is not None and end <= now]:
             self._ending.remove(pattern)
+            entry = self._entries.pop(pattern)
             self._bytes -= len(pattern)
-            for line in self._entries.pop(pattern).lines:
+            self._charge(entry.payer, -1, -len(pattern))
+            for line in entry.lines:
                 self._by_line[line].remove(pattern)
                 if not self._by_line[line]:
                     del self._by_line[line]
@@ -128,6 +147,28 @@ class LocalInterest:
     def all_patterns(self) -> list[bytes]:
         """Return all local patterns that concern other hosts, sorted."""
         return sorted(self._entries)
+
+    def _has_space(self, uid: int, size: int) -> bool:
+        """Return whether the user *uid* may add a pattern of *size* bytes."""
+        used, part = self._used.get(uid, _Used()), 0 if uid == 0 else 1
+        patterns = MAX_PATTERNS - part * MAX_PATTERNS // RESERVED - len(self._entries)
+        free = MAX_PATTERN_BYTES - part * MAX_PATTERN_BYTES // RESERVED - self._bytes
+        return used.patterns < patterns and used.bytes + size <= free - size
+
+    def _move(self, entry: _Entry, pattern: bytes) -> None:
+        """Charge another user for *pattern* if the one that is charged has no client with it any more."""
+        users = entry.clients.values()
+        if users and entry.payer not in users:
+            self._charge(entry.payer, -1, -len(pattern))
+            entry.payer = next(iter(users))
+            self._charge(entry.payer, 1, len(pattern))
+
+    def _charge(self, uid: int, patterns: int, size: int) -> None:
+        used = self._used.setdefault(uid, _Used())
+        used.patterns += patterns
+        used.bytes += size
+        if not used.patterns:
+            del self._used[uid]
 
 
 def wanted_lines(rules: Rules, pattern: bytes) -> tuple[Line, ...]:

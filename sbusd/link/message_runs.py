@@ -36,6 +36,12 @@ class MessageRun(NamedTuple):
             yield self._replace(messages=1, longest=size - self.head, place=place)
             place += LENGTH_BYTES + size
 
+    @property
+    def payload(self) -> bytes:
+        """The payload of the first message."""
+        begin = self.place + LENGTH_BYTES
+        return self.body[begin + self.head : begin + _size(self.body, self.place)]
+
     def without_first(self, count: int) -> MessageRun:
         """Return the run without its first *count* messages, which are fewer than all."""
         place = self.place

@@ -81,8 +81,8 @@ class LocalBusEvents(Protocol):
     def messages(self, run: MessageRun) -> None:
         """Messages came that one of the stored patterns matches. Their sender is ``<cred>`` of the publisher, or ``<cred>/<origin>``."""
 
-    def subscribed(self, client_id: int, pattern: bytes) -> None:
-        """Another client has stored a pattern that it did not have; further instances are not reported."""
+    def subscribed(self, client_id: int, uid: int, pattern: bytes) -> None:
+        """Another client, of the user *uid*, has stored a pattern that it did not have; further instances are not reported."""
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:
         """Another client has removed its last instance of a pattern."""

@@ -97,9 +97,9 @@ class ScheduledSession(Session):
         super().messages(run)
         self.schedule()
 
-    def subscribed(self, client_id: int, pattern: bytes) -> None:
+    def subscribed(self, client_id: int, uid: int, pattern: bytes) -> None:
         """Note the event, and schedule a tick."""
-        super().subscribed(client_id, pattern)
+        super().subscribed(client_id, uid, pattern)
         self.schedule()
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:

@@ -248,9 +248,9 @@ class Session:
         """Put messages of a local client into frames for the hosts that want them."""
         self._outgoing.send(run, self._now)
 
-    def subscribed(self, client_id: int, pattern: bytes) -> None:
+    def subscribed(self, client_id: int, uid: int, pattern: bytes) -> None:
         """Note a pattern of a local client, and announce it soon."""
-        if not self._local.add(client_id, pattern):
+        if not self._local.add(client_id, uid, pattern):
             self.counters.patterns_refused += 1
             self._report("", [pattern])
         elif self._refusing and any(line.concerns(host) for line in self._local.lines(pattern) for host in self._refusing):

@@ -43,7 +43,7 @@ def check(data: bytes) -> None:
     session.acknowledged(1)
     session.connected()
     session.barrier_passed(0)
-    session.subscribed(1, b"host/*/in/")
+    session.subscribed(1, 1000, b"host/*/in/")
     for number in range(MOST_FRAMES):
         if not data:
             break

@@ -54,7 +54,7 @@ class _Link:
         self.session.acknowledged(1)
         self.session.connected()
         self.session.barrier_passed(0)
-        self.session.subscribed(1, b"host/*/net/")
+        self.session.subscribed(1, 1000, b"host/*/net/")
         self.wait(0.1)
         self.session.barrier_passed(self.network.barriers[-1])
         self.receive("h", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), origin="good")

@@ -187,7 +187,7 @@ class Host:
                 client.loss_times.append(self.world.now)
 
     def _subscribed(self, number: int, pattern: bytes) -> None:
-        self.session.subscribed(number, pattern)
+        self.session.subscribed(number, 1000, pattern)
 
     def _connect_network(self) -> None:
         if self.is_connected or self.is_cut:

@@ -49,8 +49,8 @@ def test_lines_are_within_the_imports(pattern: bytes, lines: list[tuple[bytes, b
 
 def test_a_line_is_withdrawn_a_second_after_its_last_client() -> None:
     interest, line = LocalInterest(ALL), Line(b"a", b"net/")
-    interest.add(1, b"host/a/net/")
-    interest.add(2, b"host/a/net/")
+    interest.add(1, 1000, b"host/a/net/")
+    interest.add(2, 1000, b"host/a/net/")
     interest.remove(1, b"host/a/net/", 10.0)
     ends = [interest.next_end]
     interest.remove_client(2, 10.0)
@@ -64,22 +64,58 @@ def test_a_line_is_withdrawn_a_second_after_its_last_client() -> None:
 
 def test_a_client_that_returns_in_time_keeps_the_line() -> None:
     interest = LocalInterest(ALL)
-    interest.add(1, b"host/a/net/")
+    interest.add(1, 1000, b"host/a/net/")
     interest.remove_all(10.0)
-    interest.add(3, b"host/a/net/")
+    interest.add(3, 1000, b"host/a/net/")
     interest.expire(99.0)
     assert interest.all_patterns() == [b"host/a/net/"]
 
 
-def test_no_client_can_use_more_than_it_leaves_free() -> None:
+def _fill(interest: LocalInterest, uid: int, size: int) -> tuple[int, int]:
+    """Add patterns of *size* bytes, each by a client of its own; return how many were accepted, and their bytes."""
+    patterns = (b"host/a/%d/%05d" % (uid, number) for number in range(5_000))
+    accepted = sum(interest.add(100_000 * uid + number, uid, each.ljust(size, b"x")) for number, each in enumerate(patterns))
+    return accepted, accepted * size
+
+
+@pytest.mark.parametrize("size", [40, 3_900])
+def test_no_user_can_use_more_than_its_clients_leave_free(size: int) -> None:
+    """Whether they are many or long, and however many clients they have; root has a reserve."""
     interest = LocalInterest(ALL)
-    accepted = [sum(interest.add(client, b"host/a/%d/%d" % (client, number)) for number in range(5_000)) for client in (1, 2, 3)]
-    assert accepted == [local_interest.MAX_PATTERNS // 2, local_interest.MAX_PATTERNS // 4, local_interest.MAX_PATTERNS // 8]
+    for_users = min(local_interest.MAX_PATTERNS * 7 // 8, (local_interest.MAX_PATTERN_BYTES * 7 // 8) // size)
+    for uid, part in ((30_002, 2), (30_003, 4), (30_004, 8)):
+        accepted, _ = _fill(interest, uid, size)
+        assert abs(accepted - for_users // part) <= 1
+    accepted, _ = _fill(interest, 0, size)
+    assert accepted > for_users // 10
+
+
+def test_a_pattern_is_charged_to_a_user_that_has_it() -> None:
+    interest = LocalInterest(ALL)
+    first, second = b"host/a/x", b"host/a/y"
+    for client, uid, pattern in ((1, 30_001, first), (2, 30_002, first), (3, 30_002, first), (2, 30_002, second)):
+        assert interest.add(client, uid, pattern)
+    assert _charged(interest) == {30_001: (1, 8), 30_002: (1, 8)}
+    interest.remove_client(1, 0.0)
+    assert _charged(interest) == {30_002: (2, 16)}
+    interest.remove_client(2, 0.0)
+    interest.expire(1.0)
+    assert _charged(interest) == {30_002: (1, 8)}
+    interest.remove_client(3, 1.0)
+    interest.add(4, 30_003, first)
+    assert _charged(interest) == {30_003: (1, 8)}
+    interest.remove_all(1.0)
+    interest.expire(2.0)
+    assert _charged(interest) == {}
+
+
+def _charged(interest: LocalInterest) -> dict[int, tuple[int, int]]:
+    return {uid: (used.patterns, used.bytes) for uid, used in interest._used.items()}
 
 
 def test_patterns_that_were_there_before_are_inherited() -> None:
     interest = LocalInterest(ALL)
-    interest.add(1, b"host/a/x")
+    interest.add(1, 1000, b"host/a/x")
     interest.is_inheriting = False
-    interest.add(1, b"host/a/y")
+    interest.add(1, 1000, b"host/a/y")
     assert (interest.inherited(Line(b"a", b"x")), interest.inherited(Line(b"a", b"y"))) == ([b"host/a/x"], [])

@@ -21,7 +21,7 @@ from sbusd.config.quantities import NO_BOUND, Count, Size, show_size
 from sbusd.link import main
 from sbusd.link.administration import MAX_WAITING, MAX_WAITING_OF_USER, SYNC_SECONDS
 from sbusd.link.events import MAX_PATTERNS
-from sbusd.link.local_interest import HOSTED_HEAD, WITHDRAW_AFTER
+from sbusd.link.local_interest import HOSTED_HEAD, MAX_PATTERN_BYTES, RESERVED, WITHDRAW_AFTER
 from sbusd.link.local_interest import MAX_PATTERNS as MAX_LOCAL_PATTERNS
 from sbusd.link.log_messages import MESSAGES
 from sbusd.link.network.direct import MAX_PEERS
@@ -130,7 +130,9 @@ def test_the_limits_are_documented() -> None:
     assert f"The command fails after {SYNC_SECONDS:g} s" in text
     assert f"the other hosts, at most {MAX_HOSTS}" in text
     assert f"has up to {MAX_PATTERNS} patterns" in text
-    assert f"have {MAX_LOCAL_PATTERNS} patterns for other hosts, and a host can have {MAX_ALL_PATTERNS} patterns" in text
+    assert f"have {MAX_LOCAL_PATTERNS} patterns of {MAX_PATTERN_BYTES >> 20} MiB for other hosts, of which one eighth is reserved" in text
+    assert RESERVED == 8
+    assert f"A host can have {MAX_ALL_PATTERNS} patterns of all others" in text
     assert f"no heartbeat for three intervals, {MISSED * MIN_INTERVAL:g} seconds" in text
     assert f"knows at most {MAX_HOSTS_OF_REALM} other hosts" in text
     assert f"n / {HOSTS_PER_SECOND} seconds, at least every {MIN_INTERVAL:g} and at most every {MAX_INTERVAL:g} seconds" in text

@@ -30,7 +30,7 @@ def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBu
 
 def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
     session, network, _ = _session()
-    session.subscribed(1, b"host/b/net/")
+    session.subscribed(1, 1000, b"host/b/net/")
     assert session.next_tick() == 0.0
     session.tick(0.0)
     assert (network.subjects["s.R.m.b.net.>"], network.taken("I")) == (1, [])
@@ -89,7 +89,7 @@ def test_a_shared_import_keeps_the_key() -> None:
 
 def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
     session, network, bus = _session()
-    session.subscribed(1, b"host/b/")
+    session.subscribed(1, 1000, b"host/b/")
     session.tick(0.1)
     session.barrier_passed(network.barriers[-1])
     receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 0, 1), b"")
@@ -106,7 +106,7 @@ def _confirm(session: Session, version: int, number: int, first: int) -> None:
 def _announced() -> tuple[Session, RecordedNetwork, RecordedBus]:
     """Return a session that has announced one line."""
     session, network, bus = _session()
-    session.subscribed(1, b"host/b/net/")
+    session.subscribed(1, 1000, b"host/b/net/")
     session.tick(0.1)
     session.barrier_passed(network.barriers[-1])
     return session, network, bus
@@ -125,13 +125,13 @@ def test_lines_that_a_host_refuses_are_an_unknown_loss_for_present_and_future_cl
     receive(session, "s.R.x.a.b", Applied(1, 7, 1, 1, 1, 3, 1), b"")
     assert bus.losses == [((b"host/b/net/",), 0)]
     assert session.hosts()[0].counters.lines_refused_there == 3
-    session.subscribed(2, b"host/b/net/")
-    session.subscribed(2, b"host/c/net/")
+    session.subscribed(2, 1000, b"host/b/net/")
+    session.subscribed(2, 1000, b"host/c/net/")
     assert bus.losses[1:] == [((b"host/b/net/",), 0)]
     receive(session, "s.R.x.a.b", Applied(1, 7, 1, 2, 1, 3, 1), b"")
     receive(session, "s.R.x.a.b", Applied(1, 7, 1, 3, 1, 0, 1), b"")
     assert len(bus.losses) == 2
-    session.subscribed(3, b"host/b/net/")
+    session.subscribed(3, 1000, b"host/b/net/")
     assert len(bus.losses) == 2
 
 
@@ -196,7 +196,7 @@ def test_a_host_whose_interest_differs_is_asked_for_it() -> None:
 def test_an_announcement_in_parts_is_confirmed_with_its_last_part() -> None:
     session, network, bus = _session()
     for number in range(40):
-        session.subscribed(1, b"host/b/%02d/" % number + b"x" * 4_000)
+        session.subscribed(1, 1000, b"host/b/%02d/" % number + b"x" * 4_000)
     session.tick(0.1)
     session.barrier_passed(network.barriers[-1])
     parts = network.taken("I")
@@ -231,7 +231,7 @@ def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
 def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
     session, network, _ = _session()
     done: list[str] = []
-    session.subscribed(1, b"host/*/net/")
+    session.subscribed(1, 1000, b"host/*/net/")
     session.sync(lambda: done.append("first"))
     session.sync(done.clear)
     session.cancel_sync(done.clear)
