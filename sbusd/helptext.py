@@ -45,6 +45,14 @@ VersionOption = Annotated[
 """The option of every program that prints its version; its parameter is ``_version``."""
 
 
+def require_only(context: typer.Context, mode: str, *used: str) -> None:
+    """Raise UsageError if the command line has an option that has no effect with *mode*; it uses only the parameters *used*."""
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        if source is not None and source.name == "COMMANDLINE" and each.name not in used:
+            raise UsageError(f"{max(each.opts, key=len)} has no effect with {mode}; omit it", context)
+
+
 class _Plain:
     """The common part of commands and groups."""
 

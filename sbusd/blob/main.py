@@ -19,7 +19,7 @@ from sbusd.blob.service import BlobService, raised_limit
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import ConfigError, default_main_file, load_settings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.blobs import blob_address
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
@@ -38,6 +38,7 @@ app = typer.Typer(
 
 @app.command(cls=PlainCommand)
 def blob(
+    context: typer.Context,
     *,
     config: Annotated[
         Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/blob.toml).")
@@ -50,6 +51,8 @@ def blob(
     _version: VersionOption = False,
 ) -> None:
     """Pass large messages and descriptors between the users of a message bus, see sbus-blob(8)."""
+    if check:
+        require_only(context, "--check", "check", "config", "user")
     main_file = config or default_main_file("blob.toml", user_bus=user)
     try:
         if check:

@@ -28,7 +28,7 @@ from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
 from sbusd.feeds.udev import feed as udev_feed
 from sbusd.feeds.udev.devices import HEAD
 from sbusd.feeds.udev.sources import Udev
-from sbusd.helptext import PlainCommand, PlainGroup, VersionOption
+from sbusd.helptext import PlainCommand, PlainGroup, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
 from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import ENDING, WatchedSignals
@@ -103,8 +103,12 @@ def journal_command(
         int, typer.Option(metavar="N", min=0, max=_LINES_MOST, help="Without a saved cursor, start with the last N entries.")
     ] = 0,
     backlog: Annotated[
-        str, typer.Option(metavar="DURATION", help="With a saved cursor, maximum age of entries to publish.")
-    ] = show_duration(BACKLOG_SECONDS),
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help=f"With a saved cursor, maximum age of entries to publish. Default: {_BACKLOG_TEXT}.",
+        ),
+    ] = None,
     rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of entries per second.")] = RATE,
     cursor_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File in which the journal cursor is saved.")] = None,
     directory: Annotated[Path | None, typer.Option(metavar="DIR", help="Read journal files from this directory.")] = None,
@@ -112,8 +116,11 @@ def journal_command(
 ) -> None:
     """Publish journal entries of services and the kernel. Keys: journal/<unit>/<priority>"""
     scope = _scope(address, system=system, user=user)
-    start = StartPosition(lines, _duration(backlog))
-    file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
+    start = StartPosition(lines, BACKLOG_SECONDS if backlog is None else _duration(backlog))
+    place = cursor_file if cursor_file is not None else _kept_cursor()
+    if backlog is not None and place is None:
+        raise typer.BadParameter("--backlog requires --cursor-file: without it, no cursor is saved")
+    file = CursorFile(place)
     publisher = CheckedPublisher.to_bus(address, scope, _log, is_public=public)
     _run("journal", lambda signals: _feed_journal(signals, publisher, directory, file, start, rate=rate))
 
@@ -170,6 +177,7 @@ def logind_command(
 
 @app.command(name="dbus", cls=PlainCommand)
 def dbus_command(
+    context: typer.Context,
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
     system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
@@ -182,6 +190,8 @@ def dbus_command(
 ) -> None:
     """Publish the D-Bus signals that the configuration names. Keys: dbus/…"""
     scope = _scope(address, system=system, user=user)
+    if check:
+        require_only(context, "--check", "check", "config", "user", "system")
     _run("dbus", lambda _signals: _feed_signals(address, scope, dbus_address, config, is_check=check))
 
 

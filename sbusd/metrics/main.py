@@ -17,7 +17,7 @@ import typer
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.metrics import MetricsSettings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.metrics import log_messages
 from sbusd.metrics.admission import Admission
 from sbusd.metrics.collector import Collector
@@ -45,6 +45,7 @@ app = typer.Typer(
 
 @app.command(cls=PlainCommand)
 def metrics(
+    context: typer.Context,
     *,
     config: Annotated[
         Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/metrics.toml).")
@@ -57,6 +58,8 @@ def metrics(
     _version: VersionOption = False,
 ) -> None:
     """Serve the metrics of a message bus to Prometheus, see sbus-metrics(8)."""
+    if check:
+        require_only(context, "--check", "check", "config")
     try:
         main_file = config or default_main_file("metrics.toml")
         if check:

@@ -13,7 +13,7 @@ from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.systemd.service_user import acting_as_user_of, valid
@@ -32,6 +32,7 @@ app = typer.Typer(
 
 @app.command(cls=PlainCommand)
 def record(
+    context: typer.Context,
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the bus.")] = None,
     system: Annotated[bool, typer.Option("--system", help="Use the system bus.")] = False,
@@ -46,6 +47,8 @@ def record(
     """Record the traffic of a bus in an archive, see sbus-record(5)."""
     if (address is not None) + system + user > 1:
         raise typer.BadParameter("--address, --system and --user are mutually exclusive")
+    if check:
+        require_only(context, "--check", "check", "config", "user")
     scope: Scope | None = "system" if system else "user" if user else None
     try:
         main_file = config or default_main_file("recorder.toml", user_bus=user)

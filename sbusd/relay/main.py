@@ -15,7 +15,7 @@ import typer
 
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.systemd.service_user import acting_as_user_of, valid
@@ -33,6 +33,7 @@ app = typer.Typer(
 
 @app.command(cls=PlainCommand)
 def relay(
+    context: typer.Context,
     *,
     twin: Annotated[int | None, typer.Option(metavar="ID", min=1, max=MAX_TWIN, help="Number of this host.")] = None,
     redis: Annotated[str | None, typer.Option(metavar="REDIS", help="Redis server: HOST:PORT, socket path or URL.")] = None,
@@ -48,6 +49,8 @@ def relay(
     """Relay requests between hosts over Redis and HTTP, see sbus-relay(8)."""
     if network not in {None, "dev", "test", "main"}:
         raise typer.BadParameter("--network must be dev, test or main")
+    if check:
+        require_only(context, "--check", "check", "config", "twin", "redis", "substrate", "network")
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
     try:
         main_file = config or default_main_file("relay.toml")

@@ -27,7 +27,7 @@ from sbusd.archive.storage.store import Store, store_of
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
@@ -73,6 +73,7 @@ _FOR_ADMINISTRATORS = (
 
 @app.command(cls=PlainCommand)
 def ship(
+    context: typer.Context,
     *,
     config: Annotated[
         Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/ship.toml).")
@@ -83,6 +84,9 @@ def ship(
     _version: VersionOption = False,
 ) -> None:
     """Copy the archive of sbus-recorder to an object store."""
+    for name, is_given in (("check", check), ("once", once), ("claim", claim)):
+        if is_given:
+            require_only(context, f"--{name}", name, "config")
     try:
         main_file = config or default_main_file("ship.toml", user_bus=False)
         if check:

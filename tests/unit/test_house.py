@@ -55,6 +55,7 @@ TOPICS = {
     "test_catalog.py",
     "test_house.py",
     "test_manual_rendering.py",
+    "test_program_options.py",
     "test_layering.py",
     "test_manual_performance.py",
     "test_manual_protocol.py",

@@ -13,7 +13,7 @@ from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.live import LiveSettings, load_live_settings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbusd.pipeline.live.display import lines_of
 from sbusd.pipeline.live.state import MINUTES, STATE, LiveState
@@ -27,6 +27,9 @@ PROGRAM = "sbus-live"
 FOLDER = Path("/var/lib/sbus-live")
 TABLES = Path("/var/lib/sbus-pipeline")
 
+SHOWN_MINUTES = 60
+"""Default and maximum of ``--minutes``: the job keeps no more."""
+
 _LONGEST = 300
 _INTERRUPTED = 130
 
@@ -35,6 +38,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 @app.command(epilog="See sbus-live(8).", cls=PlainCommand)
 def live(
+    context: typer.Context,
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the bus.")] = None,
     state: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Directory of the counters and alerts.")] = FOLDER,
@@ -44,13 +48,22 @@ def live(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the tables of the last minutes and exit.")] = False,
-    minutes: Annotated[int, typer.Option(metavar="N", min=1, max=60, help="With --show: the number of minutes.")] = 60,
+    minutes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=SHOWN_MINUTES, help=f"With --show: the number of minutes. Default: {SHOWN_MINUTES}."),
+    ] = None,
     _version: VersionOption = False,
 ) -> None:
     """Count the traffic of a bus minute by minute, and publish alerts."""
+    if show:
+        require_only(context, "--show", "show", "minutes", "state")
+    elif check:
+        require_only(context, "--check", "check", "config")
+    elif minutes is not None:
+        raise typer.BadParameter("--minutes requires --show")
     try:
         if show:
-            _show(state, minutes)
+            _show(state, minutes or SHOWN_MINUTES)
             return
         main_file = config or default_main_file("live.toml")
         if check:

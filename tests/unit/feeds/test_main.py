@@ -28,7 +28,7 @@ from sbusd.feeds.dbus.signal_feed import QUEUE_BYTES, QUEUE_MESSAGES, SignalCoun
 from sbusd.feeds.dbus.state_feed import StateCounters
 from sbusd.feeds.journal.checked_publisher import AccessCheckError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
-from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, JournalCounters, StartPosition
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, BATCH_ENTRIES, RATE, JournalCounters, StartPosition
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
 from sbusd.feeds.logind.manager import READ_SECONDS
 from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
@@ -247,10 +247,11 @@ def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path
     given: list[Any] = []
     monkeypatch.setenv("STATE_DIRECTORY", folder)
     monkeypatch.setattr(main, "_feed_journal", lambda *arguments, **named: given.extend([*arguments, *named.values()]))
-    words = ["journal", "--lines", "5", "--backlog", "2h", "--rate", "7", "--directory", "/d", *options]
+    backlog = ["--backlog", "2h"] if path else []
+    words = ["journal", "--lines", "5", *backlog, "--rate", "7", "--directory", "/d", *options]
     assert CliRunner().invoke(main.app, words).exit_code == 0
     _signals, _publisher, directory, file, start, rate = given
-    assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0), 7)
+    assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0 if path else BACKLOG_SECONDS), 7)
 
 
 def test_choices_of_the_udev_feed(monkeypatch: pytest.MonkeyPatch) -> None:
