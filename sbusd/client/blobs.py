@@ -8,13 +8,16 @@ import socket
 import time
 from dataclasses import dataclass
 
+from sbusd.client.arguments import check_count, check_seconds, check_type
 from sbusd.client.errors import BlobRefused, NoBlobService
 from sbusd.client.items import BlobGone, BlobMessage, Message
 from sbusd.client.memory_files import is_sealed, map_file
 from sbusd.protocol.blobs import (
     MAX_DESCRIPTORS,
     MAX_EXPIRE,
+    MAX_PASS_EXPIRE,
     MAX_RESPONSE_BYTES,
+    MAX_USES,
     BlobRequestError,
     Reference,
     blob_address,
@@ -31,6 +34,9 @@ ADDRESS_VARIABLE = "SBUS_BLOB_ADDRESS"
 
 PULL_SECONDS = MAX_EXPIRE + 60.0
 """How long the service may take for a blob of another host: until the blob has expired there."""
+
+_LARGEST_ID = (1 << 32) - 1
+_LARGEST_FD = (1 << 31) - 1
 
 _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 
@@ -67,12 +73,32 @@ def service_address(bus: str) -> str:
 
 
 def recipient_text(to: BlobRecipient) -> str:
-    """Return the member ``for`` of a request. The service checks its form."""
+    """Return the member ``for`` of a request. The service checks the form of a text. Raises TypeError, ValueError."""
     if to is None:
         return "anyone"
     if isinstance(to, Peer):
         return f"conn:{to.connection}"
-    return f"uid:{to}" if isinstance(to, int) else to
+    if isinstance(to, str):
+        return to
+    check_count(to, "to", 0, _LARGEST_ID)
+    return f"uid:{to}"
+
+
+def put_terms(kind: str, expire: float, uses: int | None, to: BlobRecipient, *, keep: bool) -> dict[str, object]:
+    """Return the terms of a blob of media type *kind* that is published. Raises TypeError, ValueError."""
+    check_type(kind, str, "type", "str, a media type")
+    check_seconds(expire, "expire", MAX_EXPIRE)
+    if uses is not None:
+        check_count(uses, "uses", 1, MAX_USES)
+    return {"type": kind, "expire": expire, "uses": uses, "for": recipient_text(to), "keep": bool(keep)}
+
+
+def pass_request(fd: int, to: BlobRecipient, expire: float) -> dict[str, object]:
+    """Return the request to pass *fd*. Raises TypeError, ValueError; OSError if it is not open."""
+    check_count(fd, "fd", 0, _LARGEST_FD)
+    check_seconds(expire, "expire", MAX_PASS_EXPIRE)
+    os.fstat(fd)  # an error of sendmsg(2) would end the connection, and the blobs that end with it
+    return {"request": "put", "kind": "any", "for": recipient_text(to), "expire": expire}
 
 
 def send_request(sock: socket.socket, members: dict[str, object], fd: int | None) -> None:
@@ -179,8 +205,15 @@ def reference_payload(ticket: str, size: int, media_type: str, expire: float, ho
 
 
 def get_request(ticket: str, host: str) -> dict[str, object]:
-    """Return the request for a blob of *host*; empty is this one."""
-    return {"request": "get", "ticket": ticket, "host": host} if host else {"request": "get", "ticket": ticket}
+    """Return the request for a blob of *host*; empty is this one. Raises TypeError."""
+    check_type(host, str, "host", "str")
+    return ticket_request("get", ticket, host=host) if host else ticket_request("get", ticket)
+
+
+def ticket_request(name: str, ticket: str, **members: object) -> dict[str, object]:
+    """Return the request *name* about *ticket*. Raises TypeError."""
+    check_type(ticket, str, "ticket", "str")
+    return {"request": name, "ticket": ticket, **members}
 
 
 def message_with(message: Message, blob: Blob) -> BlobMessage:

@@ -22,6 +22,7 @@
     ├── PayloadTooLarge (ValueError)    a packet that the socket, or the protocol, cannot carry
     ├── NotSubscribed (LookupError)     no subscription has that pattern
     ├── BlobRefused (RuntimeError)      sbus-blob refused a request, or a blob is gone
+    ├── BlobTooLarge (OSError)          a file is larger than the quota of this user for blobs
     └── NoBlobService (ConnectionError) no connection to sbus-blob
 """
 
@@ -44,6 +45,7 @@ __all__ = [
     "AnswerLost",
     "BadAddressError",
     "BlobRefused",
+    "BlobTooLarge",
     "CallTimeout",
     "Closed",
     "Disconnected",
@@ -216,6 +218,14 @@ class BlobRefused(SbusError, RuntimeError):
         self.code = code
         self.cause = cause
         self.reason = reason
+
+
+class BlobTooLarge(SbusError, OSError):
+    """A file has more than ``limit`` bytes, the quota of this user for blobs. ``errno`` is EFBIG. Nothing was published."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        super().__init__(errnos.EFBIG, f"it has more than {limit} bytes, the quota of this user for blobs; see blob.toml(5)", name)
+        self.limit = limit
 
 
 class NoBlobService(SbusError, ConnectionError):

@@ -20,6 +20,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from sbusd.client.arguments import check_count
 from sbusd.client.incoming import MessageRun
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
 from sbusd.protocol.keys import KeySpace
@@ -62,12 +63,9 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, value in (("queue_packets", self.packets), ("queue_bytes", self.bytes)):
-            if not isinstance(value, int):
-                raise TypeError(f"{name} must be int, not {type(value).__name__}")
+            check_count(value, name, 1)
         if not isinstance(self.overflow, Overflow):
             raise TypeError(f"overflow must be Overflow.BLOCK or Overflow.DISCARD, not {self.overflow!r}")
-        if self.packets < 1 or self.bytes < 1:
-            raise ValueError(f"invalid limit of {self.packets} packets and {self.bytes} bytes: both must be at least 1")
 
 
 class Inbox:

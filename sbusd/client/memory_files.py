@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from sbusd.client.encoding import Data
+from sbusd.client.errors import BlobTooLarge
 from sbusd.protocol.blobs import F_ADD_SEALS, F_GET_SEALS, SEALS
 
 try:
@@ -70,7 +71,8 @@ def make_memfd(data: BlobData, limit: int | None = None) -> tuple[int, int]:
 
     Raises:
         TypeError: *data* is of another type.
-        OSError: a file cannot be read, or has more than *limit* bytes (EFBIG), or there is not enough memory.
+        BlobTooLarge: a file has more than *limit* bytes.
+        OSError: a file cannot be read, or there is not enough memory.
     """
     with opened(data) as source:
         if isinstance(source, str | bytes | bytearray | memoryview):
@@ -111,9 +113,9 @@ def _next_bytes(chunk: bytes | str | None, source: BinaryIO) -> bytes:
 
 
 def _check_size(source: BinaryIO, size: int, limit: int | None) -> None:
-    """Raise OSError if *size* is above *limit*."""
+    """Raise BlobTooLarge if *size* is above *limit*."""
     if limit is not None and size > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes, the quota of this user for blobs; see blob.toml(5)", _name(source))
+        raise BlobTooLarge(limit, _name(source))
 
 
 def _expected_size(source: BinaryIO) -> int:

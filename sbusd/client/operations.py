@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from sbusd.client.arguments import check_type, time_limit
 from sbusd.client.bus_calls import Call, Expects, members_question, parse_members
 from sbusd.client.encoding import Data, control_key, payload_bytes, to_bytes
 from sbusd.client.errors import Disconnected, NoBus, RemoteRefusal, TimedOut
@@ -34,22 +35,28 @@ C = TypeVar("C", bound=Call)
 T = TypeVar("T")
 
 
+_LONGEST_POLL_SECONDS = 3_600.0
+
+
 class Deadline:
-    """The time when *what* must be done: *seconds* from now; None means never."""
+    """The time when *what* must be done: *seconds* from now; None means never. Raises TypeError, ValueError."""
 
     __slots__ = ("_at", "_seconds", "_what")
 
     def __init__(self, what: str, seconds: float | None) -> None:
         self._what = what
-        self._seconds = seconds
-        try:
-            self._at = None if seconds is None else time.monotonic() + seconds
-        except TypeError:
-            raise TypeError(f"timeout must be a number of seconds or None, not {type(seconds).__name__}") from None
+        self._seconds = limit = time_limit(seconds)
+        self._at = None if limit is None else time.monotonic() + limit
 
     def remaining(self) -> float | None:
         """Return the remaining seconds, 0 or more, or None if there is no limit."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The remaining time for poll(2), which takes at most 24 days: after an hour look again."""
+        remaining = self.remaining()
+        return None if remaining is None else min(remaining, _LONGEST_POLL_SECONDS) * 1_000
 
     def check(self) -> None:
         """Raise TimedOut if the deadline has passed."""
@@ -215,8 +222,7 @@ def set_name(session: Session, name: str) -> None:
         TypeError: *name* is not a str.
         ProtocolError: EINVAL, it is longer than 64 bytes, or not printable.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"name must be str, not {type(name).__name__}")
+    check_type(name, str, "name", "str")
     data = payload_bytes(name, "name")
     parse_name(data)
     if data:
@@ -235,6 +241,9 @@ def tell(session: Session, key: str | bytes, payload: Data | None) -> Operation[
 
 def report_lost(patterns: Iterable[str | bytes], count: int) -> Operation[None]:
     """Send the subscribers of *patterns* the notice that *count* messages are lost, after all packets before it."""
+    check_type(count, int, "count", "int")
+    if isinstance(patterns, str | bytes):
+        raise TypeError("patterns must be a list of patterns, not one")
     yield Send(control_packet(controls.LOST_FOR, loss_payload(count, [to_bytes(pattern, "pattern") for pattern in patterns])))
 
 

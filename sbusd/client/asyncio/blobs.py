@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator
 
+from sbusd.client.arguments import check_count
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
 from sbusd.client.asyncio.link import AsyncLink
@@ -18,10 +19,12 @@ from sbusd.client.blobs import (
     get_request,
     gone,
     message_with,
-    recipient_text,
+    pass_request,
+    put_terms,
     reference_payload,
     ticket_and_host_of,
     ticket_of,
+    ticket_request,
 )
 from sbusd.client.encoding import publication
 from sbusd.client.errors import BlobRefused, NoBlobService, SbusError, TimedOut
@@ -52,10 +55,10 @@ class AsyncBlobMethods:
         keep: bool = False,
     ) -> str:
         publication(key, b"")
+        terms = put_terms(type, expire, uses, to, keep=keep)
         blobs = self._blob_socket()
         fd, size = await blobs.prepare(data)
         try:
-            terms = {"type": type, "expire": expire, "uses": uses, "for": recipient_text(to), "keep": keep}
             ticket, host = ticket_and_host_of(await blobs.exchange({"request": "put", "size": size, **terms}, fd), blobs.address)
         finally:
             os.close(fd)
@@ -69,20 +72,19 @@ class AsyncBlobMethods:
         return ticket
 
     async def get_blob(self, ticket: str, *, host: str = "") -> Blob:
-        blobs = self._blob_socket()
-        return blob_of(await (blobs.remote if host else blobs).exchange(get_request(ticket, host)), blobs.address)
+        request, blobs = get_request(ticket, host), self._blob_socket()
+        return blob_of(await (blobs.remote if host else blobs).exchange(request), blobs.address)
 
     async def drop_blob(self, ticket: str) -> None:
-        (await self._blob_socket().exchange({"request": "drop", "ticket": ticket})).close()
+        (await self._blob_socket().exchange(ticket_request("drop", ticket))).close()
 
     async def pass_fd(self, fd: int, *, to: BlobRecipient, expire: float = MAX_PASS_EXPIRE) -> str:
-        blobs = self._blob_socket()
-        terms = {"kind": "any", "for": recipient_text(to), "expire": expire}
-        return ticket_of(await blobs.exchange({"request": "put", **terms}, fd), blobs.address)
+        request, blobs = pass_request(fd, to, expire), self._blob_socket()
+        return ticket_of(await blobs.exchange(request, fd), blobs.address)
 
     async def take_fd(self, ticket: str) -> int:
-        blobs = self._blob_socket()
-        return descriptor_of(await blobs.exchange({"request": "get", "ticket": ticket, "kind": "any"}), blobs.address)
+        request, blobs = ticket_request("get", ticket, kind="any"), self._blob_socket()
+        return descriptor_of(await blobs.exchange(request), blobs.address)
 
     def _blob_socket(self) -> AsyncBlobSocket:
         """Return the connection to sbus-blob, which is made at its first request."""
@@ -114,8 +116,7 @@ class AsyncBlobSubscription(AsyncSubscription):
             raise
 
     async def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
-        if limit < 1:
-            raise ValueError(f"invalid limit {limit}: must be at least 1")
+        check_count(limit, "limit", 1)
         return [await self.receive(timeout)]
 
     async def items(self) -> AsyncIterator[Item]:

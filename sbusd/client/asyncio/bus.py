@@ -88,11 +88,11 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
         gather: bool = False,
         name: str = "",
     ) -> Self:
-        check_connection(timeout, separator)
+        limit = check_connection(timeout, separator)
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
         operations.set_name(session, name)
-        return cls(make_link(target, session, timeout, reconnect=reconnect, background=background, gather=gather), pace=pace)
+        return cls(make_link(target, session, limit, reconnect=reconnect, background=background, gather=gather), pace=pace)
 
     @overload
     async def publish(

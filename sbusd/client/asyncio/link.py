@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from sbusd.client import forks
+from sbusd.client.arguments import check_count
 from sbusd.client.asyncio.writer import AsyncWriter, resolver, wait_for
 from sbusd.client.bus_calls import Call
 from sbusd.client.bus_socket import RECEIVE_BYTES, State, Target, is_gone, open_socket, packet_limit, receive_buffer
@@ -249,8 +250,7 @@ class AsyncLink:
 
     async def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
-        if limit < 1:
-            raise ValueError(f"invalid limit {limit}: must be at least 1")
+        check_count(limit, "limit", 1)
         first = await self.receive(inbox, timeout)
         items = [first, *inbox.take_many(limit - 1)]
         if self.is_paused:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from sbusd.client.arguments import check_count, time_limit
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.lease_renewal import AsyncLeaseRenewal
 from sbusd.client.asyncio.put_gathering import AsyncPutGathering
@@ -31,6 +32,7 @@ from sbusd.client.store.items import (
     queued_job_of,
 )
 from sbusd.client.store.requests import (
+    MOST_JOBS,
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
@@ -186,8 +188,7 @@ class AsyncStore(AsyncStoredStreams):
         return outcomes
 
     def on(self, twin: int) -> AsyncRemoteStore:
-        if not 0 < twin <= NUMBER_LIMITS["src"]:
-            raise ValueError(f"invalid twin {twin}: must be 1 to {NUMBER_LIMITS['src']}")
+        check_count(twin, "twin", 1, NUMBER_LIMITS["src"])
         return AsyncRemoteStore(self._bus, twin)
 
     # Jobs
@@ -196,7 +197,9 @@ class AsyncStore(AsyncStoredStreams):
         return AsyncJobTaking(self, queue, timeout, lease)
 
     async def take_many(self, queue: str, count: int = 1, *, timeout: float | None = None, lease: float | None = None) -> list[AsyncJob]:
-        end = None if timeout is None else time.monotonic() + timeout
+        check_count(count, "count", 1, MOST_JOBS)
+        limit = time_limit(timeout)
+        end = None if limit is None else time.monotonic() + limit
         while True:
             wait = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
             data = request_data(queue=queue, max=count, wait=round(wait, 3), lease=lease)

@@ -12,7 +12,9 @@ import pwd
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeVar
 
+from sbusd.client.arguments import check_count, check_type
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
@@ -21,6 +23,10 @@ _GROUPS_SECONDS = 60.0
 
 _REMEMBERED_USERS = 1_024
 """Users in the cache: more than call one service in a minute."""
+
+_LARGEST_ID = (1 << 32) - 1
+
+T = TypeVar("T")
 
 RELAY_USER = "sbus-relay"
 """The user that sbus-relay.service runs as."""
@@ -31,16 +37,19 @@ class Allow:
     """The permitted callers: ``users`` and ``groups``, by name or number. The members of a group are the callers whose primary group it is
     by their peer credentials, and the users that the system's database lists.
 
-    Raises LookupError if a name is unknown.
+    Raises:
+        TypeError: they are not tuples or lists of names and numbers.
+        ValueError: a number cannot be that of a user or group.
+        LookupError: a name is unknown.
     """
 
     users: tuple[str | int, ...] = ()
     groups: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
-        for user in self.users:
+        for user in _listed(self.users, "users"):
             _user_id(user)
-        for group in self.groups:
+        for group in _listed(self.groups, "groups"):
             _group_id(group)
 
     def admits(self, caller: Peer) -> bool:
@@ -57,17 +66,19 @@ class Twins:
 
     ``relays`` are the users of this host that may call in the name of a remote host, besides root, ``sbus-relay`` and the service's own.
 
-    Raises ValueError if a number cannot be a host's, LookupError if the name of a user is unknown.
+    Raises:
+        TypeError: they are not tuples or lists of numbers, and of names and numbers of users.
+        ValueError: a number cannot be that of a host or user.
+        LookupError: the name of a user is unknown.
     """
 
     numbers: tuple[int, ...] = ()
     relays: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
-        for number in self.numbers:
-            if not 0 < number <= NUMBER_LIMITS["src"]:
-                raise ValueError(f"invalid twin {number}: must be 1 to {NUMBER_LIMITS['src']}")
-        for user in self.relays:
+        for number in _listed(self.numbers, "numbers"):
+            check_count(number, "twin", 1, NUMBER_LIMITS["src"])
+        for user in _listed(self.relays, "relays"):
             _user_id(user)
 
     def admits(self, twin: int) -> bool:
@@ -84,23 +95,31 @@ class Twins:
             return False
 
 
+def _listed(values: tuple[T, ...], name: str) -> tuple[T, ...]:
+    """Return *values*. Raises TypeError if they are not a tuple or list: the characters of a str would be names."""
+    check_type(values, (tuple, list), name, "a tuple")
+    return values
+
+
 def _user_id(user: str | int) -> int:
-    """Return a user's number. Raises LookupError if there is no such user."""
-    if isinstance(user, int):
+    """Return a user's number. Raises LookupError if there is no such user, TypeError, ValueError."""
+    if not isinstance(user, str):
+        check_count(user, "the number of a user", 0, _LARGEST_ID)
         return user
     try:
         return pwd.getpwnam(user).pw_uid
-    except KeyError:
+    except (KeyError, ValueError):
         raise LookupError(f"unknown user {user!r}") from None
 
 
 def _group_id(group: str | int) -> int:
-    """Return a group's number. Raises LookupError if there is no such group."""
-    if isinstance(group, int):
+    """Return a group's number. Raises LookupError if there is no such group, TypeError, ValueError."""
+    if not isinstance(group, str):
+        check_count(group, "the number of a group", 0, _LARGEST_ID)
         return group
     try:
         return grp.getgrnam(group).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):
         raise LookupError(f"unknown group {group!r}") from None
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from sbusd.client.arguments import check_timeout
+from sbusd.client.arguments import check_count, check_type, time_limit
 from sbusd.client.bus_calls import Call, Expects, RequestCall, members_question, parse_members
 from sbusd.client.encoding import publication
 from sbusd.client.errors import CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError, TimedOut
@@ -115,17 +115,14 @@ class Invocation:
     """How its responses are handled."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.command, str):
-            raise TypeError(f"command must be str, not {type(self.command).__name__}")
+        check_type(self.command, str, "command", "str")
         if problem := command_problem(self.command):
             raise ValueError(f"the command {self.command!r} {problem}")
-        if self.twin is not None and not 0 <= self.twin <= NUMBER_LIMITS["src"]:
-            raise ValueError(f"invalid twin {self.twin}: must be 0 to {NUMBER_LIMITS['src']}")
-        if not 0 <= self.tries <= NUMBER_LIMITS["try"]:
-            raise ValueError(f"invalid tries {self.tries}: must be 0 to {NUMBER_LIMITS['try']}")
-        if not isinstance(self.context, str):
-            raise TypeError(f"context must be str, not {type(self.context).__name__}")
-        check_timeout(self.timeout)
+        if self.twin is not None:
+            check_count(self.twin, "twin", most=NUMBER_LIMITS["src"])
+        check_count(self.tries, "tries", most=NUMBER_LIMITS["try"])
+        check_type(self.context, str, "context", "str")
+        object.__setattr__(self, "timeout", time_limit(self.timeout))
         if self.context and (problem := context_problem(self.context)):
             raise ValueError(f"the context {self.context[:300]!r} {problem}")
 
@@ -162,6 +159,7 @@ class Caller:
 
     def call(self, request: Invocation, member: Peer | None = None) -> Operation[Answer]:
         """Send *request* to *member*, or to every service of its command, and return the first response."""
+        check_member(member)
         if member is not None and request.twin is not None:
             raise ValueError("cannot call both a member and a remote host: give member or twin, not both")
         deadline = request.deadline()
@@ -395,6 +393,12 @@ class Caller:
         """Put the SUB for the disconnection of *peer* into the session."""
         pattern = b"%b%d" % (DISCONNECT_HEAD, peer.connection)
         return self.session.send_call(Call(f"SUB {repr(pattern)[1:]}", Expects.SILENCE, pattern), subscribe_packet(pattern))
+
+
+def check_member(member: object) -> None:
+    """Raise TypeError unless *member* is a connection or None."""
+    if member is not None:
+        check_type(member, Peer, "member", "a Peer, from members() or presence()")
 
 
 def _by_number(peers: Iterable[Peer]) -> dict[int, Peer]:

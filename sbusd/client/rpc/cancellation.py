@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from sbusd.client.arguments import time_limit
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope
 from sbusd.protocol.keys import connection_address
 from sbusd.protocol.packets import publish_packet
@@ -64,7 +65,12 @@ class Cancellation:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the request is cancelled, for at most *timeout* seconds, None for no limit; return whether it is."""
+        """Wait until the request is cancelled, for at most *timeout* seconds, None for no limit; return whether it is.
+
+        Raises:
+            TypeError, ValueError: *timeout* is not a number.
+        """
+        timeout = time_limit(max(0.0, timeout) if timeout is not None and timeout < 0 else timeout)
         end = math.inf if timeout is None else time.monotonic() + timeout
         pause = WATCH_SECONDS
         while not self._is_set:
@@ -73,7 +79,7 @@ class Cancellation:
                 return self._wait_for_other_thread(None if timeout is None else max(0.0, left))
             if left <= 0:
                 break
-            pause = threading.TIMEOUT_MAX
+            pause = math.inf
         return self._is_set
 
     def set(self) -> None:

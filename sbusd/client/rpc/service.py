@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from sbusd.client.arguments import check_type
 from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
@@ -226,11 +227,15 @@ class Dispatcher:
         """Serve *command* from the next ``serve`` on.
 
         Raises:
-            TypeError: *handler* cannot be called with a request.
+            TypeError: *handler* cannot be called with a request, or *allow* or *twins* is of another type.
             ValueError: *command* is invalid, or is already served.
             RuntimeError: the services have subscribed to their keys already.
         """
         check_handler(command, handler)
+        if allow is not None:
+            check_type(allow, Allow, "allow", "an Allow, such as Allow(users=('root',))")
+        if twins is not None:
+            check_type(twins, Twins, "twins", "a Twins, such as Twins(numbers=(7,))")
         if self._is_served:
             raise RuntimeError(f"cannot add the service {command!r} while serve() runs: add it before, or on another connection")
         if problem := command_problem(command):
@@ -293,12 +298,15 @@ class Dispatcher:
             self._follow(envelope, (caller.connection, envelope.uid))
             return b""
         self.counts["requests"] += 1
-        if is_relayed(message.key_bytes):
-            request = _request(envelope, remote_peer(caller, envelope.source), envelope.source)
-            problem = _relaying_problem(request, service.twins or Twins(), caller)
-        else:
-            request = _request(envelope, caller)
-            problem = "" if service.allow is None or service.allow.admits(caller) else f"{_author(caller)} may not call {command}"
+        is_remote = is_relayed(message.key_bytes)
+        request = _request(envelope, remote_peer(caller, envelope.source), envelope.source) if is_remote else _request(envelope, caller)
+        try:
+            allow, twins = service.allow, service.twins or Twins()
+            problem = _relaying_problem(request, twins, caller) if is_remote else _calling_problem(request, allow)
+        except Exception:  # a user of the service's rules may have been removed: one request must not end the service
+            if self._is_due("unchecked", caller):
+                LOG.exception("cannot check a caller of %s", command)
+            problem = f"{command} cannot check its callers"
         return self.judge(Task(request, service.handler, envelope, envelope.reply_to.encode(), message.key_bytes), problem, now)
 
     def _follow(self, envelope: Envelope, place: tuple[int, str]) -> None:
@@ -460,6 +468,11 @@ def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
     has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
     expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
     return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source, envelope.context)
+
+
+def _calling_problem(request: Request, allow: Allow | None) -> str:
+    """Return why a request of a caller on this host is not permitted, or no words."""
+    return "" if allow is None or allow.admits(request.caller) else f"{_author(request.caller)} may not call {request.command}"
 
 
 def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:

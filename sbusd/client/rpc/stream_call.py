@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from sbusd.client.arguments import check_count
 from sbusd.client.errors import AnswerLost, RemoteError, TimedOut
 from sbusd.client.operations import Operation, Send, Settle
 from sbusd.client.rpc.calls import Answer, Caller, Invocation
@@ -115,8 +116,7 @@ class StreamInvocation(Invocation):
 
     def __post_init__(self) -> None:
         Invocation.__post_init__(self)
-        if not 1 <= self.window <= MAX_WINDOW:
-            raise ValueError(f"invalid window {self.window}: must be 1 to {MAX_WINDOW}")
+        check_count(self.window, "window", 1, MAX_WINDOW)
 
     def routed(self, envelope: Envelope) -> Envelope:
         """Return *envelope* with the grant of the first part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sbusd.client.arguments import check_count, check_seconds, check_type
 from sbusd.client.encoding import Data, payload_bytes, to_bytes
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.errors import ErrorCode, ProtocolError
@@ -26,6 +27,9 @@ LONGEST_PAUSE = 1.0
 
 COMMIT_SECONDS = 1.0
 """Longest time between two commits of the position of a reader, while its loop goes on."""
+
+MOST_JOBS = 64
+"""The jobs of one call of ``store/take``."""
 
 RENEWALS = 3
 """A lease is renewed when a third of it has passed, so that two failures in a row lose nothing."""
@@ -54,8 +58,9 @@ class NewMessage:
         if self.delay is not None and self.at is not None:
             raise ValueError("delay and at are both set; remove one of them")
         for name, value in (("delay", self.delay), ("at", self.at), ("expire", self.expire)):
-            if value is not None and not 0 <= value < 1e15:
-                raise ValueError(f"invalid {name} {value!r}: must be a number of seconds, 0 or more")
+            if value is not None:
+                check_seconds(value, name)
+        check_type(self.id, str, "id", "str")
 
     @property
     def frame(self) -> bytes:
@@ -108,8 +113,31 @@ def _put_request(frames: Sequence[bytes], options: Sequence[dict[str, object]]) 
 
 
 def request_data(**members: object) -> bytes:
-    """Return the data of a call without messages; omit members without a value."""
+    """Return the data of a call without messages; omit members without a value. Raises TypeError, ValueError: before anything is sent."""
+    for name, value in members.items():
+        if value is not None and value not in ("", ()):
+            _check_member(name, value)
     return framed_data({name: value for name, value in members.items() if value is not None and value not in ("", ())})
+
+
+_COUNTS = {"max": "count", "seq": "seq", "from": "start", "before": "before", "seqs": "seqs"}
+_SECONDS = {"lease": "lease", "time": "since", "wait": "timeout", "after": "after"}
+_TEXTS = ("stream", "queue", "state", "reader", "reason")
+_STARTS = ("first", "last", "new")
+
+
+def _check_member(name: str, value: object) -> None:
+    """Check a member of a request; errors have the name of the argument. Raises TypeError, ValueError."""
+    if name in _TEXTS:
+        check_type(value, str, name, "str")
+    elif name == "from" and isinstance(value, str):
+        if value not in _STARTS:
+            raise ValueError(f"invalid start {value!r}: must be a number, or one of {', '.join(_STARTS)}")
+    elif name in _COUNTS:
+        for each in value if isinstance(value, tuple) else (value,):
+            check_count(each, _COUNTS[name])
+    elif name in _SECONDS and not isinstance(value, str):  # after is also a key
+        check_seconds(value, _SECONDS[name])
 
 
 def key_text(key: str | bytes, what: str = "key") -> str:

@@ -117,8 +117,7 @@ class BlobSocket:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         while True:
-            remaining = deadline.remaining()
-            if not poll.poll(None if remaining is None else remaining * 1_000):
+            if not poll.poll(deadline.milliseconds):
                 deadline.check()
                 continue
             try:

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 
+from sbusd.client.arguments import check_count
 from sbusd.client.blobs import (
     Blob,
     BlobRecipient,
@@ -14,10 +15,12 @@ from sbusd.client.blobs import (
     get_request,
     gone,
     message_with,
-    recipient_text,
+    pass_request,
+    put_terms,
     reference_payload,
     ticket_and_host_of,
     ticket_of,
+    ticket_request,
 )
 from sbusd.client.encoding import publication
 from sbusd.client.errors import BlobRefused, Closed, NoBlobService, SbusError, TimedOut
@@ -57,15 +60,17 @@ class BlobMethods:
 
         Raises:
             BlobRefused: a quota is used up, or an argument is invalid.
+            BlobTooLarge: the file is larger than the quota of this user.
             NoBlobService: sbus-blob does not run.
-            TypeError, OSError: *data* cannot be read.
-            ProtocolError, TimedOut, Disconnected: as ``publish``.
+            OSError: *data* cannot be read.
+            TypeError, ValueError: an argument has a wrong type, or a number is out of range. Nothing was sent.
+            ProtocolError, TimedOut, Disconnected, Closed: as ``publish``.
         """
         publication(key, b"")
+        terms = put_terms(type, expire, uses, to, keep=keep)
         blobs = self._blob_socket()
         fd, size = blobs.prepare(data)
         try:
-            terms = {"type": type, "expire": expire, "uses": uses, "for": recipient_text(to), "keep": keep}
             ticket, host = ticket_and_host_of(blobs.exchange({"request": "put", "size": size, **terms}, fd), blobs.address)
         finally:
             os.close(fd)
@@ -84,13 +89,14 @@ class BlobMethods:
         Raises:
             BlobRefused: it is gone, is for another user, or cannot be pulled.
             NoBlobService, TimedOut: sbus-blob does not run, or does not respond.
+            TypeError: *ticket* or *host* is not a str.
         """
-        blobs = self._blob_socket()
-        return blob_of((blobs.remote if host else blobs).exchange(get_request(ticket, host)), blobs.address)
+        request, blobs = get_request(ticket, host), self._blob_socket()
+        return blob_of((blobs.remote if host else blobs).exchange(request), blobs.address)
 
     def drop_blob(self, ticket: str) -> None:
         """End a blob of this user; clients that have it already keep it. Raises what ``get_blob`` raises."""
-        self._blob_socket().exchange({"request": "drop", "ticket": ticket}).close()
+        self._blob_socket().exchange(ticket_request("drop", ticket)).close()
 
     def pass_fd(self, fd: int, *, to: BlobRecipient, expire: float = MAX_PASS_EXPIRE) -> str:
         """Offer the descriptor *fd*, of any kind, to the uid or the connection *to*, and return its ticket, for ``take_fd``.
@@ -98,9 +104,8 @@ class BlobMethods:
         Both users need the right ``pass``, blob.toml(5). It can be taken once, within *expire* seconds, at most 30. The caller may close
         *fd*. Raises what ``publish_blob`` raises.
         """
-        blobs = self._blob_socket()
-        terms = {"kind": "any", "for": recipient_text(to), "expire": expire}
-        return ticket_of(blobs.exchange({"request": "put", **terms}, fd), blobs.address)
+        request, blobs = pass_request(fd, to, expire), self._blob_socket()
+        return ticket_of(blobs.exchange(request, fd), blobs.address)
 
     def take_fd(self, ticket: str) -> int:
         """Return a new descriptor, that of ``pass_fd`` with *ticket*; close it.
@@ -108,8 +113,8 @@ class BlobMethods:
         Its sender chooses what it is, and may still have it: a read, a write, and even a close of it can block. Raises what ``get_blob``
         raises.
         """
-        blobs = self._blob_socket()
-        return descriptor_of(blobs.exchange({"request": "get", "ticket": ticket, "kind": "any"}), blobs.address)
+        request, blobs = ticket_request("get", ticket, kind="any"), self._blob_socket()
+        return descriptor_of(blobs.exchange(request), blobs.address)
 
     def _blob_socket(self) -> BlobSocket:
         """Return the connection to sbus-blob, which is made at its first request."""
@@ -142,8 +147,7 @@ class BlobSubscription(Subscription):
 
     def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
         """Return the next item in a list: blobs are got one by one. Raises what ``Subscription.receive_many`` raises."""
-        if limit < 1:
-            raise ValueError(f"invalid limit {limit}: must be at least 1")
+        check_count(limit, "limit", 1)
         return [self.receive(timeout)]
 
     def items(self) -> Iterator[Item]:

@@ -88,14 +88,14 @@ class Bus(ControlMethods, BlobMethods, BusParts):
     ) -> Self:
         """Connect to the bus that :func:`~sbusd.client.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
 
-        *timeout* in seconds limits every call except ``receive``; None means no limit. With *reconnect*, a lost connection is made
-        again, by the next call of a ``Bus`` and in the background by an ``AsyncBus``, with delays of up to 5 s between attempts; each
+        *timeout* in seconds limits every call except ``receive``; None and infinity mean no limit. With *reconnect*, a lost connection is
+        made again, by the next call of a ``Bus`` and in the background by an ``AsyncBus``, with delays of up to 5 s between attempts; each
         subscription then yields ``Reconnected``. The first connection is attempted once. *queue_packets*, *queue_bytes* and *overflow*
-        apply to each subscription; see ``Overflow``. *separator* must be that of the bus. Without *batching*, each message is received
-        and sent in a packet of its own. With *pace*, every message of this connection waits for slow recipients, as if published with
-        ``wait``. With *background*, a thread of a ``Bus`` reads all the time, also while the program is busy, and connects again at
-        once; an ``AsyncBus`` reads whenever its loop runs. *name* has at most 64 bytes. It is a label for people, shown by ``sbusctl
-        connections`` and ``top``, and proves nothing.
+        apply to each subscription; see ``Overflow``. *separator* must be that of the bus. Without *batching*, each message is received and
+        sent in a packet of its own. With *pace*, every message of this connection waits for slow recipients, as if published with ``wait``.
+        With *background*, a thread of a ``Bus`` reads all the time, also while the program is busy, and connects again at once; an
+        ``AsyncBus`` reads whenever its loop runs. *name* has at most 64 bytes. It is a label for people, shown by ``sbusctl connections``
+        and ``top``, and proves nothing.
 
         With *gather*, a ``Bus`` gathers messages that are published within 20 us after another, as in ``coalesce``, and sends them
         after at most 1 ms, from a thread if necessary. It sends them before anything that waits, such as a receipt or ``ping``, and
@@ -107,14 +107,14 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             TimedOut: the bus does not respond.
             BadAddressError: the address is malformed, or it is a descriptor and *reconnect* is set.
             Unsupported: the bus does not know *pace*.
-            TypeError, ValueError: an argument has a wrong type, or a limit is below 1.
+            TypeError, ValueError: an argument has a wrong type, or a number is out of range.
             ProtocolError: *name* is too long or not printable.
         """
-        check_connection(timeout, separator)
+        limit = check_connection(timeout, separator)
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
         operations.set_name(session, name)
-        return cls(make_link(target, session, timeout, reconnect=reconnect, background=background, gather=gather), pace=pace)._begun()
+        return cls(make_link(target, session, limit, reconnect=reconnect, background=background, gather=gather), pace=pace)._begun()
 
     @overload
     def publish(

@@ -322,12 +322,12 @@ class Connection:
         sock = self._sock
         if sock is None:
             return 0
-        remaining = deadline.remaining()
         poller = select.poll()
         poller.register(sock, events)
-        ready = self.threads.unlocked(partial(poller.poll, None if remaining is None else remaining * 1000))
+        ready = self.threads.unlocked(partial(poller.poll, deadline.milliseconds))
         if not ready:
-            raise deadline.expired()
+            deadline.check()
+            return 0
         return ready[0][1] if self._sock is sock else 0
 
     def _start_background(self) -> None:

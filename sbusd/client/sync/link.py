@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import TypeVar
 
 from sbusd.client import forks
+from sbusd.client.arguments import check_count
 from sbusd.client.bus_socket import State, Target, open_socket, packet_limit
 from sbusd.client.bus_unit import explained
 from sbusd.client.errors import Closed, Disconnected, ForkedError, NoBus, SbusError
@@ -226,8 +227,7 @@ class SyncLink(Connection):
 
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
-        if limit < 1:
-            raise ValueError(f"invalid limit {limit}: must be at least 1")
+        check_count(limit, "limit", 1)
         deadline = Deadline("receiving", timeout)
         threads, thread = self.threads, get_ident()
         while True:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from sbusd.client.arguments import check_count, time_limit
 from sbusd.client.encoding import Data
 from sbusd.client.errors import SbusError, TimedOut
 from sbusd.client.store.errors import StoreError
@@ -27,6 +28,7 @@ from sbusd.client.store.items import (
     queued_job_of,
 )
 from sbusd.client.store.requests import (
+    MOST_JOBS,
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
@@ -214,8 +216,7 @@ class Store(StoredStreams):
 
         Raises ValueError if *twin* cannot be the number of a host.
         """
-        if not 0 < twin <= NUMBER_LIMITS["src"]:
-            raise ValueError(f"invalid twin {twin}: must be 1 to {NUMBER_LIMITS['src']}")
+        check_count(twin, "twin", 1, NUMBER_LIMITS["src"])
         return RemoteStore(self._bus, twin)
 
     # Jobs
@@ -235,7 +236,9 @@ class Store(StoredStreams):
 
         Use each with ``with``, or call its ``ack``.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        check_count(count, "count", 1, MOST_JOBS)
+        limit = time_limit(timeout)
+        end = None if limit is None else time.monotonic() + limit
         while True:
             wait = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
             data = request_data(queue=queue, max=count, wait=round(wait, 3), lease=lease)

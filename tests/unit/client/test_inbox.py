@@ -126,7 +126,7 @@ def test_reconnections_do_not_grow_the_queue() -> None:
 
 @pytest.mark.parametrize(("packets", "size"), [(0, 1), (1, 0), (-1, 5)])
 def test_bounds_that_hold_nothing_are_refused(packets: int, size: int) -> None:
-    with pytest.raises(ValueError, match="both must be at least 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         Bounds(packets, size)
 
 

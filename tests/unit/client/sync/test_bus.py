@@ -399,7 +399,7 @@ def test_no_bus(fake: FakeBus) -> None:
 
 
 def test_invalid_limits_are_rejected_immediately(fake: FakeBus) -> None:
-    with pytest.raises(ValueError, match="both must be at least 1"):
+    with pytest.raises(ValueError, match="invalid queue_packets 0: must be at least 1"):
         Bus.connect(fake.address, queue_packets=0)
 
 
