@@ -16,7 +16,7 @@ from sbusd.config.files import PATH_MAX
 from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.config.users import NO_ID as UNKNOWN_USER
-from sbusd.protocol.credentials import Credentials, parse_secret_pattern
+from sbusd.protocol.credentials import UNSEEN_PID, Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
 from sbusd.protocol.printable import printable
@@ -171,6 +171,9 @@ class AccessRules:
             secret = parse_secret_pattern(pattern, self.keyspace.prefix)
         except ProtocolError as error:
             return Verdict(error.code, error.words)
+        if secret.pid == credentials.pid == UNSEEN_PID:
+            words = "the bus does not see this process, and process id 0 is that of all such processes: omit it from the private key"
+            return Verdict(ErrorCode.EACCES, words)
         if not secret.opens_to(credentials):
             return Verdict(ErrorCode.EACCES, f"the private key is not for {self._described(credentials)}")
         return Verdict(None, "the private key matches the credentials of the client")

@@ -7,6 +7,7 @@ Spec: sbus-protocol(7) §4, §6, §8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ from sbusd.broker.taps import Taps
 from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
+from sbusd.config.subordinate_ids import SubordinateIds, SubordinateIdsWatch
 from sbusd.dataplane.contract import MakeSwitch, Refusal, Switch
 from sbusd.protocol import controls
 from sbusd.protocol.connection_names import parse_name
@@ -114,6 +116,7 @@ class Broker(FastPath):
         self._bindings = ProcessBindings(self._roster, self._quotas, self._refusals, self._log, journal)
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
+        self._subordinate_ids = SubordinateIdsWatch(self._set_subordinate_ids)
         self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable), self._roster)
         self._are_units_unreadable = False
         self._is_restoring = False
@@ -138,6 +141,16 @@ class Broker(FastPath):
         self.end_reason = ""
         """The reason for stopping, for the log."""
 
+    def start_threads(self) -> None:
+        """Start the threads that read for the bus, before its first client: the loop waits until a new one runs."""
+        with contextlib.suppress(RuntimeError):  # no thread is left: each id is a user of its own, and the next unit tries again
+            self._subordinate_ids.start()
+        self._units.start_thread()
+
+    def _set_subordinate_ids(self, found: SubordinateIds) -> None:
+        """Charge new connections of the ids that users have for their containers to these users. Called in another thread."""
+        self._quotas.subordinates = found if len(found) else None
+
     def stop(self, reason: str = "received a termination signal", *, for_good: bool = False) -> None:
         """Stop the loop after this turn; *for_good* if no other process is to continue the bus."""
         self.is_done = True
@@ -149,6 +162,7 @@ class Broker(FastPath):
         """Close the switch and all connections, unless another process *keeps* them. Do not use the broker afterwards."""
         self.switch.close(keeps_connections=keeps_connections)
         self._bindings.close()
+        self._subordinate_ids.close()
         self._units.close()
 
     def components(self) -> BrokerComponents:

@@ -227,7 +227,7 @@ class ControlMessages:
 
     def _users(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the users that this client may see: all if it may read the statistics, otherwise its own."""
-        only = None if self._reads_statistics(client) else client.credentials.uid
+        only = None if self._reads_statistics(client) else self._quotas[client.connection].uid
         # The first page starts with user 0.
         after = parse_start(payload, "user") if payload else -1
         users, following = self._quotas.page(only, after, PAGE_USERS)
@@ -250,7 +250,8 @@ class ControlMessages:
             # Only the client's own connections are visited: many requests must not take time in proportion to those of all users.
             own = client.credentials.uid
             found = page = [own] if own > after and own in table.by_uid else []
-            live = {own: self._switch.traffic_of(self._quotas.present[own].connections)}
+            connections = self._quotas[client.connection].connections
+            live = {own: self._switch.traffic_of([each for each in connections if self._roster[each].credentials.uid == own])}
         return encode_json(
             {
                 "users": [{"uid": uid, **_describe_totals(table.by_uid[uid], live[uid])} for uid in page],

@@ -14,6 +14,7 @@ from libcpp.string cimport string
 
 from sbusd.broker.roster cimport AllowedPatterns, Client, ClientState, EventListeners, Roster
 from sbusd.broker.quota_usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
+from sbusd.broker.totals cimport UserTotals
 from sbusd.dataplane.avl cimport link_of
 from sbusd.dataplane.commands cimport add_pattern, hold_reading, resume_reading, send_packet, set_cred, set_rights, set_user
 from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection, add_traffic
@@ -398,6 +399,7 @@ cdef class FastPath(ClientSink):
     cdef int end(self, Connection* connection, uint64_t lost) except -1:
         """Remove a client whose connection has ended."""
         cdef int reason = connection.end
+        cdef UserTotals totals
         number = connection.id
         connection.client = NULL
         if lost:
@@ -409,7 +411,8 @@ cdef class FastPath(ClientSink):
         client = self._roster.remove(number)
         if client is None:
             return 0
-        add_traffic(&self._quotas.user_of(number).totals.ended, connection, 0)     # nothing waits for it any more
+        totals = self._quotas.totals_of(self._quotas.user_of(number), (<Client>client).credentials)
+        add_traffic(&totals.ended, connection, 0)     # nothing waits for it any more
         if (<Client>client).awaits_unit:
             self.awaited.pop(number, None)
         if self.has_change_log:

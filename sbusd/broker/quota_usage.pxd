@@ -82,6 +82,8 @@ cdef class UsageTable:
     cdef UserUsage unchanged        # the latest user that was forgotten and is as a new one would be
     cdef public long long descriptors
     cdef public long long capacity
+    cdef public long long shared_capacity   # of all users but owners
+    cdef public object subordinates         # SubordinateIds; None: there are none
     cdef object clock
     cdef bint is_monotonic
     cdef bytes separator
@@ -89,6 +91,7 @@ cdef class UsageTable:
 
     cdef double time(self) except? -1.0
     cdef object admit_client(self, connection, credentials)
+    cdef UserTotals totals_of(self, UserUsage user, credentials)
     cdef int leave_user(self, connection) except -1
     cdef object charge_packet(self, connection)
     cdef object charge_pattern(self, connection, bytes pattern)

@@ -5,6 +5,7 @@ from typing import Self
 from sbusd.broker.quotas import QuotaRefusal
 from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.settings import Quotas
+from sbusd.config.subordinate_ids import SubordinateIds
 from sbusd.protocol.credentials import Credentials
 
 MAX_ABSENT_USERS: int
@@ -83,7 +84,9 @@ class UsageTable:
     by_connection: dict[int, UserUsage]
     descriptors: int
     capacity: int
-    def __init__(self, capacity: int, separator: bytes, clock: Callable[[], float]) -> None: ...
+    shared_capacity: int
+    subordinates: SubordinateIds | None
+    def __init__(self, capacity: int, shared_capacity: int, separator: bytes, clock: Callable[[], float]) -> None: ...
     def now(self) -> float: ...
     def forget_unchanged(self) -> None: ...
     def admit(self, connection: int, credentials: Credentials) -> QuotaRefusal | None: ...

@@ -293,17 +293,19 @@ cdef bint have_same_groups(tuple credentials, tuple before) except -1:
 
 
 cdef class UsageTable:
-    """The usage of all users of one bus. *capacity* is the number of descriptors for all users, *separator* that of keys.
+    """The usage of all users of one bus. *capacity* is the number of descriptors for all users.
 
-    *clock* counts seconds. `sbusd.broker.quotas.UserQuotas` supplies the methods that find limits and refuse requests.
+    *shared_capacity* is that for all but owners, *separator* that of keys; *clock* counts seconds. `sbusd.broker.quotas.UserQuotas` supplies the methods that find limits and refuse requests.
     """
 
-    def __init__(self, capacity, bytes separator, clock):
+    def __init__(self, capacity, shared_capacity, bytes separator, clock):
         self.present = {}
         self.absent = AbsentUsers()
         self.totals = TotalsTable()
         self.by_connection = {}
         self.capacity = capacity
+        self.shared_capacity = shared_capacity
+        self.subordinates = None
         self.separator = separator
         self.separator_byte = separator[0]
         self.clock = clock
@@ -336,6 +338,9 @@ cdef class UsageTable:
         cdef double now = self.time()
         cdef UserUsage user
         cdef ConnectionUsage used
+        own = credentials
+        if self.subordinates is not None:
+            credentials = self.charged_credentials(own)
         uid = (<tuple>credentials)[UID]
         found = self.present.get(uid)
         is_present = found is not None
@@ -351,14 +356,14 @@ cdef class UsageTable:
             user.credentials = credentials
         else:
             self.update_limits(user, credentials, now)
-        user.totals.credentials = credentials
+        self.totals_of(user, own).credentials = own
         refusal = None
         if not take_token(&user.attempts.bucket, now):
             refusal = self.refuse_attempt(user, now)
         elif not self.has_descriptor(user):
             refusal = self.refuse_connection(user, now)
         else:
-            used = user.add_connection(connection, (<tuple>credentials)[PID])
+            used = user.add_connection(connection, (<tuple>own)[PID])
             used.charge.descriptors = 1
             user.charge.descriptors += 1
             self.descriptors += 1
@@ -366,6 +371,11 @@ cdef class UsageTable:
         if not is_present:
             self.update_presence(user, now)
         return refusal
+
+    cdef UserTotals totals_of(self, UserUsage user, credentials):
+        """Return the totals of a client's user, which are those of *user* unless that is charged for another one."""
+        uid = (<tuple>credentials)[UID]
+        return user.totals if uid == (<tuple>user.credentials)[UID] else self.totals.find(uid, self.present)
 
     cdef UserUsage known_user(self, credentials, double now):
         """Return a user that has used nothing yet. Most often it is the one that has just left, as short commands do."""
@@ -382,12 +392,12 @@ cdef class UsageTable:
         return user.is_owner or user.charge.descriptors < max(<long long>0, self.free_half(user))
 
     def half_of_free(self, UserUsage user):
-        """Return half of the descriptors that other users do not use."""
+        """Return half of the descriptors that other users leave free, of those that are not reserved for owners and for restarts."""
         return self.free_half(user)
 
     cdef long long free_half(self, UserUsage user) noexcept:
         """The same as `half_of_free`."""
-        return (self.capacity - (self.descriptors - user.charge.descriptors)) // 2
+        return (self.shared_capacity - (self.descriptors - user.charge.descriptors)) // 2
 
     def leave(self, connection):
         """Release all that a connection used. A connection that was not admitted used nothing."""

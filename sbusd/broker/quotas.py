@@ -4,8 +4,10 @@ Whether a request is within them is decided in `sbusd.broker.quota_usage`.
 
 Rules:
 
-1. Each resource is charged to the user that requested it. Only requests of a user that has reached a quota are refused.
-2. Only owners may use more than half of the descriptors that other users leave free, so there is always one for the next user.
+1. Each resource is charged to the user that requested it, and that of a container to the user who has its ids, subuid(5). Only requests of
+   a user that has reached a quota are refused.
+2. Only owners may use more than half of the descriptors that other users leave free, so there is always one for the next user. All others
+   together have less than half of all, because a restart needs each one twice.
 3. A user without a connection is remembered until its buckets are full, so that reconnecting does not refill them. The number of
    these users is bounded; the others are forgotten.
 4. A refusal does not cost more than the request: the largest holders are determined only for refusals that are logged.
@@ -28,6 +30,13 @@ from sbusd.protocol.credentials import Credentials
 
 RESERVED_DESCRIPTORS = 32
 """Descriptors reserved for the bus itself: its listening socket, its epolls, the journal's socket, a configuration file."""
+
+SHARED_PARTS, PARTS = 7, 16
+"""The part of all descriptors that users other than owners have together: a restart needs a second descriptor of each connection for a
+moment, and an eighth of that half is for owners."""
+
+NO_GROUP = -2
+"""A gid that no rule and no quota names."""
 
 TOLERATED_PACKETS = 1_000
 """Control packets of one connection beyond the rate of its user that are refused at once before it is disconnected."""
@@ -127,7 +136,8 @@ class UserQuotas(UsageTable):
         separator: bytes = b"/",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(max(0, descriptors - RESERVED_DESCRIPTORS), separator, clock)
+        capacity = max(0, descriptors - RESERVED_DESCRIPTORS)
+        super().__init__(capacity, capacity * SHARED_PARTS // PARTS, separator, clock)
         self._settings = settings
         self._owners = owners
         self.state_usage = StateUsage()
@@ -152,10 +162,10 @@ class UserQuotas(UsageTable):
 
     def latest_credentials(self, uid: int) -> Credentials | None:
         """Return the credentials of the latest connection of a user, from the kernel; None if the bus remembers none."""
-        if (user := self.present.get(uid)) is not None:
-            return user.credentials
-        totals = self.totals.by_uid.get(uid)
-        return None if totals is None else totals.credentials
+        if (totals := self.totals.by_uid.get(uid)) is not None and totals.credentials is not None:
+            return totals.credentials
+        user = self.present.get(uid)  # there are more users than the table of totals has
+        return None if user is None or user.credentials.gid == NO_GROUP else user.credentials
 
     def __len__(self) -> int:
         """Return the number of users that have a connection."""
@@ -201,17 +211,36 @@ class UserQuotas(UsageTable):
         half = self.half_of_free(user)
         if user.is_owner or quota <= half:
             return quota, ""
-        return max(0, half), ", half of the descriptors that other users leave free"
+        return max(0, half), ", half of the descriptors that other users leave free, of those that a restart can keep"
 
     # -- descriptors and changes
 
+    def charged_uid(self, uid: int) -> int:
+        """Return the uid of the user whose quotas a user takes: of a subordinate id, see subuid(5), that of the user who has it.
+
+        If that is an owner or unknown, the first id of the range is charged for all: a container does not have the quotas of an owner.
+        """
+        found = None if self.subordinates is None else self.subordinates.range_of(uid)
+        if found is None or uid in self._owners:
+            return uid
+        return found.first if found.owner is None or found.owner in self._owners else found.owner
+
+    def charged_credentials(self, credentials: Credentials) -> Credentials:
+        """Return the credentials of the user that is charged for a client. Without a connection of that user, its groups are unknown."""
+        uid = self.charged_uid(credentials.uid)
+        if uid == credentials.uid:
+            return credentials
+        known = self.present.get(uid) or self.absent.users.get(uid)
+        return Credentials(credentials.pid, uid, NO_GROUP) if known is None else known.credentials
+
     def force_admit(self, connection: int, credentials: Credentials) -> ConnectionUsage:
         """Charge a connection without a check, and return its usage."""
-        user = self.present.get(credentials.uid)
+        charged = self.charged_credentials(credentials)
+        user = self.present.get(charged.uid)
         if user is None:
-            user = self.present[credentials.uid] = self.new_user(credentials, self.now())
-            user.totals = self.totals.of(credentials.uid, self.present)
-            user.totals.credentials = credentials
+            user = self.present[charged.uid] = self.new_user(charged, self.now())
+            user.totals = self.totals.of(charged.uid, self.present)
+        self.totals.of(credentials.uid, self.present).credentials = credentials
         self.by_connection[connection] = user
         usage = user.add_connection(connection, credentials.pid)
         self.force_descriptor(connection)

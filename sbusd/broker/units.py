@@ -72,7 +72,7 @@ class _Awaited:
 
 
 class Units:
-    """The units of the clients of one bus. Its thread starts when it is first needed. Call :meth:`close` at the end.
+    """The units of the clients of one bus. Its thread starts with :meth:`start_thread`, or when needed. Call :meth:`close` at the end.
 
     Raises:
         OSError: no descriptor or memory is left.
@@ -106,6 +106,11 @@ class Units:
         self._due = 0
         """Those up to this number are due in the next look."""
         self._has_numbers = True
+
+    def start_thread(self) -> None:
+        """Start the thread before it is needed, if there is one left: the loop would wait for it to begin."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._reader()
 
     def defer(self) -> None:
         """Look at new clients later. ``found`` is called for each that awaits its unit by then."""

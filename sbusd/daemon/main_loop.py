@@ -70,6 +70,7 @@ class MainLoop:
         switch = self._broker.switch
         with Signals(self._broker.stop) as signals:
             switch.watch(signals.fileno(), signals.drain)
+            self._broker.start_threads()
             handover = Handover.begin(self._broker, self._journal, inherited, progress=self._manager.extend_timeout)
             for listener in self._listeners:
                 switch.listen(listener.fileno())

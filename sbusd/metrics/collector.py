@@ -9,11 +9,11 @@ from collections.abc import Callable
 from sbusd.client import AsyncBus, NoBus, TimedOut
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.client.errors import RemoteRefusal
+from sbusd.config.subordinate_ids import subordinate_ids
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, bus_families, down_families, labelled
 from sbusd.metrics.key_prefixes import KeyPrefixes
 from sbusd.metrics.snapshot import NotPermittedError, ask_async
-from sbusd.metrics.subordinate_ids import subordinate_ids
 from sbusd.metrics.user_labels import user_labels
 from sbusd.protocol.errors import SbusError
 

@@ -28,6 +28,9 @@ _SENT = re.compile(rb"(" + _CHAIN + rb")(/(?!!/cred/)[!#-\[\]-~]+/!/cred/[0-9]{1
 UNKNOWN_ID = -1
 """Replaces an unknown uid, gid or pid: no user, group or process has this number."""
 
+UNSEEN_PID = 0
+"""The process id of all peers outside the pid namespace of the bus, pid_namespaces(7)."""
+
 
 class Credentials(NamedTuple):
     """The credentials of a peer at the moment of its connect(2), from the kernel: SO_PEERCRED and SO_PEERGROUPS, unix(7).
@@ -58,11 +61,14 @@ class SecretPattern:
     rest: bytes
 
     def opens_to(self, credentials: Credentials) -> bool:
-        """Return whether every named id is that of the peer; a gid may also be a supplementary group."""
+        """Return whether every named id is that of the peer; a gid may also be a supplementary group.
+
+        Process id 0 is that of every process that the bus cannot see, so it names none.
+        """
         return (
             (self.gid is None or self.gid == credentials.gid or self.gid in credentials.groups)
             and (self.uid is None or self.uid == credentials.uid)
-            and (self.pid is None or self.pid == credentials.pid)
+            and (self.pid is None or (self.pid == credentials.pid and self.pid != UNSEEN_PID))
         )
 
 

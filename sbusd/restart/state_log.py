@@ -161,6 +161,7 @@ class StateLog(ChangeLog):
 
     def _append(self, record: bytes, uid: int | None, *, is_covered: bool) -> None:
         """Write a change by the user *uid* to the log, and also to the draft if the draft has passed its position."""
+        uid = None if uid is None else self._quotas.charged_uid(uid)
         before = self.file.size
         if self.is_good:
             try:

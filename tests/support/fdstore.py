@@ -31,8 +31,15 @@ class Manager:
     """
 
     def __init__(
-        self, folder: Path, *, options: tuple[str, ...] = (), env: dict[str, str] | None = None, has_streams: bool = False
+        self,
+        folder: Path,
+        *,
+        options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        has_streams: bool = False,
+        prepare: str = "",
     ) -> None:
+        """*prepare* is Python that the process runs before it is the daemon."""
         self.path = str(folder / "bus")
         self.stream_path = str(folder / "bus-stream")
         self._has_streams = has_streams
@@ -41,6 +48,7 @@ class Manager:
         """All states that the daemon has notified, without the descriptors."""
         self.errors = folder / "stderr"
         self._options = options
+        self._prepare = prepare
         self._env = {"FDSTORE": "16"} | (env or {})
         self._notify_path = str(folder / "notify")
         self._clients: list[RawClient] = []
@@ -58,6 +66,7 @@ class Manager:
             self._stream_listener.listen(1024)
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(self._notify_path)
+        os.chmod(self._notify_path, 0o777)
         self._notify.settimeout(READY_SECONDS)
         return self
 
@@ -99,7 +108,16 @@ class Manager:
         }
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _PLACE + _RUN, ",".join(map(str, passed)), "-m", "sbusd.daemon.main", "-f", *self._options],
+                [
+                    sys.executable,
+                    "-c",
+                    _PLACE + self._prepare + _RUN,
+                    ",".join(map(str, passed)),
+                    "-m",
+                    "sbusd.daemon.main",
+                    "-f",
+                    *self._options,
+                ],
                 cwd="/",
                 env=env,
                 stdin=subprocess.DEVNULL,

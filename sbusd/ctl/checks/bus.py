@@ -162,7 +162,7 @@ def judge_response(answer: BusResponse) -> list[Finding]:
             ),
         ]
     spoken = Finding("protocol", CheckResult.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
-    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats)]
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats), *_judge_kept(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
@@ -186,6 +186,16 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
         return [Finding("faults", CheckResult.OK, "the bus applied all of its configuration")]
     reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
     return [Finding("faults", CheckResult.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
+
+
+def _judge_kept(stats: JsonObject) -> list[Finding]:
+    """Return a finding if a restart of the bus may close connections, as far as it reports that to this user."""
+    times = integer(mapping(stats, "control"), "connections_unparked")
+    if not times:
+        return []
+    reason = f"a restart may close connections: a connection could not be stored for the next process; times: {times}"
+    advice = "raise LimitNOFILE= of every bus of the same user above twice the sum of their connections, then restart this one"
+    return [Finding("restart", CheckResult.WARN, reason, advice)]
 
 
 def _judge_version(version: str | None) -> Finding:

@@ -218,6 +218,10 @@ def _descriptor_limit(pid: int) -> int | None:
     return int(found[1]) if found[1].isdecimal() else resource.RLIM_INFINITY
 
 
+RESTART_PERCENT = 40
+"""Part of the limit above which few more connections fit: users other than owners have 43 percent together, see sbusd.toml(5)."""
+
+
 def judge_descriptors(limit: int, connections: int | None) -> Finding:
     """Return the finding for a *limit* of open descriptors of a bus with *connections*."""
     advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
@@ -225,6 +229,9 @@ def judge_descriptors(limit: int, connections: int | None) -> Finding:
         return Finding("descriptors", CheckResult.OK, "the bus may open any number of descriptors")
     if connections is not None and connections > limit * 9 // 10:
         return Finding("descriptors", CheckResult.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
+    if connections is not None and connections * 100 > limit * RESTART_PERCENT:
+        reason = f"the bus has {connections} connections and may open {limit} descriptors; a restart needs two for each"
+        return Finding("descriptors", CheckResult.WARN, reason, f"{advice}; sbusctl users shows which user has most")
     if limit < FEW_DESCRIPTORS:
         return Finding("descriptors", CheckResult.WARN, f"the bus may open only {limit} descriptors, and needs one per connection", advice)
     return Finding("descriptors", CheckResult.OK, f"the bus may open {limit} descriptors")

@@ -120,14 +120,15 @@ def stats_command(
 def _write_metrics(settings: Settings, textfile: Path | None) -> None:
     """Print the metrics, or replace *textfile* by them. Raises SbusError, OSError."""
     # Imported here: other calls do not need the library, which is optional.
-    from sbusd.metrics import exposition, families, snapshot, subordinate_ids, text_file, user_labels  # noqa: PLC0415
+    from sbusd.config.subordinate_ids import subordinate_ids  # noqa: PLC0415
+    from sbusd.metrics import exposition, families, snapshot, text_file, user_labels  # noqa: PLC0415
 
     exposition.check_library()
     if textfile is not None:
         text_file.check_name(textfile)
     started = time.monotonic()
     with settings.connect() as bus:
-        found = snapshot.ask(bus, MAX_USERS, subordinate_ids.subordinate_ids())
+        found = snapshot.ask(bus, MAX_USERS, subordinate_ids())
     labels = user_labels.user_labels(found.chosen)
     made = families.bus_families(found, labels, time.monotonic() - started)
     if textfile is None:

@@ -59,6 +59,16 @@ def test_one_foreign_id_denies_a_secret_key(gid: bytes, uid: bytes, pid: bytes) 
     assert code(b"!/cred/%b/%b/%b/x" % (gid, uid, pid)) is ErrorCode.EACCES
 
 
+@pytest.mark.parametrize(("gid", "uid", "pid"), list(itertools.product([b"", b"100"], [b"", b"1000"], [b"0", b"00"])))
+def test_a_process_that_the_bus_does_not_see_has_no_keys_of_its_own(gid: bytes, uid: bytes, pid: bytes) -> None:
+    unseen = PEER._replace(pid=0)
+    verdict = PLAIN.subscription(b"!/cred/%b/%b/%b/x" % (gid, uid, pid), unseen)
+    assert verdict.code is ErrorCode.EACCES
+    assert "omit it" in verdict.reason
+    assert not PLAIN.opens(b"!/cred/%b/%b/%b/x" % (gid, uid, pid), unseen)
+    assert PLAIN.subscription(b"!/cred/%b/%b//x" % (gid, uid), unseen).is_allowed
+
+
 @pytest.mark.parametrize("ids", [b"*//", b"/*/", b"//*", b"10*/1000/55", b"-1//", b"+100//", b" 100//", b"0x64//", b"1e2//", b"\xd9\xa1//"])
 def test_an_id_is_decimal_or_empty(ids: bytes) -> None:
     assert code(b"!/cred/%b/x" % ids) is ErrorCode.EACCES

@@ -17,6 +17,7 @@ from sbusd.broker.access import BusOwnership
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
 from sbusd.config.settings import DaemonSettings, QuotaOverride, Quotas, QuotaSettings
+from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserCounters
 from sbusd.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
@@ -62,7 +63,7 @@ def test_a_connection_beyond_the_quota_is_rejected_and_other_users_are_admitted(
 
 
 def test_no_user_but_an_owner_takes_all_descriptors(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.broker.broker.descriptor_limit", lambda: RESERVED_DESCRIPTORS + 8)
+    monkeypatch.setattr("sbusd.broker.broker.descriptor_limit", lambda: RESERVED_DESCRIPTORS + 20)  # eight for all but owners
     bus = make_bus()
     for uid, half in ((ALICE, 4), (BOB, 2)):
         clients = [bus.client(uid=uid) for _ in range(half)]
@@ -71,6 +72,30 @@ def test_no_user_but_an_owner_takes_all_descriptors(make_bus: MakeBus, monkeypat
         assert b"EDQUOT connections: %d of %d used by user %d, half of the descriptors that" % (half, half, uid) in reported
         assert end == b""
     assert [bus.client(uid=0).barrier() for _ in range(5)] == [[]] * 5
+
+
+def entries(answer: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the users in a reply."""
+    return cast(list[dict[str, Any]], answer["users"])
+
+
+def test_what_a_container_does_counts_for_its_own_id(make_bus: MakeBus) -> None:
+    bus = make_bus()
+    owner = bus.client()
+    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    alice, inside = bus.client(uid=ALICE, gid=100), bus.client(uid=100_007, gid=100_007)
+    inside.publish(b"a", b"")
+    bus.run()
+    (usage,) = entries(inside.ask_json(controls.USERS))
+    assert (usage["uid"], usage["connections"]) == (ALICE, 2)
+    (own,) = entries(inside.ask_json(controls.TOTALS))
+    assert (own["uid"], own["received_packets"]) == (100_007, 3)
+    inside.close()
+    bus.run()
+    totals = {each["uid"]: each["received_packets"] for each in entries(owner.ask_json(controls.TOTALS))}
+    assert totals[100_007] == 3
+    (own,) = entries(alice.ask_json(controls.TOTALS))
+    assert (own["uid"], own["received_packets"]) == (ALICE, 1)
 
 
 def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

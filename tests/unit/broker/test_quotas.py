@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, Quota, QuotaRefusal, UserQuotas
 from sbusd.config.settings import QuotaOverride, QuotaSettings
+from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)
@@ -146,18 +147,63 @@ def test_absent_users_are_bounded_and_early_removals_are_counted(monkeypatch: py
 
 
 def test_a_user_gets_half_of_the_free_descriptors() -> None:
-    users = Users(descriptors=RESERVED_DESCRIPTORS + 40)
+    users = Users(descriptors=RESERVED_DESCRIPTORS + 96)  # 42 for all but owners
     taken: list[int] = []
     for who in (ALICE, BOB, Credentials(33, 1002, 1002), ROOT):
         while (refusal := users.attempt(who)) is None and len(taken) < 100:
             taken.append(who.uid)
             if who is ROOT and taken.count(0) == 30:
                 break
-    assert [taken.count(uid) for uid in (1000, 1001, 1002)] == [20, 10, 5]
+    assert [taken.count(uid) for uid in (1000, 1001, 1002)] == [21, 10, 5]
     assert taken.count(0) == 30
-    words = "connections: 20 of 0 used by user 1000, half of the descriptors that other users leave free"
+    words = "connections: 21 of 0 used by user 1000, half of the descriptors that other users leave free, of those that a restart can keep"
     assert refused(users.attempt(ALICE)) == (Quota.CONNECTIONS, words)
     assert refusal is None
+
+
+def test_all_users_but_owners_leave_a_restart_half_of_the_descriptors() -> None:
+    users = Users(QuotaSettings(connections=4_096, connection_burst=100_000), descriptors=1_024)
+    for uid in range(61_000, 61_080):
+        while users.attempt(Credentials(1, uid, uid)) is None:
+            pass
+    held = users.descriptors
+    assert 1_024 * 0.4 < held < 1_024 / 2 - 32
+    for _ in range(40):
+        assert users.attempt(ROOT) is None
+
+
+RANGES = SubordinateIds([SubordinateRange(100_000, 65_536, 1000), SubordinateRange(200_000, 10, 0), SubordinateRange(300_000, 10, None)])
+
+
+def test_a_user_and_its_containers_have_the_quotas_of_one_user() -> None:
+    users = Users(QuotaSettings(connections=3, subscriptions=2, connection_burst=10, connection_rate=1))
+    users.subordinates = RANGES
+    inside = users.enter(Credentials(7, 100_000, 100_000))
+    outside = users.enter(ALICE)
+    assert users.charge_subscription(inside, b"a") is None
+    assert users.charge_subscription(outside, b"a") is None
+    assert refused(users.charge_subscription(inside, b"a")) == (Quota.SUBSCRIPTIONS, "subscriptions: 2 of 2 used by user 1000")
+    last = users.enter(Credentials(8, 165_535, 5))
+    for who in (ALICE, Credentials(9, 100_001, 5)):
+        assert refused(users.attempt(who)) == (Quota.CONNECTIONS, "connections: 3 of 3 used by user 1000")
+    assert len(users) == 1
+    assert users.attempt(Credentials(9, 165_536, 5)) is None  # not in the range
+    assert users[inside].limits is users[outside].limits is users[last].limits
+    for connection in (inside, outside, last):
+        users.leave(connection)
+    assert users.descriptors == 1
+    for uid in range(100_002, 100_007):  # the burst is that of one user, too
+        users.leave(users.enter(Credentials(1, uid, uid)))
+    assert refused(users.attempt(ALICE))[0] is Quota.CONNECTION_RATE
+
+
+def test_containers_of_an_owner_have_no_more_than_other_users() -> None:
+    users = Users(QuotaSettings(connections=2))
+    users.subordinates = RANGES
+    assert [users.charged_uid(uid) for uid in (0, 200_000, 200_009, 300_004, 1000, 231)] == [0, 200_000, 200_000, 300_000, 1000, 231]
+    for uid in (200_001, 200_002):
+        users.enter(Credentials(1, uid, uid))
+    assert users.attempt(Credentials(1, 200_003, 5)) is not None
 
 
 def test_a_watched_process_uses_one_more_descriptor() -> None:

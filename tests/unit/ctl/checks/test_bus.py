@@ -80,6 +80,12 @@ def test_a_real_socket(folder: Path) -> None:
         assert check_socket(str(path), is_for_all=True)[0].result is CheckResult.WARN
 
 
+def test_connections_that_a_restart_may_close_are_a_warning() -> None:
+    for times, results in ((0, []), (3, [CheckResult.WARN])):
+        found = judge_response(replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"connections_unparked": times}}))
+        assert [each.result for each in found if each.check == "restart"] == results
+
+
 def test_the_advice_names_the_requested_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/4711")
     (finding,) = check_socket("/run/user/4711/sbus.socket", is_for_all=False)

@@ -181,6 +181,8 @@ def test_a_packet_past_every_limit_is_a_warning_with_the_setting_to_change() -> 
         (16_384, 100, CheckResult.OK),
         (16_384, None, CheckResult.OK),
         (1_024, None, CheckResult.WARN),
+        (16_384, 6_553, CheckResult.OK),
+        (16_384, 6_554, CheckResult.WARN),
         (16_384, 15_000, CheckResult.FAIL),
         (1_024, 1_000, CheckResult.FAIL),
         (resource.RLIM_INFINITY, 10, CheckResult.OK),
