@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from sbusd.config.store import StoreLimits
 from sbusd.store.access import Access
 from sbusd.store.calls.allowances import Allowance
+from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import Job, Worker
 from sbusd.store.news import StreamNews
@@ -25,7 +25,7 @@ MAX_CALLS = 512
 
 
 class StoreContext:
-    """The parts of one store. *poke* gets a time in milliseconds at which the next sweep is due, 0 for at once."""
+    """The parts of one store. *poke* gets a time of *clock* at which the next sweep is due, 0 for at once."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class StoreContext:
         routes: Routes,
         publisher: Publisher,
         counts: Counter[str],
+        clock: StoreClock,
         poke: Callable[[int], None],
     ) -> None:
         self.operations = operations
@@ -44,6 +45,7 @@ class StoreContext:
         self.routes = routes
         self.publisher = publisher
         self.counts = counts
+        self.clock = clock
         self.poke = poke
         self.news = StreamNews()
         self.workers = Workers(self._worker_gone)
@@ -70,10 +72,6 @@ class StoreContext:
         self.news.wake_all()
         for name in tuple(self.lines):
             self.jobs_ready(name)
-
-    def now_ms(self) -> int:
-        """Return the time."""
-        return time.time_ns() // 1_000_000
 
     def line(self, queue: str) -> TakeLine[Job]:
         """Return the line of calls that wait for jobs of a configured queue."""
@@ -109,6 +107,8 @@ class StoreContext:
         """End the tries of the jobs of a connection, before everything that waits for the committer."""
         connection = holder.connection
         self.operations.submit_now(lambda engine: engine.release(connection), self._released)
+        for queue in holder.queues:
+            self.jobs_ready(queue)  # a take of this connection that finds it gone says nothing about the queue
         self.on_worker_gone(connection)
 
     def _released(self, performed: QueuedOperation[Engine]) -> None:

@@ -8,7 +8,6 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -22,6 +21,7 @@ from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.store import log_messages
+from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, StoreError
 from sbusd.store.service import Store
@@ -86,9 +86,10 @@ def _placed(settings: StoreSettings, *, user_bus: bool) -> StoreSettings:
     return settings
 
 
-def _open_file(settings: StoreSettings) -> Engine:
-    """Open the file of *settings*. Raises StoreError."""
-    return Engine(Path(settings.file), settings, lambda: time.time_ns() // 1_000_000)
+def _open_file(settings: StoreSettings, report: Callable[[str], None]) -> Engine:
+    """Open the file of *settings*; *report* gets lines for the log. Raises StoreError."""
+    path = Path(settings.file)
+    return Engine(path, settings, SystemClock(report, path.with_name(f"{path.name}.date")))
 
 
 class _Log:

@@ -59,8 +59,8 @@ class StoreLog(Protocol):
         """Report a job that will not be tried again."""
 
 
-OpenFile = Callable[[StoreSettings], Engine]
-"""Opens the file of the settings. Raises StoreError."""
+OpenFile = Callable[[StoreSettings, Callable[[str], None]], Engine]
+"""Opens the file of the settings. The function gets lines for the log, in any thread. Raises StoreError."""
 
 
 class Store:
@@ -84,7 +84,11 @@ class Store:
     async def open(self) -> None:
         """Open the file. Raises StoreError."""
         loop = asyncio.get_running_loop()
-        self._engine = await loop.run_in_executor(None, self._open_file, self._settings)
+
+        def report(words: str) -> None:
+            loop.call_soon_threadsafe(self._log.problem, words)
+
+        self._engine = await loop.run_in_executor(None, self._open_file, self._settings, report)
         self._committer = Committer(self._engine)
         self._operations: OperationQueue[Engine] = OperationQueue(self._committer)
         self._sweeper = Sweeper(self._on_dead, self._log.problem)
@@ -98,6 +102,7 @@ class Store:
             routes=Routes(self._settings),
             publisher=self._publisher,
             counts=self._counts,
+            clock=self._engine.clock,
             poke=self._sweeper.poke,
         )
         self._status = Status(self._counts, self._context.refusals)

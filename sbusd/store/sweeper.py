@@ -35,7 +35,7 @@ class Sweeper:
     async def run(self, context: StoreContext) -> None:
         """Sweep until cancelled."""
         while True:
-            now = context.now_ms()
+            now = context.clock.now()
             self._next_ms = now + round(MAX_SECONDS * 1000)
             self._wake.clear()
             try:
@@ -55,7 +55,7 @@ class Sweeper:
 
     async def _pause(self, context: StoreContext) -> None:
         """Return when the next sweep is due."""
-        while (left := self._next_ms - context.now_ms()) > 0:
+        while (left := self._next_ms - context.clock.now()) > 0:
             self._wake.clear()
             try:
                 async with asyncio.timeout(left / 1000):

@@ -98,6 +98,13 @@ class TakeLine(Generic[J]):
             if not takers:
                 del self._users[taker.uid]
 
+    def _answer_waitless(self) -> None:
+        """Answer the calls that do not wait, and are behind others of their user: the queue is empty."""
+        for takers in self._users.values():
+            for taker in takers:
+                if not taker.waits and not taker.future.done():
+                    taker.future.set_result(())
+
     def _begin_some(self) -> None:
         """Begin takes while there may be jobs."""
         while self._users and not self._is_empty and self._taking < self._concurrent:
@@ -123,6 +130,7 @@ class TakeLine(Generic[J]):
             if news == self._news:
                 self._is_empty = True
                 self._concurrent = 1
+                self._answer_waitless()
             if taker.waits and not taker.future.done():
                 # Calls of one user keep their order.
                 self._users.setdefault(taker.uid, deque()).appendleft(taker)

@@ -15,6 +15,7 @@ from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, Stream
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import JobState, NewMessage, Put, Sender, StoreError, Worker
 from sbusd.store.engine.rows import MESSAGE_BYTES
+from tests.support.store_clocks import OneClock
 
 RETAIN, TRIES, LEASES = 100_000, 3, 4
 BACKOFF = (1_000, 5_000)
@@ -116,7 +117,7 @@ class Machine:
         self.queues = {name: QueueModel(name) for name in NAMES}
 
     def opened(self) -> Engine:
-        return Engine(self.path, SETTINGS, lambda: self.now, min_free_bytes=0)
+        return Engine(self.path, SETTINGS, OneClock(lambda: self.now), min_free_bytes=0)
 
     def act(self, action: tuple[Any, ...]) -> None:
         getattr(self, f"act_{action[0]}")(*action[1:])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sbusd.config.store import StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+from tests.support.store_clocks import OneClock
 from tests.support.store_model import StreamModel
 
 STREAMS = (
@@ -83,7 +84,7 @@ class Machine:
         self.models = {each.name: StreamModel(each) for each in STREAMS}
 
     def opened(self) -> Engine:
-        return Engine(self.path, SETTINGS, lambda: self.now, min_free_bytes=0)
+        return Engine(self.path, SETTINGS, OneClock(lambda: self.now), min_free_bytes=0)
 
     def act(self, action: tuple[Any, ...]) -> None:
         getattr(self, f"act_{action[0]}")(*action[1:])

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "link": _CLIENTS_USE | {"systemd", "helptext"},
     "blob": _CLIENTS_USE | {"systemd", "helptext"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
-    "store": _CLIENTS_USE | {"systemd", "helptext"},
+    "store": _CLIENTS_USE | {"systemd", "helptext", "wall_clock"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext"},
     "metrics": _CLIENTS_USE | {"systemd", "helptext", "socket_owner"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive", "wall_clock"},

@@ -97,7 +97,7 @@ class AsyncJob:
         await self._store._on_lease("extend", self, lease=seconds)
 
     async def __aenter__(self) -> Self:
-        self._store._renewal.add(self, max(0.03, self.lease.until - time.time()))
+        self._store._renewal.add(self, self.lease.length)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -211,7 +211,7 @@ class AsyncStore(AsyncStoredStreams):
     async def jobs(self, queue: str, *, timeout: float | None = None, lease: float | None = None) -> AsyncGenerator[AsyncJob]:
         while jobs := await self.take_many(queue, timeout=timeout, lease=lease):
             job = jobs[0]
-            self._renewal.add(job, max(0.03, job.lease.until - time.time()))
+            self._renewal.add(job, job.lease.length)
             try:
                 yield job
                 if not job.is_settled:

@@ -87,12 +87,16 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A job with a lease, as ``take`` returns it: ``number`` is that of the lease, ``until`` its end in seconds since 1970."""
+    """A job with a lease, as ``take`` returns it: ``number`` is that of the lease, ``until`` its end in seconds since 1970.
+
+    ``length`` is its length in seconds, which does not depend on the date.
+    """
 
     number: int
     message: StoredMessage
     tries: int
     until: float
+    length: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ def lease_of(head: Mapping[str, Any], frame: bytes) -> Lease:
     """Return the job with *head* and *frame*. Raises ProtocolError."""
     message = message_of(head, frame)
     try:
-        return Lease(int(head["lease"]), message, int(head["tries"]), float(head["until"]))
+        return Lease(int(head["lease"]), message, int(head["tries"]), float(head["until"]), float(head["length"]))
     except (KeyError, TypeError, ValueError) as error:
         raise malformed(f"a job: {error!r}") from error
 

@@ -109,7 +109,7 @@ class Job:
         self._store._on_lease("extend", self, lease=seconds)
 
     def __enter__(self) -> Self:
-        self._store._renewal.add(self, max(0.03, self.lease.until - time.time()))
+        self._store._renewal.add(self, self.lease.length)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -256,7 +256,7 @@ class Store(StoredStreams):
         """
         while jobs := self.take_many(queue, timeout=timeout, lease=lease):
             job = jobs[0]
-            self._renewal.add(job, max(0.03, job.lease.until - time.time()))
+            self._renewal.add(job, job.lease.length)
             try:
                 yield job
                 if not job.is_settled:

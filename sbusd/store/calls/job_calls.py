@@ -71,7 +71,7 @@ class JobCalls:
         jobs = await line.take(uid, begin, lambda each: context.give_back(queue, worker, each), wait)
         if jobs:
             context.counts["taken"] += len(jobs)
-            context.poke(min(job.until_ms for job in jobs))
+            context.poke(context.clock.now() + min(job.lease_ms for job in jobs))
         return jobs
 
     async def check_worker(self, caller: Peer, queue: QueueSettings) -> None:

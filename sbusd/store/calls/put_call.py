@@ -67,17 +67,17 @@ class PutCall:
         self, request: Request, frames: Sequence[bytes], options: Sequence[dict[str, Any]], outcomes: list[Outcome | None]
     ) -> dict[int, tuple[str, NewMessage]]:
         """Return stream and message of each of *frames*, by its place; errors are *outcomes*."""
-        sender, now = sender_of(request.caller), self._context.now_ms()
+        sender = sender_of(request.caller)
         found: dict[int, tuple[str, NewMessage]] = {}
         for index, frame in enumerate(frames):
             given = options[index] if index < len(options) else _NO_OPTIONS
             try:
-                found[index] = self._message(sender, frame, index, given, now)
+                found[index] = self._message(sender, frame, index, given)
             except CallError as error:
                 outcomes[index] = error
         return found
 
-    def _message(self, sender: Sender, frame: bytes, index: int, options: dict[str, Any], now: int) -> tuple[str, NewMessage]:
+    def _message(self, sender: Sender, frame: bytes, index: int, options: dict[str, Any]) -> tuple[str, NewMessage]:
         """Return the stream and the message in *frame*. Raises CallError."""
         context = self._context
         try:
@@ -98,11 +98,12 @@ class PutCall:
         expire = fields.milliseconds("expire", 100 * MAX_DELAY_SECONDS, 0.001)
         if delay is not None and at is not None:
             raise CallError("EINVAL", f"messages[{index}]: delay and at are both set; remove one of them")
-        due = now + delay if delay else at or 0
-        if due > now and context.routes.queue_of(stream.name) is None:
+        now, date = context.clock.now(), context.clock.date()
+        at = at if at and at > date else 0
+        if (delay or at) and context.routes.queue_of(stream.name) is None:
             raise CallError("EINVAL", f"messages[{index}]: stream {stream.name!r} has no queue, and only jobs can be delayed")
         ident = fields.text("id", MAX_ID_BYTES).encode("utf-8", "surrogatepass")
-        return stream.name, NewMessage(key, payload, sender, ident, due if due > now else 0, now + expire if expire else 0)
+        return stream.name, NewMessage(key, payload, sender, ident, now + delay if delay else 0, now + expire if expire else 0, at)
 
     async def _put(self, uid: int, groups: dict[str, dict[int, NewMessage]], outcomes: list[Outcome | None]) -> None:
         """Put the messages of each stream, in order, and note the *outcomes* by their places. Raises StoreError, CallError."""
@@ -126,10 +127,10 @@ class PutCall:
             return
         context.counts["put"] += len(messages)
         if context.routes.stream(stream).publish:
-            context.publisher.publish_many([message for message in messages if not message.due_ms])
+            context.publisher.publish_many([message for message in messages if not message.due_ms and not message.at_ms])
         context.stored(stream, [message.key for message in messages])
-        if due := [message.due_ms for message in messages if message.due_ms]:
-            context.poke(min(due))
+        if any(message.due_ms or message.at_ms for message in messages):
+            context.poke(0)
         if expiring := [message.expires_ms for message in messages if message.expires_ms]:
             context.poke(min(expiring))
 

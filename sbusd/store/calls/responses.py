@@ -46,7 +46,12 @@ def gap_head(gap: Gap) -> dict[str, object]:
 
 def job_head(stream: str, job: Job) -> dict[str, object]:
     """Return the head of a job."""
-    return head_of(stream, job.stored) | {"lease": job.lease, "tries": job.tries, "until": job.until_ms / 1000}
+    return head_of(stream, job.stored) | {
+        "lease": job.lease,
+        "tries": job.tries,
+        "until": job.until_ms / 1000,
+        "length": job.lease_ms / 1000,
+    }
 
 
 def info_head(stream: str, info: JobInfo) -> dict[str, object]:

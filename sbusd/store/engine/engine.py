@@ -6,18 +6,22 @@ when it returns; between :meth:`Engine.begin` and :meth:`Engine.commit` it is a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from sbusd.config.quantities import show_size
 from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings, StoreSettings
 from sbusd.protocol.printable import printable
+from sbusd.store.engine.clocks import KeptClock, StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.intake import Intake
 from sbusd.store.engine.job_lines import JobLines
 from sbusd.store.engine.key_map import KeyMap
 from sbusd.store.engine.messages import (
+    Gap,
     Job,
     JobInfo,
     JobState,
@@ -26,6 +30,7 @@ from sbusd.store.engine.messages import (
     Page,
     Purged,
     Put,
+    Stored,
     StoreError,
     StoreStatistics,
     Sweep,
@@ -55,22 +60,23 @@ RETRIED = "the worker asked for a retry"
 class Engine:
     """The streams and queues in one file. One thread at a time calls its methods.
 
-    *now_ms* returns the time in milliseconds since 1970.
+    *clock* has its times, which continue at a restart.
     """
 
-    def __init__(self, path: Path, settings: StoreSettings, now_ms: Callable[[], int], min_free_bytes: int = MIN_FREE_BYTES) -> None:
+    def __init__(self, path: Path, settings: StoreSettings, clock: StoreClock, min_free_bytes: int = MIN_FREE_BYTES) -> None:
         """Open or create the file *path*.
 
         Raises:
             StoreError: EIO if it is damaged: then it was renamed, and the error names the new name. EACCES if it cannot be opened.
                 EBUSY if another process uses it. EINVAL if it is of another program, or of a newer version.
         """
-        self._now = now_ms
+        self.clock = clock
         self._min_free = min_free_bytes
         self.database = Database(path)
         try:
             with self.database.operation():
                 self._figures = AllFigures(self.database)
+                self._start_clock()
                 self._readers = Readers(self.database, self._figures)
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
@@ -139,7 +145,7 @@ class Engine:
         """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number. Raises StoreError."""
         with self.database.operation():
             self._check_space()
-            self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self._now())
+            self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self.clock.date())
 
     def read(self, stream: str, from_seq: int, max_messages: int, max_bytes: int, pattern: bytes = b"") -> Page:
         """Return messages and gaps from *from_seq* on, as stored; 0 means from the first that is kept.
@@ -149,7 +155,16 @@ class Engine:
         """
         with self.database.operation():
             figures = self._stream(stream).figures
-            return self._reading.read(figures, from_seq, max_messages=max_messages, max_bytes=max_bytes, pattern=pattern, now=self._now())
+            page = self._reading.read(
+                figures,
+                from_seq,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                pattern=pattern,
+                now=self.clock.now(),
+                date=self.clock.date(),
+            )
+            return replace(page, items=[each if isinstance(each, Gap) else self._dated(each) for each in page.items])
 
     def last(
         self, stream: str, pattern: bytes = b"", after_key: bytes | None = None, max_messages: int = 1_000, max_bytes: int = 1 << 20
@@ -160,9 +175,10 @@ class Engine:
         """
         with self.database.operation():
             figures = self._stream(stream).figures
-            return self._reading.last(
-                figures, pattern, after_key=after_key, max_messages=max_messages, max_bytes=max_bytes, now=self._now()
+            found = self._reading.last(
+                figures, pattern, after_key=after_key, max_messages=max_messages, max_bytes=max_bytes, now=self.clock.now()
             )
+            return LastValues([self._dated(each) for each in found.items], found.next_key)
 
     def seq_at(self, stream: str, time_ms: int) -> int:
         """Return the number of the first message that was stored at *time_ms* or later, or the next number. Raises StoreError: ENOENT.
@@ -225,13 +241,14 @@ class Engine:
         """
         with self.database.operation():
             stream, found = self._queue(queue)
-            now, most = self._now(), self._settings.limits.leases
-            until = now + round(found.settings.lease * 1000) if lease_ms is None else _until(now, lease_ms, 1)
+            most = self._settings.limits.leases
+            length = round(found.settings.lease * 1000) if lease_ms is None else _checked(lease_ms, 1)
             room = most - self._figures.leases.get(worker.uid, 0)
             if room <= 0:
                 raise StoreError("EDQUOT", f"user {worker.uid} has {most} jobs, the maximum; finish some first")
             count = min(max(max_jobs, 1), room)
-            return self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, until=until, now=now)
+            jobs = self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, lease_ms=length, clock=self.clock)
+            return [replace(each, stored=self._dated(each.stored)) for each in jobs]
 
     def ready(self, queue: str) -> int:
         """Return the number of jobs that workers can take now. Raises StoreError: ENOENT."""
@@ -248,26 +265,26 @@ class Engine:
         False as in ``ack``. Raises StoreError: ENOENT, or EINVAL for a time that is too long.
         """
         _, found = self._queue(queue)
-        now, settings = self._now(), found.settings
+        settings = found.settings
         if after_ms is not None:
-            _until(now, after_ms, 0)
+            _checked(after_ms, 0)
 
         def end(held: Held) -> None:
             wait = _backoff_ms(settings, held) if after_ms is None else after_ms
-            self._queues.retry(found.figures, held, tries=settings.tries, at=now + wait, reason=reason or RETRIED, now=now)
+            self._queues.retry(found.figures, held, tries=settings.tries, wait=wait, reason=reason or RETRIED, clock=self.clock)
 
         return self._each_held(queue, leases, worker, end)
 
     def fail(self, queue: str, leases: Sequence[int], worker: Worker, reason: str) -> list[bool]:
         """Make jobs dead letters. False as in ``ack``. Raises StoreError: ENOENT."""
         _, found = self._queue(queue)
-        now = self._now()
-        return self._each_held(queue, leases, worker, lambda held: self._queues.kill(found.figures, held, reason, now))
+        date = self.clock.date()
+        return self._each_held(queue, leases, worker, lambda held: self._queues.kill(found.figures, held, reason, date))
 
     def extend(self, queue: str, leases: Sequence[int], worker: Worker, lease_ms: int | None = None) -> list[bool]:
         """Let leases end later: after *lease_ms* from now. False as in ``ack``. Raises StoreError: ENOENT, EINVAL."""
         _, found = self._queue(queue)
-        until = _until(self._now(), round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
+        until = self.clock.leases() + _checked(round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
         return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
 
     def release(self, connection: int, max_rows: int = 10_000) -> set[str]:
@@ -278,14 +295,13 @@ class Engine:
         It ends at most *max_rows*; call it until it returns no queue if a worker can have more. Raises StoreError.
         """
         with self.database.operation():
-            now = self._now()
             settings = {each.queue.figures.id: each.queue.settings for each in self._streams.values() if each.queue is not None}
             names: set[str] = set()
             for held in self._queues.of_connection(connection, max_rows):
                 queue = self._figures.queues[held.queue]
                 configured = settings.get(queue.id)
                 most, wait = (held.tries + 1, 0) if configured is None else (configured.tries, _backoff_ms(configured, held))
-                self._queues.retry(queue, held, tries=most, at=now + wait, reason=WORKER_DIED, now=now)
+                self._queues.retry(queue, held, tries=most, wait=wait, reason=WORKER_DIED, clock=self.clock)
                 names.add(queue.name)
             return names
 
@@ -306,12 +322,13 @@ class Engine:
         after ``retry``, ``fail`` and ``release``, which can make dead letters. Raises StoreError.
         """
         with self.database.operation():
-            return self._retention.sweep(self._streams, self._now(), max_rows)
+            self._keep_clock()
+            return self._retention.sweep(self._streams, self.clock, max_rows)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
         """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
         with self.database.operation():
-            return self._queues.list(self._queue(queue)[1], state, after_seq, max(max_jobs, 1), max_bytes)
+            return self._listed(queue, state, after_seq, max(max_jobs, 1), max_bytes)
 
     def revive(self, queue: str, seqs: Sequence[int]) -> int:
         """Make dead letters ready again, as new jobs, and return how many there were. Raises StoreError: ENOENT."""
@@ -336,9 +353,31 @@ class Engine:
                 max_users=max_users,
             )
 
+    def _start_clock(self) -> None:
+        """Let the clock continue where it was."""
+        kept = self._figures.text("clock")
+        self.clock.start(KeptClock(**json.loads(kept)) if kept else KeptClock(), self._figures.newest_date())
+        self._keep_clock()
+
+    def _keep_clock(self) -> None:
+        """Note what the clock needs after a restart, if that has changed."""
+        self._figures.set_text("clock", json.dumps(asdict(self.clock.kept)))
+
+    def _dated(self, stored: Stored) -> Stored:
+        """Return a message with the date at which it expires."""
+        if not stored.expires_ms:
+            return stored
+        return replace(stored, expires_ms=stored.expires_ms + self.clock.date() - self.clock.now())
+
+    def _listed(self, queue: str, state: JobState, after_seq: int, count: int, max_bytes: int) -> list[JobInfo]:
+        found = self._queues.list(self._queue(queue)[1], state, after_seq, count=count, max_bytes=max_bytes, clock=self.clock)
+        return [replace(each, stored=self._dated(each.stored)) for each in found]
+
     def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
         self._check_space()
-        return self._intake.put(self._stream(stream), messages, self._now())
+        date = self.clock.date()
+        self.clock.stored(date)
+        return self._intake.put(self._stream(stream), messages, self.clock.now(), date)
 
     def _check_space(self) -> None:
         """Raise StoreError if the disk is almost full."""
@@ -350,7 +389,7 @@ class Engine:
         """Call *action* with each job that *worker* has by *leases*, and return which leases were valid."""
         with self.database.operation():
             _, found = self._queue(queue)
-            now, results = self._now(), []
+            now, results = self.clock.leases(), []
             for lease in leases:
                 held = self._queues.held(worker, found, lease, now)
                 if held is not None:
@@ -386,8 +425,8 @@ def _backoff_ms(settings: QueueSettings, held: Held) -> int:
     return round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000)
 
 
-def _until(now: int, wait_ms: int, least: int) -> int:
-    """Return the time after *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
+def _checked(wait_ms: int, least: int) -> int:
+    """Return *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
     if not least <= wait_ms <= MAX_DELAY_SECONDS * 1000:
         raise StoreError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
-    return now + wait_ms
+    return wait_ms

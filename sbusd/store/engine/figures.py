@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.messages import NO_UID, Sender
+from sbusd.store.engine.schema import message_id
 
 HOST_HEAD = "/!/cred/"
 """What ends the host in the origin of a message, sbus-protocol(7)."""
@@ -63,6 +64,7 @@ class QueueFigures:
     retrying: int = 0
     blocked: int = 0
     dead: int = 0
+    dated: int = 0
     dropped_dead: int = 0
 
     def move(self, old: int | None, new: int | None, count: int = 1) -> None:
@@ -77,7 +79,7 @@ Figures = StreamFigures | UsageFigures | QueueFigures
 
 _STREAM = ("name", "last_seq", "messages", "bytes", "keys", "gaps", "removed", "removed_seq", "is_keyed")
 _USAGE = ("messages", "bytes", "keys", "ids")
-_STATE_NAMES = ("ready", "leased", "delayed", "retrying", "blocked", "dead")
+_STATE_NAMES = ("ready", "leased", "delayed", "retrying", "blocked", "dead", "dated")
 _QUEUE = ("name", "stream", "is_ordered", "left_seq", *_STATE_NAMES, "dropped_dead")
 
 _FIELDS: dict[type, tuple[str, ...]] = {StreamFigures: _STREAM, UsageFigures: _USAGE, QueueFigures: _QUEUE}
@@ -87,6 +89,7 @@ _SAVE_STREAM = f"INSERT OR REPLACE INTO stream (id, {', '.join(_STREAM)}) VALUES
 _SAVE_QUEUE = f"INSERT OR REPLACE INTO queue (id, {', '.join(_QUEUE)}) VALUES ({', '.join('?' * (1 + len(_QUEUE)))})"
 _SAVE_USAGE = f"INSERT OR REPLACE INTO usage (stream, account, {', '.join(_USAGE)}) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP_USAGE = "DELETE FROM usage WHERE stream = ? AND account = ?"
+_NEWEST_DATE = "SELECT time FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
 _LOAD_STREAMS = f"SELECT id, {', '.join(_STREAM)} FROM stream"
 _LOAD_QUEUES = f"SELECT id, {', '.join(_QUEUE)} FROM queue"
 _LOAD_USAGE = f"SELECT stream, account, {', '.join(_USAGE)} FROM usage"
@@ -196,6 +199,23 @@ class AllFigures:
             self._log.entry(self._hosts, host)
             self._hosts[host] = number
         return NO_UID - number
+
+    def text(self, name: str) -> str:
+        """Return a text of the file, empty if it has none."""
+        return next((value for (value,) in self._database.execute("SELECT value FROM text WHERE name = ?", (name,)).fetchall()), "")
+
+    def set_text(self, name: str, value: str) -> None:
+        """Set a text of the file, if it is another one."""
+        if value != self.text(name):
+            self._database.execute("INSERT OR REPLACE INTO text VALUES (?, ?)", (name, value))
+
+    def newest_date(self) -> int:
+        """Return the date of the newest message of all streams, 0 without one."""
+        found = [
+            self._database.execute(_NEWEST_DATE, (message_id(each.id, 0), message_id(each.id, each.last_seq))).fetchall()
+            for each in self.streams.values()
+        ]
+        return max((rows[0][0] for rows in found if rows), default=0)
 
     def hosts(self) -> dict[int, str]:
         """Return the name of each host by its account."""

@@ -17,7 +17,7 @@ from sbusd.store.engine.messages import NewMessage, Put, StoreError
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import REMOVABLE, Removable, size_of
-from sbusd.store.engine.schema import BLOCKED, DEAD, DELAYED, MAX_SEQ, READY, message_id
+from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, MAX_SEQ, READY, message_id
 from sbusd.store.engine.stream import Queue, Stream, id_range
 
 MAX_MESSAGE_BYTES = MAX_PACKET_BYTES - len(b"MSG \0")
@@ -78,8 +78,8 @@ class Intake:
         self._removal = removal
         self._lines = lines
 
-    def put(self, stream: Stream, messages: Sequence[NewMessage], now: int) -> list[Put | StoreError]:
-        """Store *messages*. The result has an error for each message that is rejected."""
+    def put(self, stream: Stream, messages: Sequence[NewMessage], now: int, date: int) -> list[Put | StoreError]:
+        """Store *messages* with a *date*. The result has an error for each message that is rejected."""
         results: list[Put | StoreError] = []
         batch = _Batch()
         self._figures.change(stream.figures)
@@ -87,7 +87,7 @@ class Intake:
             self._figures.change(stream.queue.figures)
         for message in messages:
             try:
-                results.append(self._put(stream, message, now, batch))
+                results.append(self._put(stream, message, batch, now=now, date=date))
             except StoreError as error:
                 results.append(error)
         self._insert(batch)
@@ -129,11 +129,11 @@ class Intake:
             removed += len(rows)
         return removed
 
-    def _put(self, stream: Stream, message: NewMessage, now: int, batch: _Batch) -> Put:
+    def _put(self, stream: Stream, message: NewMessage, batch: _Batch, *, now: int, date: int) -> Put:
         """Add *message* to *batch*. Raises StoreError if it is rejected."""
         figures, settings, key, sender = stream.figures, stream.settings, message.key, message.sender
         size = size_of(key, message.payload)
-        _check(stream, message, size, now)
+        _check(stream, message, size, now, date)
         account = self._figures.account_of(sender)
         if message.id and (seq := self._ids.find(figures, account, message.id, now)) is not None:
             return Put(seq, is_duplicate=True)
@@ -159,10 +159,10 @@ class Intake:
         usage.messages += 1
         usage.bytes += size
         number = message_id(figures.id, figures.last_seq)
-        row = (number, figures.id, now, key, message.payload, account, sender.gid, sender.pid, sender.origin or None)
+        row = (number, figures.id, date, key, message.payload, account, sender.gid, sender.pid, sender.origin or None)
         batch.rows.append((*row, message.expires_ms or None, None))
         if stream.queue is not None:
-            batch.jobs.append(self._new_job(stream.queue, number, message, now, batch))
+            batch.jobs.append(self._new_job(stream.queue, number, message, batch, now=now, date=date))
         if message.id:
             self._ids.add(figures, account, message.id, figures.last_seq, now)
         return Put(figures.last_seq)
@@ -200,17 +200,19 @@ class Intake:
             return
         self._figures.usage_of(figures, account).keys += 1
 
-    def _new_job(self, queue: Queue, number: int, message: NewMessage, now: int, batch: _Batch) -> tuple[Any, ...]:
+    def _new_job(self, queue: Queue, number: int, message: NewMessage, batch: _Batch, *, now: int, date: int) -> tuple[Any, ...]:
         """Return the row of the job of *message*, and count it."""
         line = line_of(message.key) if queue.figures.is_ordered else None
-        state = READY
-        if message.due_ms > now:
-            state = DELAYED
+        state, at = READY, None
+        if message.at_ms > date:
+            state, at = DATED, message.at_ms
+        elif message.due_ms > now:
+            state, at = DELAYED, message.due_ms
         elif line is not None:
             state = BLOCKED if line in batch.lines or self._lines.is_busy(queue.figures, line) else READY
             batch.lines.add(line)
         queue.figures.move(None, state)
-        return number, queue.figures.id, state, message.due_ms if state == DELAYED else None, line
+        return number, queue.figures.id, state, at, line
 
     def _make_space(self, stream: Stream, queue: Queue, size: int) -> None:
         """Remove dead letters until *stream* has space for *size* bytes. Raises StoreError if it has too many jobs."""
@@ -256,7 +258,7 @@ class Intake:
         figures.bytes += size_of(pattern, reason) - left.size
 
 
-def _check(stream: Stream, message: NewMessage, size: int, now: int) -> None:
+def _check(stream: Stream, message: NewMessage, size: int, now: int, date: int) -> None:
     """Raise StoreError if *stream* cannot store *message*, which counts *size* bytes, for a reason that is in the message."""
     key, settings = message.key, stream.settings
     if len(key) > MAX_KEY_BYTES or len(key) + len(message.payload) > MAX_MESSAGE_BYTES:
@@ -266,12 +268,13 @@ def _check(stream: Stream, message: NewMessage, size: int, now: int) -> None:
         raise StoreError("EINVAL", f"stream {stream.name} does not store the key {key[:100]!r}; see its keys in store.toml(5)")
     if len(message.id) > MAX_ID_BYTES:
         raise StoreError("EINVAL", f"id too long: {len(message.id)} bytes, at most {MAX_ID_BYTES} are allowed")
-    if message.due_ms > now:
+    delay = max(message.due_ms - now, message.at_ms - date)
+    if delay > 0:
         if stream.queue is None:
             raise StoreError("EINVAL", f"stream {stream.name} has no queue, so messages cannot be delayed; put without delay")
         most = min(MAX_DELAY_SECONDS, settings.retain or MAX_DELAY_SECONDS)
-        if message.due_ms - now > most * 1000:
-            raise StoreError("EINVAL", f"delay of {(message.due_ms - now) // 1000} s is too long: stream {stream.name} allows {most:.0f} s")
+        if delay > most * 1000:
+            raise StoreError("EINVAL", f"delay of {delay // 1000} s is too long: stream {stream.name} allows {most:.0f} s")
     if message.expires_ms and message.expires_ms <= now:
         raise StoreError("EINVAL", "the message expires in the past; use a later time")
     if size > settings.max_bytes or size > settings.max_bytes_per_user:

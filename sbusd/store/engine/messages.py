@@ -1,4 +1,4 @@
-"""Messages, jobs and results of the store. Times are whole milliseconds since 1970."""
+"""Messages, jobs and results of the store. Times are whole milliseconds, by the clocks of clocks.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NewMessage(NamedTuple):
     """A message to store: a tuple, because that is made faster than another object.
 
     ``id``: a second message with the same id, of the same user in the same stream within an hour, is not stored again.
-    ``due_ms``: in a stream with a queue, the time before which no worker gets it; 0: at once.
+    ``due_ms``: in a stream with a queue, the time before which no worker gets it; 0: at once. ``at_ms``: the same as a date.
     ``expires_ms``: the time at which it is removed; 0: never.
     """
 
@@ -55,6 +55,7 @@ class NewMessage(NamedTuple):
     id: bytes = b""
     due_ms: int = 0
     expires_ms: int = 0
+    at_ms: int = 0
 
 
 class Put(NamedTuple):
@@ -66,7 +67,7 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message of a stream. ``expires_ms`` is 0 if it does not expire."""
+    """A message of a stream. ``time_ms`` is a date; ``expires_ms`` is 0 if it does not expire."""
 
     seq: int
     time_ms: int
@@ -98,20 +99,21 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job with a worker. ``tries`` counts this try; ``until_ms`` is the end of the lease."""
+    """A job with a worker. ``tries`` counts this try; ``until_ms`` is the end of the lease as a date, ``lease_ms`` its length."""
 
     lease: int
     queue: str
     tries: int
     until_ms: int
     stored: Stored
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
     """A job of a queue as ``jobs`` lists it.
 
-    ``at_ms``: when a delayed one is ready, when a lease ends, or when a dead one died. ``holder`` is the worker of a leased one.
+    ``at_ms``: the date at which a delayed one is ready, a lease ends, or a dead one died. ``holder`` is the worker of a leased one.
     ``reason``: of its last failure, if it had one.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
@@ -14,7 +15,7 @@ from sbusd.store.engine.job_lines import JobLines
 from sbusd.store.engine.messages import DeadLetter, Job, JobInfo, JobState, Worker
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import COLUMNS, REMOVABLE, Removable, message_of, size_of
-from sbusd.store.engine.schema import BLOCKED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
+from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
 from sbusd.store.engine.stream import Queue, Stream
 
 MAX_DEAD_BYTES = 1 << 20
@@ -23,7 +24,7 @@ MAX_DEAD_BYTES = 1 << 20
 STATES: dict[JobState, tuple[int, ...]] = {
     "ready": (READY, BLOCKED),
     "leased": (LEASED,),
-    "delayed": (DELAYED, RETRYING),
+    "delayed": (DELAYED, RETRYING, DATED),
     "dead": (DEAD,),
 }
 
@@ -36,7 +37,7 @@ _OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND leas
 _EXTEND = "UPDATE job SET at = ? WHERE id = ?"
 _END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ?, announced = ? WHERE id = ?"
 _REMOVABLE = f"SELECT {REMOVABLE} FROM message WHERE id = ?"
-_DUE = f"SELECT id, line FROM job WHERE queue = ? AND state = {DELAYED} AND at <= ? ORDER BY at LIMIT ?"
+_DUE = "SELECT id, line FROM job WHERE queue = ? AND state = ? AND at <= ? ORDER BY at LIMIT ?"
 _RETRIES = f"SELECT id FROM job WHERE queue = ? AND state = {RETRYING} AND at <= ? ORDER BY at LIMIT ?"
 _LATE = f"SELECT {_COLUMNS_HELD} FROM job WHERE queue = ? AND state = {LEASED} AND at <= ? ORDER BY at LIMIT ?"
 _SET_STATE = "UPDATE job SET state = ?, at = NULL WHERE id = ?"
@@ -48,7 +49,10 @@ _HOLDERS = (
     "FROM holder WHERE holder.connection IS NOT NULL) "
     "SELECT connection, (SELECT born FROM job WHERE job.connection = holder.connection LIMIT 1) FROM holder WHERE connection IS NOT NULL"
 )
-_LIST = f"SELECT {COLUMNS}, tries, at, reason, connection, uid {_JOIN} WHERE queue = ? AND state = ? AND job.id > ? ORDER BY job.id LIMIT ?"
+_LIST = (
+    f"SELECT {COLUMNS}, tries, at, reason, connection, uid, state {_JOIN}"
+    " WHERE queue = ? AND state = ? AND job.id > ? ORDER BY job.id LIMIT ?"
+)
 _DEAD_JOB = f"SELECT line FROM job WHERE id = ? AND queue = ? AND state = {DEAD}"
 _REVIVE = "UPDATE job SET state = ?, tries = 0, at = NULL, reason = NULL, announced = NULL WHERE id = ?"
 _UNANNOUNCED = f"SELECT {COLUMNS}, tries, reason, at {_JOIN} WHERE queue = ? AND announced = 0 ORDER BY job.id LIMIT ?"
@@ -78,9 +82,12 @@ class Queues:
         self._removal = removal
         self._lines = lines
 
-    def take(self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, until: int, now: int) -> list[Job]:
+    def take(
+        self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, lease_ms: int, clock: StoreClock
+    ) -> list[Job]:
         """Lease at most *count* ready jobs to *worker*. A job that has expired is removed."""
-        figures = queue.figures
+        figures, now = queue.figures, clock.now()
+        until, until_date = clock.leases() + lease_ms, clock.date() + lease_ms
         jobs: list[Job] = []
         taken: list[tuple[int, ...]] = []
         expired: list[int] = []
@@ -97,7 +104,7 @@ class Queues:
                 self._figures.last_lease += 1
                 lease, tries = self._figures.last_lease, row[10] + 1
                 taken.append((tries, until, lease, worker.connection, worker.born_ms, worker.uid, row[0]))
-                jobs.append(Job(lease, queue.settings.name, tries, until, message_of(row[:10])))
+                jobs.append(Job(lease, queue.settings.name, tries, until_date, message_of(row[:10]), lease_ms))
         finally:
             cursor.close()
         if taken:
@@ -126,18 +133,18 @@ class Queues:
         """Set the end of a lease."""
         self._run(_EXTEND, (until, held.id))
 
-    def retry(self, queue: QueueFigures, held: Held, *, tries: int, at: int, reason: str, now: int) -> None:
-        """End a try: the job is ready at the time *at*, or dead after *tries* tries."""
+    def retry(self, queue: QueueFigures, held: Held, *, tries: int, wait: int, reason: str, clock: StoreClock) -> None:
+        """End a try: the job is ready after *wait* milliseconds, or dead after *tries* tries."""
         if held.tries >= tries:
-            self.kill(queue, held, f"{held.tries} tries: {reason}", now)
-        elif at > now:
-            self._end(queue, held, RETRYING, at=at, reason=reason)
+            self.kill(queue, held, f"{held.tries} tries: {reason}", clock.date())
+        elif wait > 0:
+            self._end(queue, held, RETRYING, at=clock.now() + wait, reason=reason)
         else:
             self._end(queue, held, READY, reason=reason)
 
-    def kill(self, queue: QueueFigures, held: Held, reason: str, now: int) -> None:
+    def kill(self, queue: QueueFigures, held: Held, reason: str, date: int) -> None:
         """Make a job a dead letter."""
-        self._end(queue, held, DEAD, at=now, reason=reason, announced=0)
+        self._end(queue, held, DEAD, at=date, reason=reason, announced=0)
         if held.line is not None:
             self._lines.advance(queue, held.line)
 
@@ -149,29 +156,33 @@ class Queues:
         """Return the connections that have jobs, and when each began."""
         return dict(self._run(_HOLDERS).fetchall())
 
-    def due(self, queue: QueueFigures, now: int, max_rows: int) -> int:
+    def due(self, queue: QueueFigures, now: int, date: int, max_rows: int) -> int:
         """Make jobs ready whose delay has ended, at most *max_rows*, and return how many were looked at."""
-        delayed = self._run(_DUE, (queue.id, now, max_rows)).fetchall()
-        for number, line in delayed:
-            self._figures.change(queue)
-            state = BLOCKED if line is not None and self._lines.is_busy(queue, line) else READY
-            self._run(_SET_STATE, (state, number))
-            queue.move(DELAYED, state)
-        retries = self._run(_RETRIES, (queue.id, now, max_rows - len(delayed))).fetchall()
+        looked = 0
+        for waiting, time in ((DELAYED, now), (DATED, date)):
+            delayed = self._run(_DUE, (queue.id, waiting, time, max_rows - looked)).fetchall()
+            looked += len(delayed)
+            for number, line in delayed:
+                self._figures.change(queue)
+                state = BLOCKED if line is not None and self._lines.is_busy(queue, line) else READY
+                self._run(_SET_STATE, (state, number))
+                queue.move(waiting, state)
+        retries = self._run(_RETRIES, (queue.id, now, max_rows - looked)).fetchall()
         if retries:
             self._figures.change(queue)
             self._run_many(_SET_STATE, [(READY, number) for (number,) in retries])
             queue.move(RETRYING, READY, len(retries))
-        return len(delayed) + len(retries)
+        return looked + len(retries)
 
     def late(self, queue: QueueFigures, now: int, max_rows: int) -> list[Held]:
         """Return at most *max_rows* jobs whose lease has ended."""
         return [Held(*row) for row in self._run(_LATE, (queue.id, now, max_rows)).fetchall()]
 
-    def next_ms(self, queue: QueueFigures) -> list[int]:
-        """Return the times at which jobs of *queue* will be ready again."""
-        rows = [self._run(_NEXT_AT, (queue.id, state)).fetchall() for state in (DELAYED, RETRYING, LEASED)]
-        return [row[0][0] for row in rows if row]
+    def next_ms(self, queue: QueueFigures, now: int, date: int, leases: int) -> list[int]:
+        """Return the times at which jobs of *queue* will be ready again. The three times are the present by each clock."""
+        clocks = {DELAYED: now, RETRYING: now, DATED: date, LEASED: leases}
+        rows = [(self._run(_NEXT_AT, (queue.id, state)).fetchall(), now - time) for state, time in clocks.items()]
+        return [row[0][0] + shift for row, shift in rows if row]
 
     def unannounced(self, queue: QueueFigures, max_rows: int) -> list[DeadLetter]:
         """Return new dead letters, at most *max_rows*; they are not returned again."""
@@ -193,20 +204,21 @@ class Queues:
         self._run_many(_ANNOUNCE, numbers)
         return letters
 
-    def list(self, queue: Queue, state: JobState, after_seq: int, count: int, max_bytes: int) -> list[JobInfo]:
+    def list(self, queue: Queue, state: JobState, after_seq: int, *, count: int, max_bytes: int, clock: StoreClock) -> list[JobInfo]:
         """Return at most *count* jobs in *state* after *after_seq*, in the order of their numbers."""
         after = message_id(queue.figures.stream, after_seq)
         found: list[JobInfo] = []
         cursors = [self._run(_LIST, (queue.figures.id, each, after, count)) for each in STATES[state]]
-        room = max_bytes
+        room, date = max_bytes, clock.date()
+        shifts = {LEASED: date - clock.leases(), DELAYED: date - clock.now(), RETRYING: date - clock.now()}
         try:
             for row in heapq.merge(*cursors, key=itemgetter(0)):
                 room -= size_of(row[2], row[3])
                 if len(found) >= count or (room < 0 and found):
                     break
-                tries, at, reason, connection, uid = row[10:]
+                tries, at, reason, connection, uid, number = row[10:]
                 holder = Worker(connection, uid) if connection is not None else None
-                found.append(JobInfo(state, message_of(row[:10]), tries, at or 0, reason or "", holder))
+                found.append(JobInfo(state, message_of(row[:10]), tries, at + shifts.get(number, 0) if at else 0, reason or "", holder))
         finally:
             for cursor in cursors:
                 cursor.close()

@@ -37,12 +37,12 @@ class Reading:
     def __init__(self, database: Database) -> None:
         self._run = database.execute
 
-    def read(self, stream: StreamFigures, from_seq: int, *, max_messages: int, max_bytes: int, pattern: bytes, now: int) -> Page:
+    def read(self, stream: StreamFigures, from_seq: int, *, max_messages: int, max_bytes: int, pattern: bytes, now: int, date: int) -> Page:
         """Return messages and gaps from *from_seq* on; see Engine.read."""
         start = max(from_seq, 1)
         items: list[Stored | Gap] = []
         if 1 <= from_seq <= stream.removed_seq:
-            items.append(Gap(stream.removed_seq, now, pattern, stream.removed_seq - from_seq + 1, REMOVED))
+            items.append(Gap(stream.removed_seq, date, pattern, stream.removed_seq - from_seq + 1, REMOVED))
             start = stream.removed_seq + 1
         next_seq, room, looked = start, max_bytes, 0
         cursor = self._run(_LOOK if pattern else _READ, (*id_range(stream, start), SCAN_ROWS))

@@ -10,7 +10,7 @@ from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines, line_of
 from sbusd.store.engine.key_map import KeyMatcher
-from sbusd.store.engine.schema import BLOCKED, DELAYED, READY, message_id
+from sbusd.store.engine.schema import BLOCKED, DATED, DELAYED, READY, message_id
 from sbusd.store.engine.stream import Queue, Stream, id_range
 
 _COUNT_KEYS = (
@@ -81,7 +81,7 @@ class Reconfiguration:
         under_way: set[int] = set()
         rows = self._run(_JOBS, (queue.id,)).fetchall()
         lines = {number: line_of(key) for number, key, _ in rows} if is_ordered else {}
-        under_way.update(lines[number] for number, _, state in rows if is_ordered and state not in {READY, BLOCKED, DELAYED})
+        under_way.update(lines[number] for number, _, state in rows if is_ordered and state not in {READY, BLOCKED, DELAYED, DATED})
         for number, _, old in rows:
             line, state = lines.get(number), READY if old == BLOCKED else old
             if line is not None and old == READY:

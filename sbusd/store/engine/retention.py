@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.intake import Intake
@@ -52,17 +53,18 @@ class Retention:
         self._queues = queues
         self._ids = ids
 
-    def sweep(self, streams: Mapping[str, Stream], now: int, max_rows: int) -> Sweep:
-        """Do what is due at the time *now*, with at most about *max_rows* rows of each kind; see Engine.sweep."""
+    def sweep(self, streams: Mapping[str, Stream], clock: StoreClock, max_rows: int) -> Sweep:
+        """Do what is due now, with at most about *max_rows* rows of each kind; see Engine.sweep."""
+        now, date = clock.now(), clock.date()
         found, busy = Sweep(), False
         removed = 0
         queues = [stream.queue for stream in streams.values() if stream.queue is not None]
         for queue in queues:
             before = queue.figures.ready
-            ended = self._leases(queue, now, max_rows)
+            ended = self._leases(queue, clock, max_rows)
             found.ended.extend(ended)
             busy |= len(ended) >= max_rows
-            busy |= self._queues.due(queue.figures, now, max_rows) >= max_rows
+            busy |= self._queues.due(queue.figures, now, date, max_rows) >= max_rows
             if queue.figures.ready > 0 and queue.figures.ready != before:
                 found.ready.add(queue.settings.name)
         expired, more = self._expire(streams, now, max_rows)
@@ -70,7 +72,7 @@ class Retention:
         busy |= more
         for stream in streams.values():
             before_sweep = stream.figures.removed
-            busy |= self._retain(stream, now, max_rows) >= max_rows
+            busy |= self._retain(stream, clock, max_rows) >= max_rows
             busy |= self._intake.trim(stream, max_rows) >= max_rows
             removed += stream.figures.removed - before_sweep
         for queue in queues:
@@ -79,14 +81,14 @@ class Retention:
             busy |= bool(letters)
         busy |= self._ids.forget(now, max_rows) >= max_rows
         self._shrink()
-        next_ms = now if busy else self._next(streams, now)
+        next_ms = now if busy else self._next(streams, clock)
         return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms)
 
-    def _leases(self, queue: Queue, now: int, max_rows: int) -> list[tuple[int, int]]:
+    def _leases(self, queue: Queue, clock: StoreClock, max_rows: int) -> list[tuple[int, int]]:
         """End leases that are over, and return connection and lease of each."""
-        late = self._queues.late(queue.figures, now, max_rows)
+        late = self._queues.late(queue.figures, clock.leases(), max_rows)
         for held in late:
-            self._queues.retry(queue.figures, held, tries=queue.settings.tries, at=now, reason=LEASE_OVER, now=now)
+            self._queues.retry(queue.figures, held, tries=queue.settings.tries, wait=0, reason=LEASE_OVER, clock=clock)
         return [(held.connection, held.lease) for held in late]
 
     def _expire(self, streams: Mapping[str, Stream], now: int, max_rows: int) -> tuple[int, bool]:
@@ -115,17 +117,17 @@ class Retention:
         newest, *older = [Removable(*each) for each in self._run(_OF_KEY, (stream.id, row.key)).fetchall()]
         return older if newest.id == row.id else []
 
-    def _retain(self, stream: Stream, now: int, max_rows: int) -> int:
+    def _retain(self, stream: Stream, clock: StoreClock, max_rows: int) -> int:
         """Remove what is older than the stream keeps, and return how many rows. Jobs become dead letters first."""
         if not stream.settings.retain:
             return 0
-        before = now - round(stream.settings.retain * 1000)
+        before = clock.cutoff(round(stream.settings.retain * 1000))
         if stream.queue is not None:
-            return self._retain_jobs(stream, stream.queue, before, now, max_rows)
+            return self._retain_jobs(stream, stream.queue, before, clock.date(), max_rows)
         rows = self._run(_OLD, (*id_range(stream.figures), max_rows)).fetchall()
         return self._remove_old(stream.figures, rows, before)
 
-    def _retain_jobs(self, stream: Stream, queue: Queue, before: int, now: int, max_rows: int) -> int:
+    def _retain_jobs(self, stream: Stream, queue: Queue, before: int, date: int, max_rows: int) -> int:
         """Do so for a stream with a queue."""
         count = 0
         for state in (READY, BLOCKED, RETRYING):
@@ -133,7 +135,7 @@ class Retention:
                 if time > before:
                     break
                 self._figures.change(queue.figures)
-                self._run(_KILL, (now, TOO_OLD, number))
+                self._run(_KILL, (date, TOO_OLD, number))
                 queue.figures.move(state, DEAD)
                 count += 1
         rows = self._run(_OLD_DEAD, (queue.figures.id, max_rows)).fetchall()
@@ -163,8 +165,9 @@ class Retention:
         if free > FREE_PAGES and free * 4 > pages:
             self._run(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
 
-    def _next(self, streams: Mapping[str, Stream], now: int) -> int:
+    def _next(self, streams: Mapping[str, Stream], clock: StoreClock) -> int:
         """Return when something will be due, or 0."""
+        now, date, leases = clock.now(), clock.date(), clock.leases()
         times = [self._ids.next_ms()]
         leased = sum(queue.leased for queue in self._figures.queues.values())
         for number, expires in self._run(_EXPIRES, (leased + 1,)).fetchall():
@@ -174,7 +177,7 @@ class Retention:
         for stream in streams.values():
             if stream.settings.retain:
                 rows = self._run(_OLD, (*id_range(stream.figures), 1)).fetchall()
-                times += [row[-1] + round(stream.settings.retain * 1000) for row in rows]
+                times += [now + row[-1] - clock.cutoff(round(stream.settings.retain * 1000)) for row in rows]
             if stream.queue is not None:
-                times += self._queues.next_ms(stream.queue.figures)
+                times += self._queues.next_ms(stream.queue.figures, now, date, leases)
         return min((max(time, now + 1) for time in times if time), default=0)

@@ -9,17 +9,16 @@ from __future__ import annotations
 APPLICATION_ID = 0x73627573
 """``sbus``, in the header of the file: see file(1)."""
 
-VERSION = 1
+VERSION = 2
 """The version of these tables, in the header of the file."""
 
 SEQ_BITS = 48
 
 MAX_SEQ = (1 << SEQ_BITS) - 1
 
-READY, LEASED, DELAYED, RETRYING, BLOCKED, DEAD = range(6)
-"""The states of a job. DELAYED: not yet due. RETRYING: a try failed. BLOCKED: an earlier job of its key is under way."""
-
-STATES = 6
+READY, LEASED, DELAYED, RETRYING, BLOCKED, DEAD, DATED = range(7)
+"""The states of a job. DELAYED: not yet due. RETRYING: a try failed. BLOCKED: an earlier job of its key is under way. DATED: ready at a
+date."""
 
 TABLES = """
 CREATE TABLE stream (
@@ -54,7 +53,7 @@ CREATE TABLE message (
     gid INTEGER NOT NULL,
     pid INTEGER NOT NULL,
     origin TEXT,
-    expires INTEGER,
+    expires INTEGER,                         -- by the clock that does not jump
     gap INTEGER,                             -- number of missing messages; NULL: a message
     payload BLOB NOT NULL                    -- of a gap: the reason; last, so that long ones need not be read for the others
 );
@@ -90,6 +89,7 @@ CREATE TABLE queue (
     retrying INTEGER NOT NULL DEFAULT 0,
     blocked INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
+    dated INTEGER NOT NULL DEFAULT 0,
     dropped_dead INTEGER NOT NULL DEFAULT 0,
     UNIQUE (name, stream)
 );
@@ -98,7 +98,7 @@ CREATE TABLE job (
     queue INTEGER NOT NULL,
     state INTEGER NOT NULL,
     tries INTEGER NOT NULL DEFAULT 0,
-    at INTEGER,                              -- when it is due, its lease ends, or it died
+    at INTEGER,                              -- when it is due, its lease ends, or it died; see clocks.py for the clocks
     lease INTEGER,
     connection INTEGER,
     born INTEGER,                            -- when that connection began, 0: unknown; its number is used again after a crash of the bus
@@ -114,7 +114,16 @@ CREATE INDEX job_line ON job (queue, line, state) WHERE line IS NOT NULL;
 CREATE INDEX job_unannounced ON job (queue) WHERE announced = 0;
 CREATE TABLE number (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO number VALUES ('lease', 0);
+CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+
+UPDATES = {
+    1: """
+ALTER TABLE queue ADD COLUMN dated INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+}
+"""What makes a file of a version one of the next."""
 
 
 def message_id(stream: int, seq: int) -> int:

@@ -54,5 +54,5 @@ def _users(figures: AllFigures, stream: StreamFigures, most: int) -> list[UserSt
 
 def _queue(queue: QueueFigures, stream: str, is_configured: bool) -> QueueStatistics:
     """Return the figures of *queue*."""
-    ready, delayed = queue.ready + queue.blocked, queue.delayed + queue.retrying
+    ready, delayed = queue.ready + queue.blocked, queue.delayed + queue.retrying + queue.dated
     return QueueStatistics(queue.name, stream, is_configured, ready, queue.leased, delayed, queue.dead, queue.dropped_dead)

@@ -16,6 +16,7 @@ from sbusd.store.engine.messages import NewMessage, Sender, StoreError
 from tests.bench.programs import BenchError
 from tests.bench.store.servers import RIGHTS
 from tests.support.relays import wait_for
+from tests.support.store_clocks import OneClock
 from tests.support.store_programs import ENV, StoreProgram
 
 GROUP = 10_000
@@ -60,7 +61,7 @@ def _answers(address: str) -> bool:
 def _fill(program: StoreProgram, keys: int) -> None:
     """Put one value of each key into the file, without the bus."""
     settings = load_settings(program.config, StoreSettings, required=True)
-    engine = Engine(Path(settings.file), settings, lambda: time.time_ns() // 1_000_000)
+    engine = Engine(Path(settings.file), settings, OneClock(lambda: time.time_ns() // 1_000_000))
     sender = Sender(os.geteuid(), os.getegid(), os.getpid())
     for start in range(0, keys, GROUP):
         numbers = range(start, min(start + GROUP, keys))

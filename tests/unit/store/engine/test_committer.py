@@ -16,6 +16,7 @@ from sbusd.config.store import StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NewMessage, Page, Put, Sender, Stored, StoreError
 from tests.support.future_committer import FutureCommitter
+from tests.support.store_clocks import OneClock
 from tools.stage import ROOT
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
@@ -26,8 +27,9 @@ import sys
 from pathlib import Path
 from sbusd.store.engine.engine import Engine
 from tests.support.future_committer import FutureCommitter
+from tests.support.store_clocks import OneClock
 from tests.unit.store.engine.test_committer import SETTINGS, put
-committer = FutureCommitter(Engine(Path(sys.argv[1]), SETTINGS, lambda: 1, 0))
+committer = FutureCommitter(Engine(Path(sys.argv[1]), SETTINGS, OneClock(lambda: 1), 0))
 number = 0
 while True:
     futures = [committer.begin(put(b"%d" % each)) for each in range(number, number + 20)]
@@ -54,7 +56,7 @@ def read(engine: Engine) -> Page:
 
 def opened(folder: Path) -> Engine:
     """Return an engine without a reserve of free space."""
-    return Engine(folder / "store.sqlite", SETTINGS, lambda: 1, 0)
+    return Engine(folder / "store.sqlite", SETTINGS, OneClock(lambda: 1), 0)
 
 
 def stored(folder: Path) -> list[tuple[int, bytes]]:

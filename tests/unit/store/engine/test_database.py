@@ -11,6 +11,7 @@ import pytest
 from sbusd.config.store import StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+from tests.support.store_clocks import OneClock
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
 ALICE = Sender(1000, 1000, 7)
@@ -18,7 +19,7 @@ ALICE = Sender(1000, 1000, 7)
 
 def opened(path: Path, min_free_bytes: int = 0) -> Engine:
     """Return an engine with the file *path*, and a clock that stands still."""
-    return Engine(path, SETTINGS, lambda: 1_000_000, min_free_bytes)
+    return Engine(path, SETTINGS, OneClock(lambda: 1_000_000), min_free_bytes)
 
 
 def put(engine: Engine, size: int = 10) -> Put:

@@ -12,6 +12,7 @@ from sbusd.store.engine import intake
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.intake import MAX_MESSAGE_BYTES
 from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
+from tests.support.store_clocks import OneClock
 
 ALICE, BOB = Sender(1000, 1000, 7), Sender(1001, 1001, 8)
 WORKER = Worker(5, 1000)
@@ -32,7 +33,7 @@ class Clock:
 
 def opened(folder: Path, *streams: StreamSettings, queues: tuple[QueueSettings, ...] = (), clock: Clock | None = None) -> Engine:
     """Return an engine with *streams*."""
-    return Engine(folder / "store.sqlite", StoreSettings(streams=streams, queues=queues), clock or Clock(), 0)
+    return Engine(folder / "store.sqlite", StoreSettings(streams=streams, queues=queues), OneClock(clock or Clock()), 0)
 
 
 def error_of(result: Put | StoreError) -> str:
