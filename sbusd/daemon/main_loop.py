@@ -71,6 +71,7 @@ class MainLoop:
         with Signals(self._broker.stop) as signals:
             switch.watch(signals.fileno(), signals.drain)
             self._broker.start_threads()
+            self._reloader.start_thread(switch)
             handover = Handover.begin(self._broker, self._journal, inherited, progress=self._manager.extend_timeout)
             for listener in self._listeners:
                 switch.listen(listener.fileno())
@@ -132,7 +133,8 @@ class MainLoop:
         """Do what signals have requested."""
         if signals.take_hangup():
             self._manager.reloading()
-            self._reloader.reload()
+            self._reloader.request()
+        if self._reloader.finish():
             self._manager.reloaded()
             # The next turn removes the connections that the reload has ended.
             self._is_unsettled = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,36 @@ def test_an_invalid_file_changes_nothing_and_is_recorded(setup: Setup, wrong: st
     failed = setup.bus.recorded()[1]
     assert failed.message.name == "reload-failed"
     assert str(failed.facts["reason"]).startswith(f"{setup.file}: ")
+
+
+def test_the_bus_goes_on_while_the_files_are_read(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory service that knows the users in the files can take seconds."""
+    is_known = Event()
+
+    def slow(*arguments: Any, **options: Any) -> Configuration:
+        assert is_known.wait(60)
+        return load_configuration(*arguments, **options)
+
+    monkeypatch.setattr("sbusd.daemon.reload.load_configuration", slow)
+    setup.reloader.start_thread(setup.bus.switch)
+    client = setup.bus.client(uid=ALICE)
+    setup.write(DENIAL)
+    setup.reloader.request()
+    client.subscribe(b"a")
+    assert client.barrier() == []
+    assert not setup.reloader.finish()
+    is_known.set()
+    setup.bus.switch.run(60_000)  # until the thread reports
+    assert setup.reloader.finish()
+    client.subscribe(b"a")
+    assert [error_code(packet) for packet in client.barrier()] == ["EPERM"]
+
+
+def test_without_a_thread_a_reload_changes_nothing_and_is_recorded(setup: Setup) -> None:
+    setup.write(DENIAL)
+    setup.reloader.request()
+    assert setup.reloader.finish()
+    assert [record.message.name for record in setup.bus.recorded()] == ["internal-error"]
 
 
 def test_a_removed_file_changes_nothing(setup: Setup) -> None:
