@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -9,7 +10,11 @@ from collections.abc import Callable
 from sbusd.client.errors import RemoteRefusal, SbusError, Unanswered
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.vouching import loss_payload
 from sbusd.store.access import CACHE_SECONDS, Ask
+
+_NO_LOSS = loss_payload(0, [b"store/no-loss"])
+"""A report without recipients: only subscribers of this very pattern would get it."""
 
 
 class VouchRight:
@@ -21,33 +26,44 @@ class VouchRight:
         self._clock = clock
         self._problem = ""
         self._until = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
         """Forget what the bus has said: there is another one."""
-        self._until = float("-inf")
+        self._until, self._asking = float("-inf"), None
 
     async def problem(self) -> str:
         """Return why the store may not publish messages, empty if it may; what the bus says holds for :data:`CACHE_SECONDS`."""
-        if self._clock() >= self._until:
+        while self._clock() >= self._until:
+            # One question for all that wait for its answer; a call that is cancelled does not cancel it for the others.
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.ensure_future(self._learn())
+                self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
             try:
-                problem = await self._asked()
+                await asyncio.shield(self._asking)
             except (SbusError, OSError):
                 return ""  # it is not known; a message that the bus refuses is logged
-            if problem and problem != self._problem:
-                self._report(problem)
-            self._problem, self._until = problem, self._clock() + CACHE_SECONDS
         return self._problem
 
+    async def _learn(self) -> None:
+        """Ask the bus. Raises SbusError, OSError."""
+        problem = await self._asked()
+        if problem and problem != self._problem:
+            self._report(problem)
+        self._problem, self._until = problem, self._clock() + CACHE_SECONDS
+
     async def _asked(self) -> str:
-        """Ask the bus: it refuses an empty report of losses either for its form or because of the missing right."""
+        """Report a loss without recipients, which the bus answers only if the right is missing."""
+        if b"vouch" not in (await self._ask(controls.FEATURES, b"")).split(b"\n"):
+            return "the bus does not know the right vouch, which the store needs to publish messages: restart it with a newer sbusd"
         try:
-            await self._ask(controls.LOST_FOR, b"")
+            await self._ask(controls.LOST_FOR, _NO_LOSS)
         except RemoteRefusal as refusal:
-            if refusal.code is not ErrorCode.EPERM:
-                return ""
+            if refusal.code is not ErrorCode.EPERM or "vouch" not in refusal.words:
+                return ""  # a rule refuses the pattern
             uid = os.geteuid()
         except Unanswered:
-            return "the bus does not know the right vouch, which the store needs to publish messages: restart it with a newer sbusd"
+            return ""
         else:
             return ""
         words = f"user {uid}, whose process the store is, does not have the right vouch, so it cannot publish messages"
