@@ -62,6 +62,7 @@ TOPICS = {
     "test_manual_rpc.py",
     "test_manual_spark.py",
     "test_plain_language.py",
+    "test_routing_thread.py",
     "test_units.py",
     "tools/packages/test_command.py",
     "tools/packages/test_file_lists.py",
