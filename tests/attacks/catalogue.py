@@ -11,7 +11,7 @@ from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, join_batch
 from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
-from tests.attacks.probes import PACED_KEY, Probe, is_paced, keeps_private_key, keeps_rows, rests
+from tests.attacks.probes import PACED_KEY, Probe, is_paced, is_served_after_rests, keeps_private_key, keeps_rows, rests
 from tests.attacks.victim import KEY
 from tests.support.users import SECOND
 
@@ -77,6 +77,8 @@ class Attack:
     """The daemon's configuration file; the defaults if empty."""
     has_old_kernel: bool = False
     """Whether the daemon's kernel cannot refuse descriptors, as those before Linux 6.16."""
+    has_slow_directory: bool = False
+    """Whether the daemon gets no answer when it asks for users, groups or hosts."""
     keeps_state: bool = False
     """Whether the daemon keeps its state as under a service manager."""
     probe: Probe | None = None
@@ -191,6 +193,15 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
         config=_MAY_DELIVER,
     ),
+    Attack(
+        "asks about users, a directory service does not answer",
+        lambda: (roles.asks_and_reads(8, roles.questions_about_users()),),
+        takes_a_share=True,
+        config=_MAY_DELIVER,
+        has_slow_directory=True,
+    ),
+    Attack("longest control messages", lambda: (roles.asks_and_reads(8, roles.longest_controls()),), takes_a_share=True),
+    Attack("questions about the longest keys", lambda: (roles.asks_and_reads(8, roles.longest_questions()),), takes_a_share=True),
     Attack("control messages", lambda: (roles.floods(1, roles.controls_of_all_sorts()),), takes_a_share=True),
     Attack("control messages, read", lambda: (roles.asks_and_reads(8, roles.controls_of_all_sorts()),), takes_a_share=True),
     Attack("64 slow subscribers", lambda: (roles.publishes_to_slow_ones(bytes(1_000)),), takes_a_share=True),
@@ -212,6 +223,18 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("guesses a private key, paced", lambda: (roles.never_reads(1, b"SUB " + PACED_KEY),), probe=keeps_private_key),
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
+    Attack(
+        "huge packets, the victim rests",
+        lambda: (roles.floods(8, itertools.repeat(_HUGE)),),
+        takes_a_share=True,
+        probe=is_served_after_rests,
+    ),
+    Attack(
+        "batches of tiny packets, the victim rests",
+        lambda: (roles.floods(64, itertools.repeat(_batch(b"MSG tiny\0"))),),
+        takes_a_share=True,
+        probe=is_served_after_rests,
+    ),
     Attack(
         "huge packets, 16 slow ones",
         lambda: (roles.never_reads(16, b"CMSG blocking/hard/discard", b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))),

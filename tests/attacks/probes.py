@@ -18,6 +18,9 @@ IDLE_TURNS = 100
 machine is."""
 REST_SECONDS = 60.0
 """When a bus that takes turns without end is a failure: at first it may still read what the attackers have sent."""
+RESTS = 10
+ALONE_SECONDS = 0.15
+"""A user counts as active for a tenth of a second."""
 PACED_SECONDS = 120.0
 """When a paced publisher stands still. The attackers' room is full after 35 MB, and a tenth of the time is theirs."""
 PACED_WINDOW = 64
@@ -95,6 +98,15 @@ def keeps_private_key(bus: Daemon, victim: User, attackers: Attackers) -> None:
     assert not _of_connection(owner, "blocked_others_ms", number), "a stranger's publisher has waited for the subscriber of a private key"
     for client in (owner, reader, stranger):
         client.close()
+
+
+def is_served_after_rests(bus: Daemon, victim: User, attackers: Attackers) -> None:
+    """Let the victim rest so long that the attackers seem to be alone, and send again; the bus measures how long that takes."""
+    client = bus.client(victim)
+    for _ in range(RESTS):
+        time.sleep(ALONE_SECONDS)  # an interval without packets, and nothing that is waited for
+        client.barrier()
+    client.close()
 
 
 def _of_connection(owner: RawClient, name: str, number: int) -> int:

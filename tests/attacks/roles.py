@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sbusd.dataplane.contract import MAX_GROUPS
 from sbusd.protocol import controls
 from sbusd.protocol.keys import MAX_KEY_BYTES
-from sbusd.protocol.packets import join_batch
+from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch
 from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
 from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
 from tests.attacks.victim import KEY
@@ -132,6 +132,21 @@ def direct_messages(key: bytes) -> Iterator[bytes]:
 def questions_about_users() -> Iterator[bytes]:
     """Return questions about what other users may do."""
     return itertools.cycle(b"CMSG !/bus/explain\0%d\0publish\0%b" % (uid, b"k" * 4_000) for uid in range(1_000, 61_000, 7))
+
+
+def longest_controls() -> Iterator[bytes]:
+    """Return control messages as long as a packet, of bytes that take long to write as text, of segments and of NULs."""
+    names = sorted({value for name, value in vars(controls).items() if name.isupper() and isinstance(value, bytes)} | {b"!/no/such"})
+    heads = [b"CMSG " + name + b"\0" for name in names] + [b"CMSG !/bus/explain\0\0%b\0" % each for each in (b"publish", b"subscribe")]
+    packets = [(head + fill * MAX_PACKET_BYTES)[:MAX_PACKET_BYTES] for head in heads for fill in (b"\xff", b"a/", b"*/", b"\0")]
+    return itertools.cycle([*packets, *((word + b"\xff" * MAX_PACKET_BYTES)[:MAX_PACKET_BYTES] for word in (b"SUB ", b"UNSUB "))])
+
+
+def longest_questions() -> Iterator[bytes]:
+    """Return questions about the longest keys, of bytes that take long to write as text."""
+    key = b"\xff" * MAX_KEY_BYTES
+    asked = (b"trace\0", b"members\0", b"explain\0\0publish\0", b"explain\0\0subscribe\0")
+    return itertools.cycle(b"CMSG !/bus/" + each + key for each in asked)
 
 
 def reported_losses(pattern: bytes) -> Iterator[bytes]:

@@ -24,6 +24,7 @@ from tests.attacks.hostile import stream_address
 from tests.attacks.results import STALL, AttackResult, Round, Stall
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
+from tests.support.directories import slow_directory
 from tests.support.kernels import old_kernel
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient
@@ -90,6 +91,8 @@ class AttackRunner:
         stalls = self._folder / f"stalls{self._number}.json"
         with ExitStack() as ends:
             env = old_kernel(self._folder) if attack.has_old_kernel else {}
+            if attack.has_slow_directory:
+                env |= slow_directory(self._folder, config)
             if attack.keeps_state:
                 env |= ends.enter_context(notified(self._folder, self._number))
             return self._measure_attack(attack, plan, config, stalls, self._start(config, stalls, env))

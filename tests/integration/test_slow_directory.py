@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from sbusd.protocol import controls
 from tests.support import skips
 from tests.support.daemons import StartDaemon
+from tests.support.directories import slow_directory
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import error_code
-
-_SOURCE = Path(__file__).parents[1] / "support" / "slow_directory.c"
 
 _RULES = '[[policy]]\nkeys = "lab/"\nsubscribe = "deny"\nusers = ["root"]\n'
 
@@ -22,11 +20,9 @@ _RULES = '[[policy]]\nkeys = "lab/"\nsubscribe = "deny"\nusers = ["root"]\n'
 def test_no_client_waits_for_a_directory_service(daemon: StartDaemon, folder: Path) -> None:
     skips.require_root()
     skips.require_program("gcc", "gcc")
-    library, slow, config = folder / "slow_directory.so", folder / "slow", folder / "sbusd.toml"
-    command = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o", str(library), str(_SOURCE), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    slow, config = folder / "slow", folder / "sbusd.toml"
     config.write_text(_RULES)
-    bus = daemon("-C", str(config), env={"LD_PRELOAD": str(library), "SLOW_DIRECTORY": str(slow)})
+    bus = daemon("-C", str(config), env=slow_directory(folder, slow))
     owner, other = bus.client(), bus.client(SECOND)
     slow.touch()
     # Each of these asked the user database once, or asks it now in a thread.
