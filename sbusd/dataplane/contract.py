@@ -211,7 +211,7 @@ MISSED = 64
 clients would be as long as the number of these. The compiled switch has it in ``outbox.pxd``."""
 
 
-RANDOM_PACKETS = 4096
+RANDOM_PACKETS = 512
 """Packets among which ``Order.RANDOM`` chooses. To look at all of a long queue for each packet would delay all other clients."""
 
 

@@ -21,7 +21,7 @@ from sbusd.dataplane.overflow cimport charge_key, owner_of
 from sbusd.dataplane.shared_limits cimport charge_known
 
 cdef enum:
-    RANDOM_PACKETS = 4096       # contract.RANDOM_PACKETS: to look at all of a long queue would take longer than a turn may
+    RANDOM_PACKETS = 512        # contract.RANDOM_PACKETS: all are looked at for each packet that a slow reader takes
 
 cdef vector[pair[uint64_t, size_t]] ranked  # for ORDER_RANDOM: what each packet would free, inverted, and its place
 
