@@ -67,7 +67,7 @@ class ChangeLog:
 
     def counts(self) -> dict[str, int]:
         """Return the statistics of the log: failures, and how often it was rewritten."""
-        return {"connections_unparked": 0, "state_failures": 0, "state_rewrites": 0}
+        return {"connections_unparked": 0, "connections_missing": 0, "state_failures": 0, "state_rewrites": 0}
 
 
 def durable_state(components: BrokerComponents) -> State:

@@ -149,7 +149,7 @@ CONNECTION_UNPARKED = LogMessage(
     "b6db5ca0978f4b3097d849cf746e0f88",
     Priority.WARNING,
     "connection-unparked",
-    "failed to store a connection, a restart would close it; raise LimitNOFILE=",
+    "failed to store a connection, a restart would close it; raise LimitNOFILE= of all buses of this user",
 )
 CONFIGURATION_ERROR = LogMessage("8345b5252cf84bbc82de4656f791ad96", Priority.ERR, "configuration-error", "{reason}")
 CONFIGURATION_FAULT = LogMessage("1e6a4300d05b4ba8a1860b208c828e50", Priority.ERR, "configuration-fault", "configuration fault: {reason}")

@@ -92,7 +92,8 @@ CONTROL = (
     _counter("internal_errors", "Defects of the bus, found while it handled a packet.", "internal_errors"),
     _gauge("configuration_faults", "Faults in the configuration that is in effect.", "configuration_faults"),
     _counter("users_forgotten_early", "Absent users whose rates were forgotten early.", "users_forgotten_early"),
-    _counter("unparked_connections", "Connections that a restart would lose.", "connections_unparked"),
+    _counter("unparked_connections", "Times that a connection could not be stored for a restart.", "connections_unparked"),
+    _gauge("missing_connections", "Connections that a restart would lose.", "connections_missing"),
     _counter("state_failures", "Times that the bus could not store its state for a restart.", "state_failures"),
     _counter("state_rewrites", "Times that the bus has rewritten its state for a restart.", "state_rewrites"),
 )

@@ -10,8 +10,8 @@ Rules:
    at any time: one pair has all connections, and the mark says which. A packet is one step, and the bus serves its clients between steps.
    If the queue becomes full meanwhile, new clients are in no pair until the other one is complete.
 2. A stored descriptor keeps its connection open. So the bus ends a connection with shutdown(2), which reaches the peer in any case.
-3. A user without privileges may have at most RLIMIT_NOFILE descriptors in queues. Connections beyond that are counted as failures, and
-   close when this process ends.
+3. A user without privileges may have at most RLIMIT_NOFILE descriptors in queues, those of all its processes counted. Connections beyond
+   that are counted as failures, and close when this process ends. They are tried again later: another process may have made room.
 4. :meth:`ConnectionStore.peek` removes nothing (MSG_PEEK).
 """
 
@@ -21,6 +21,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ MAX_IN_PACKET = 250
 
 MOVE_AFTER = 128
 """Connections that are added one by one before all are copied to the other pair: a queue takes about 270 packets."""
+
+RETRY_SECONDS = 5.0
+"""Time between two attempts to store connections that could not be stored."""
 
 _SO_PEEK_OFF = 42
 """The offset of the next MSG_PEEK, socket(7); Python does not have it."""
@@ -67,12 +71,21 @@ class ConnectionStore:
         """Connections that were added one by one to the pair in use."""
         self._waiting = 0
         """Connections that are in no pair until the other pair is complete."""
+        self._missing: set[int] = set()
+        """Descriptors of these, and of those that could not be stored. Some may have been closed since."""
+        self._retry_at = 0.0
         self._copying: Iterator[int] | None = None
         """The connections that still have to be copied to the other pair."""
         self._is_emptying = False
         """Whether the other pair still has to be emptied."""
         self.failures = 0
-        """Number of connections that could not be stored."""
+        """How often a connection could not be stored, since the start."""
+
+    @property
+    def missing(self) -> int:
+        """Number of connections that are not stored now."""
+        self._missing &= set(self._live()) if self._missing else set()
+        return len(self._missing)
 
     @classmethod
     def create(cls, live: Callable[[], Iterable[int]]) -> ConnectionStore:
@@ -115,13 +128,31 @@ class ConnectionStore:
         except BlockingIOError:
             # The queue is full. The next steps copy it to the other pair with all live connections.
             self._waiting += 1
+            self._missing.add(fd)
             self._singles = MOVE_AFTER
             return True
         except OSError:
             self.failures += 1
+            self._missing.add(fd)
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             return False
         self._singles += 1
         return True
+
+    def _retry(self) -> None:
+        """Store one of the connections that are missing."""
+        if not self.missing:
+            return
+        fd = self._missing.pop()
+        try:
+            _send(self._pairs[0][0], [fd])
+        except OSError as error:
+            self._missing.add(fd)
+            if isinstance(error, BlockingIOError):
+                self._singles = MOVE_AFTER
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        else:
+            self._singles += 1
 
     def rewrite(self) -> bool:
         """Store exactly the live connections, and return whether that was possible; if not, the stored ones stay stored."""
@@ -142,7 +173,8 @@ class ConnectionStore:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has work."""
-        return self._copying is not None or self._is_emptying or self._singles >= MOVE_AFTER
+        is_due = bool(self._missing) and time.monotonic() >= self._retry_at
+        return self._copying is not None or self._is_emptying or self._singles >= MOVE_AFTER or is_due
 
     def step(self) -> None:
         """Copy one packet to the other pair, or remove one from it; :attr:`failures` counts connections that could not be stored."""
@@ -154,6 +186,8 @@ class ConnectionStore:
             # The other pair is empty.
             self._singles = 0
             self._copying = iter(self._live())
+        else:
+            self._retry()
 
     def _is_copying(self) -> bool:
         """Return whether connections still have to be copied to the other pair."""
@@ -173,9 +207,11 @@ class ConnectionStore:
         except OSError:
             self.failures += self._waiting
             self._copying, self._waiting = None, 0
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             _empty(output_end)
             return
         self._copying, self._waiting = None, 0
+        self._missing.clear()
         self._mark += 1
         self._pairs.reverse()
         self._is_emptying = True

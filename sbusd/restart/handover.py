@@ -123,7 +123,9 @@ class Handover:
                 # A signal came just before they were blocked; the next program would not know of it.
                 return
             if not state_log.store.rewrite():
-                raise HandoverError("the connections cannot be stored; raise LimitNOFILE=")
+                raise HandoverError(
+                    "the connections cannot be stored; raise LimitNOFILE= of each bus of this user above twice the sum of their connections"
+                )
             state_log.write_handover(records.image(state))
             self._record_handover(state)
             self._journal.flush(FLUSH_SECONDS)

@@ -152,7 +152,12 @@ class StateLog(ChangeLog):
 
     def counts(self) -> dict[str, int]:
         """Return the statistics of the log: failures, and how often it was rewritten."""
-        return {"connections_unparked": self.store.failures, "state_failures": self._failures, "state_rewrites": self._rewrites}
+        return {
+            "connections_unparked": self.store.failures,
+            "connections_missing": self.store.missing,
+            "state_failures": self._failures,
+            "state_rewrites": self._rewrites,
+        }
 
     def _log_change(self, client: Client, record: bytes, pattern: bytes | None = None) -> None:
         """Log a change of a client, or of one of its patterns."""

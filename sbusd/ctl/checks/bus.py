@@ -190,10 +190,10 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
 
 def _judge_kept(stats: JsonObject) -> list[Finding]:
     """Return a finding if a restart of the bus may close connections, as far as it reports that to this user."""
-    times = integer(mapping(stats, "control"), "connections_unparked")
-    if not times:
+    missing = integer(mapping(stats, "control"), "connections_missing")
+    if not missing:
         return []
-    reason = f"a restart may close connections: a connection could not be stored for the next process; times: {times}"
+    reason = f"connections that could not be stored for the next process, and that a restart would close: {missing}"
     advice = "raise LimitNOFILE= of every bus of the same user above twice the sum of their connections, then restart this one"
     return [Finding("restart", CheckResult.WARN, reason, advice)]
 

@@ -84,6 +84,7 @@ def test_an_owner_gets_the_statistics_of_the_bus(bus: InProcessBus) -> None:
         "internal_errors": 0,
         "late_units": 0,
         "connections_unparked": 0,
+        "connections_missing": 0,
         "state_failures": 0,
         "state_rewrites": 0,
     }

@@ -158,7 +158,7 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
     made._retry_at = 0.0
     settle(bus)
     assert _read(made).connections[client.connection].patterns == {}
-    assert made.counts() == {"connections_unparked": 0, "state_failures": 1, "state_rewrites": 2}
+    assert made.counts() == {"connections_unparked": 0, "connections_missing": 0, "state_failures": 1, "state_rewrites": 2}
 
 
 def test_a_handover_that_failed_is_undone(kept: tuple[InProcessBus, StateLog]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -196,6 +197,31 @@ def test_a_connection_that_cannot_be_stored_is_counted(setup: Setup, monkeypatch
 
 def _refuse(*_args: object) -> int:
     raise OSError(109, "Too many references: cannot splice")
+
+
+def test_a_connection_that_could_not_be_stored_is_stored_when_there_is_room(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts the descriptors in queues for all processes of a user, so another one can have taken the room for a while."""
+    monkeypatch.setattr(parking, "RETRY_SECONDS", 0.0)
+    is_full, send = True, parking._send
+
+    def crowded(input_end: socket.socket, fds: list[int]) -> None:
+        if is_full:
+            raise OSError(errno.ETOOMANYREFS, "too many")
+        send(input_end, fds)
+
+    monkeypatch.setattr(parking, "_send", crowded)
+    setup.connect_next(3)
+    for fd in setup.fds():
+        assert not setup.store.add(fd)
+    assert (setup.store.failures, setup.store.missing) == (3, 3)
+    setup.store.step()
+    assert setup.store.missing == 3
+    setup.peers.pop(1).close()
+    setup.live.pop(1).close()
+    is_full = False
+    setup.step()
+    assert (setup.store.failures, setup.store.missing) == (3, 0)
+    assert setup.seen_by_the_next() == {os.fstat(fd).st_ino for fd in setup.fds()}
 
 
 def test_missing_descriptors_are_reported(setup: Setup) -> None:

@@ -82,7 +82,7 @@ def test_a_real_socket(folder: Path) -> None:
 
 def test_connections_that_a_restart_may_close_are_a_warning() -> None:
     for times, results in ((0, []), (3, [CheckResult.WARN])):
-        found = judge_response(replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"connections_unparked": times}}))
+        found = judge_response(replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"connections_missing": times}}))
         assert [each.result for each in found if each.check == "restart"] == results
 
 
