@@ -37,20 +37,20 @@ _KERNEL_OVERHEAD_BYTES = 32
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN})
 
 
-def bus_address(address: str | None = None, *, scope: Scope | None = None) -> str:
+def bus_address(address: str | os.PathLike[str] | None = None, *, scope: Scope | None = None) -> str:
     """Return the address to connect to: *address*, else the bus of *scope*, else ``$SBUS_ADDRESS``, else the system's.
 
     An empty ``$SBUS_ADDRESS`` counts as unset. The address is parsed at connect.
 
     Raises:
-        TypeError: *address* is neither str nor None.
+        TypeError: *address* is not a str, a path, or None.
         ValueError: *scope* is another word.
         NoBus: *scope* is ``user``, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
     """
     if address is not None:
-        if not isinstance(address, str):
+        if not isinstance(address, str | os.PathLike):
             raise TypeError(f"address must be str, the path of a socket, not {type(address).__name__}")
-        return address
+        return os.fspath(address)
     if scope == "user":
         return _user_address()
     if scope == "system":

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
 from sbusd.client.pattern_hints import PatternWarning, hint
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import bytes_of
+from sbusd.protocol.keys import SECRET_HEAD, bytes_of, text_of
 from sbusd.protocol.memberships import check_group, stored_pattern
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet, subscribe_packet
 
@@ -129,7 +130,7 @@ def pattern_list(patterns: Sequence[Patterns], separator: bytes = b"/", group: s
     Raises:
         TypeError: one is neither str nor bytes, nor a sequence of them.
         ValueError: there is no pattern; the empty pattern matches everything.
-        ProtocolError: EINVAL if one has a NUL, if a str is not UTF-8, or if *group* is no valid name.
+        ProtocolError: EINVAL if one has a NUL, is a malformed private key, if a str is not UTF-8, or if *group* is not a valid name.
     """
     name = group_name(group)
     encoded = [to_bytes(pattern, "pattern") for each in patterns for pattern in (each if isinstance(each, list | tuple) else (each,))]
@@ -137,6 +138,16 @@ def pattern_list(patterns: Sequence[Patterns], separator: bytes = b"/", group: s
         raise ValueError("cannot subscribe: give at least one pattern; the empty one, b'', matches every key that is not reserved")
     for pattern in encoded:
         subscribe_packet(pattern)
+        if pattern.startswith(SECRET_HEAD) and separator == b"/":
+            _check_private(pattern)
         if separator == b"/" and (words := hint(pattern)):
             warnings.warn(words, PatternWarning, stacklevel=3)
     return [stored_pattern(pattern, name) for pattern in encoded]
+
+
+def _check_private(pattern: bytes) -> None:
+    """Raise ProtocolError (EINVAL) if *pattern* is malformed: the bus would close the connection."""
+    try:
+        parse_secret_pattern(pattern)
+    except ProtocolError as error:
+        raise ProtocolError(ErrorCode.EINVAL, f"invalid pattern {text_of(pattern[:64])!r}: {error.words}") from None

@@ -122,7 +122,8 @@ class RemoteRefusal(SbusError, RuntimeError):
 
     ``code`` is None if this version does not know it; ``words`` are those of the bus: the rule that refused it, with its comment, if a
     rule did. ``request`` is the refused request, if that is certain: it is empty for a packet that no call waited for, such as a
-    publication. ``key`` is that of a refused message, or its first 1024 bytes; None for anything else, and from an older bus.
+    publication. ``key`` is that of a refused message, or its first 1024 bytes; None for anything else, and from an older bus. After
+    EACCES, EPROTO, ENOBUFS and EMFILE the bus closes the connection.
     """
 
     def __init__(self, code: ErrorCode | None, words: str, request: str = "", key: str | None = None) -> None:
@@ -133,7 +134,8 @@ class RemoteRefusal(SbusError, RuntimeError):
         what = request or "a packet"
         if key is not None:
             what = f"{request} to {_shown(key)}" if request else f"a message to {_shown(key)}"
-        super().__init__(f"the bus refused {what}: {self.said}")
+        ending = "; the bus has closed the connection" if request and code is not None and code.disconnects else ""
+        super().__init__(f"the bus refused {what}: {self.said}{ending}")
 
     @property
     def said(self) -> str:
@@ -167,12 +169,17 @@ class AnswerLost(SbusError, RuntimeError):
 
 
 class TimedOut(SbusError, TimeoutError):
-    """``what`` took longer than ``seconds``."""
+    """``what`` took longer than ``seconds``. ``reason`` says why, if it was not sent; otherwise it is empty."""
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} took longer than {seconds:g} s")
+    def __init__(self, what: str, seconds: float, reason: str = "") -> None:
+        super().__init__(f"{what} took longer than {seconds:g} s{': ' if reason else ''}{reason}")
         self.what = what
         self.seconds = seconds
+        self.reason = reason
+
+    def without_connection(self, address: str) -> TimedOut:
+        """Return the same error of a client that was connecting again."""
+        return TimedOut(self.what, self.seconds, f"not connected to {address}, and nothing was sent")
 
 
 class InboxFull(SbusError, BufferError):
@@ -227,6 +234,9 @@ class BlobTooLarge(SbusError, OSError):
         super().__init__(errnos.EFBIG, f"it has more than {limit} bytes, the quota of this user for blobs; see blob.toml(5)", name)
         self.limit = limit
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.limit, self.filename)
+
 
 class NoBlobService(SbusError, ConnectionError):
     """No service for blobs listens at ``address``, or the connection to it has ended. Blobs that end with the connection are gone."""
@@ -238,12 +248,17 @@ class NoBlobService(SbusError, ConnectionError):
 
 
 class CallTimeout(TimedOut):
-    """No service of ``command`` responded in time. ``callees`` are still connected; it is not known whether they have run it."""
+    """No service of ``command`` responded in time. ``callees`` are still connected; it is not known whether they have run it.
 
-    def __init__(self, command: str, seconds: float, callees: tuple[Peer, ...] = ()) -> None:
-        super().__init__(f"the response to {command!r}{_from(callees)}", seconds)
+    If ``is_sent`` is false, the request was not sent, and so it was not run.
+    """
+
+    def __init__(self, command: str, seconds: float, callees: tuple[Peer, ...] = (), *, reason: str = "", is_sent: bool = True) -> None:
+        reason = reason or ("" if is_sent else "the bus did not respond, and the request was not sent")
+        super().__init__(f"the response to {command!r}{_from(callees)}", seconds, reason)
         self.command = command
         self.callees = callees
+        self.is_sent = is_sent
 
 
 class MessagesMissing(SbusError):
@@ -323,7 +338,7 @@ def no_bus(address: str, error: OSError) -> NoBus:
     number = error.errno or 0
     name = address.removeprefix(f"{ABSTRACT_HEAD}/")
     if number == errnos.ENOENT and name != address:
-        return NoBus(address, f"{name!r} is not an even number of hexadecimal digits; use the address that sbusd printed", number)
+        return NoBus(address, f"{_coded_name(name)}; use the address that sbusd printed", number)
     if number == errnos.ENOENT and address.startswith(("unix:", "unix=", "tcp:")):
         return NoBus(address, "no such socket; an address is a path, without 'unix:' before it", number)
     # connect(2) reports a file or directory like a socket without a process.
@@ -333,6 +348,17 @@ def no_bus(address: str, error: OSError) -> NoBus:
     reason = _REASONS.get(errnos.ENOTSOCK if is_file else number) or os.strerror(number)
     is_default = address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
     return NoBus(address, reason.format(start=f" ({systemctl(address)} start sbus.socket)" if is_default else ""), number)
+
+
+def _coded_name(digits: str) -> str:
+    """Return what is wrong with the last part of an address in hexadecimal, to which no socket belongs."""
+    try:
+        name = bytes.fromhex(digits)
+    except ValueError:
+        name = b""
+    if not name:
+        return f"{digits!r} is not an even number of hexadecimal digits"
+    return f"no such socket; the digits are those of the path {printable(os.fsdecode(name), 128)!r}"
 
 
 def systemctl(address: str) -> str:
@@ -346,7 +372,8 @@ _NO_PATH = re.compile(r"^\s|\s$|^[a-z]+:|^[\w.-]+:\d+$")
 
 _REASONS = {
     errnos.ENOENT: "no such socket; start the bus{start} or give another address",
-    errnos.ECONNREFUSED: "no process listens on this socket; start the bus{start}",
+    errnos.ECONNREFUSED: "no process listens on this socket; start the bus{start}. If it runs, this file is of an earlier socket, such as "
+    "one that is mounted into a container: mount its directory instead",
     errnos.EACCES: "permission denied; check the modes of the socket and of its directory",
     errnos.EPERM: "a security policy of this machine denies it",
     errnos.EPROTOTYPE: "the socket is not of type SEQPACKET, so it is not a bus",

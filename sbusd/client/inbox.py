@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from sbusd.client.arguments import check_count
 from sbusd.client.incoming import MessageRun
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
-from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.keys import KeySpace, text_of
 from sbusd.protocol.memberships import split_stored, stored_pattern
 
 QUEUE_PACKETS = 65_536
@@ -297,6 +297,12 @@ def _group_of(patterns: list[bytes]) -> bytes:
     """Return the queue group that all stored *patterns* are of; empty if there is none."""
     groups = {split_stored(pattern)[1] for pattern in patterns}
     return groups.pop() if len(groups) == 1 else b""
+
+
+def inbox_text(owner: object, inbox: Inbox) -> str:
+    """Return a description of *owner*, whose items are those of *inbox*."""
+    patterns = " ".join(repr(text_of(split_stored(pattern)[0])) for pattern in inbox.patterns)
+    return f"<{type(owner).__name__} to {patterns}, {len(inbox)} pending>" if patterns else f"<{type(owner).__name__}, closed>"
 
 
 class Routes:

@@ -16,6 +16,7 @@ that a record is about. A ``Bus`` writes the same records.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -59,8 +60,9 @@ if TYPE_CHECKING:
 class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
     """A connection to a bus, from :meth:`AsyncBus.connect`. ``async with`` opens and closes it; if you ``await`` it instead, close it.
 
-    A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
-    another call.
+    A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
+    arrives after that is dropped: it never reaches another call. Every call raises Closed after ``close``, Disconnected, also while
+    it is not connected, and TypeError, ValueError or ProtocolError for a wrong argument, before anything is sent.
     """
 
     def __init__(self, link: AsyncLink | None = None, *, pace: bool = False) -> None:
@@ -73,7 +75,7 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
     @classmethod
     def connect(
         cls,
-        address: str | None = None,
+        address: str | os.PathLike[str] | None = None,
         *,
         scope: Scope | None = None,
         timeout: float | None = 30.0,

@@ -40,7 +40,7 @@ from sbusd.client.store.requests import (
     put_requests,
     request_data,
 )
-from sbusd.client.sync.store import Job, JobTaking, Store
+from sbusd.client.sync.store import Job, JobTaking, Store, check_jobs
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class AsyncJob:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
+
+    def __repr__(self) -> str:
+        state = "lost" if self.is_lost else "settled" if self.is_settled else "leased"
+        return f"<{type(self).__name__} {self.key!r} of queue {self.queue!r}: {state}>"
 
     @property
     def message(self) -> StoredMessage:
@@ -136,6 +140,9 @@ class AsyncJobTaking:
         self._timeout = timeout
         self._lease = lease
         self._job: AsyncJob | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of queue {self._queue!r}>"
 
     async def __aenter__(self) -> AsyncJob:
         jobs = await self._store.take_many(self._queue, 1, timeout=self._timeout, lease=self._lease)
@@ -220,6 +227,7 @@ class AsyncStore(AsyncStoredStreams):
                 self._renewal.remove(job)
 
     async def ack_many(self, jobs: Sequence[AsyncJob]) -> list[StoreError | None]:
+        check_jobs(jobs, AsyncJob)
         if not jobs:
             return []
         data = request_data(queue=jobs[0].queue, leases=[job.lease.number for job in jobs])

@@ -30,6 +30,10 @@ class AsyncStoredStreams:
         self._twin = twin
         self._is_known = False
 
+    def __repr__(self) -> str:
+        host = "" if self._twin is None else f"twin {self._twin} by "
+        return f"<{type(self).__name__} of {host}{self._bus!r}>"
+
     async def last(self, *patterns: str | bytes) -> AsyncGenerator[StoredMessage]:
         names = [key_text(each, "pattern") for each in patterns]
         after: str | None = None

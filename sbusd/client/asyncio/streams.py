@@ -12,7 +12,7 @@ from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.asyncio.unused_subscriptions import WarnsIfUnused
 from sbusd.client.errors import Closed
-from sbusd.client.inbox import LIST_ITEMS, Inbox
+from sbusd.client.inbox import LIST_ITEMS, Inbox, inbox_text
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
@@ -42,6 +42,9 @@ class AsyncSubscription(WarnsIfUnused):
         self._link = link
         self._inbox = inbox
         self._on_gap = on_gap
+
+    def __repr__(self) -> str:
+        return inbox_text(self, self._inbox)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -143,6 +146,9 @@ class AsyncPresence:
     def __init__(self, subscription: AsyncSubscription) -> None:
         self._subscription = subscription
 
+    def __repr__(self) -> str:
+        return inbox_text(self, self._subscription._inbox)
+
     async def receive(self, timeout: float | None = None) -> PresenceItem:
         return presence_item(await self._subscription.receive(timeout))
 
@@ -174,6 +180,9 @@ class AsyncTap:
     def __init__(self, link: AsyncLink, inbox: Inbox) -> None:
         self._link = link
         self._inbox = inbox
+
+    def __repr__(self) -> str:
+        return inbox_text(self, self._inbox)
 
     async def receive(self, timeout: float | None = None) -> TapItem:
         return tap_item(await self._link.receive(self._inbox, timeout))

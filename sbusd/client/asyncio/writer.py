@@ -20,8 +20,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from sbusd.client.bus_socket import is_gone, send_failure
-from sbusd.client.errors import PayloadTooLarge, SbusError
+from sbusd.client.bus_socket import Target, is_gone, send_failure
+from sbusd.client.errors import PayloadTooLarge, SbusError, TimedOut
 from sbusd.client.features import Paced
 from sbusd.client.operations import Deadline
 from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
@@ -40,6 +40,8 @@ class WriterLink(Protocol):
 
     timeout: float | None
     """Seconds that a publication may wait."""
+    target: Target
+    """What it connects to."""
 
     def check(self) -> None:
         """Raise the error that every call raises, if the connection has ended for good or was never opened."""
@@ -170,6 +172,10 @@ class AsyncWriter:
         try:
             self.drain()
             await wait_for(turn, deadline)
+        except TimedOut as error:
+            if self._sock is None or self.is_resuming:
+                raise error.without_connection(self._link.target.text) from None
+            raise
         finally:
             self.turns.pop(turn, None)
 

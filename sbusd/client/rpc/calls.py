@@ -54,6 +54,11 @@ MAX_TRIGGERS = 8
 MAX_CONCURRENT_REQUESTS = 64
 """Requests of one group call that wait at the same time, so that a large group is neither flooded nor held in memory as a whole."""
 
+_OWN_SERVICE = (
+    "the service is on the same bus object; a handler of a Bus that calls it waits for itself: "
+    "call it on another connection, or serve on an AsyncBus"
+)
+
 _ROUNDS = 3
 """Rounds of the search for the callees of a request, if the members change meanwhile."""
 
@@ -217,7 +222,7 @@ class Caller:
                     withdraw(self.session, pending)
                 self.requests.close(pending)
             if isinstance(error, TimedOut):
-                raise CallTimeout(request.command, request.timeout or 0.0) from error
+                raise CallTimeout(request.command, request.timeout or 0.0, reason=error.reason, is_sent=bool(sent)) from error
             raise
         return pending
 
@@ -248,14 +253,14 @@ class Caller:
         except RemoteRefusal:
             return None
         except TimedOut as error:
-            raise CallTimeout(request.command, request.timeout or 0.0) from error
+            raise CallTimeout(request.command, request.timeout or 0.0, reason=error.reason, is_sent=False) from error
         for trigger in [peer for peer in found if peer.uid in (0, os.geteuid())][:MAX_TRIGGERS]:
             try:
                 yield from self.call(Invocation(command, b"", deadline.remaining()), trigger)
             except NoRecipient:
                 continue  # a mere subscriber
             except CallTimeout as error:
-                raise CallTimeout(request.command, request.timeout or 0.0) from error
+                raise CallTimeout(request.command, request.timeout or 0.0, reason=error.reason, is_sent=False) from error
             except RemoteError as error:
                 return error.words
             except PeerDisconnected:
@@ -307,7 +312,8 @@ class Caller:
         callees = tuple((pending.callees or {}).values())
         for peer in callees:
             self.requests.doubt(peer.connection, request.key)
-        return CallTimeout(request.command, request.timeout or 0.0, callees)
+        is_own = any(peer.address_bytes == self.session.address for peer in callees)
+        return CallTimeout(request.command, request.timeout or 0.0, callees, reason=_OWN_SERVICE if is_own else "")
 
     def post(self, packet: bytes) -> None:
         """Put a publication into the session that no call waits for."""

@@ -54,6 +54,9 @@ class Cancellation:
         self._is_set = False
         self._event: threading.Event | None = None
 
+    def __repr__(self) -> str:
+        return f"<Cancellation {'set' if self._is_set else 'not set'}>"
+
     def __bool__(self) -> bool:
         """Return whether the request is cancelled."""
         return self.is_set()

@@ -15,7 +15,7 @@ from typing import ClassVar
 from sbusd.client.arguments import check_count
 from sbusd.client.errors import AnswerLost, RemoteError, TimedOut
 from sbusd.client.operations import Operation, Send, Settle
-from sbusd.client.rpc.calls import Answer, Caller, Invocation
+from sbusd.client.rpc.calls import Answer, Caller, Invocation, check_member
 from sbusd.client.rpc.cancellation import PAST, cancel_packets
 from sbusd.client.rpc.pending_requests import PendingRequest
 from sbusd.client.rpc.streaming import MAX_WINDOW
@@ -127,6 +127,7 @@ class StreamCall:
     """A call with parts: call :meth:`next` until it returns None, and :meth:`close` in any case."""
 
     def __init__(self, caller: Caller, request: StreamInvocation, member: Peer | None = None) -> None:
+        check_member(member)
         self._caller = caller
         self._request = request
         self._member = member

@@ -92,6 +92,7 @@ def put_requests(messages: Iterable[NewMessage]) -> Iterator[PutRequest]:
     options: list[dict[str, object]] = []
     size = 0
     for message in messages:
+        check_type(message, NewMessage, "messages", "NewMessage objects")
         frame, option = message.frame, message.options
         added = len(frame) + 5 + len(framed_data(option))
         if added + _HEAD_BYTES > MAX_DATA_BYTES:

@@ -13,6 +13,7 @@ Signal handlers may use the bus. If one interrupts a call that allows no other, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,8 +55,9 @@ if TYPE_CHECKING:
 class Bus(ControlMethods, BlobMethods, BusParts):
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it with ``with``.
 
-    A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
-    another call.
+    A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
+    arrives after that is dropped: it never reaches another call. Every call raises Closed after ``close``, Disconnected, also while
+    it is not connected, and TypeError, ValueError or ProtocolError for a wrong argument, before anything is sent.
 
     After fork(2) the connection stays with the parent process. In the child, calls raise ForkedError; with ``reconnect``, a ``Bus``
     connects again and gets the subscriptions, but not what waited in them. An ``AsyncBus`` always raises ForkedError there.
@@ -71,7 +73,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
     @classmethod
     def connect(
         cls,
-        address: str | None = None,
+        address: str | os.PathLike[str] | None = None,
         *,
         scope: Scope | None = None,
         timeout: float | None = 30.0,
@@ -107,7 +109,6 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             TimedOut: the bus does not respond.
             BadAddressError: the address is malformed, or it is a descriptor and *reconnect* is set.
             Unsupported: the bus does not know *pace*.
-            TypeError, ValueError: an argument has a wrong type, or a number is out of range.
             ProtocolError: *name* is too long or not printable.
         """
         limit = check_connection(timeout, separator)
@@ -152,7 +153,6 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             PayloadTooLarge: the packet is longer than this connection can send.
             ProtocolError: *key* has a NUL, or no connection has the number *to*.
             TimedOut: the socket was full for too long, or the receipt did not arrive.
-            Disconnected: the bus closed the connection.
             RemoteRefusal, AnswerLost: only with *receipt*.
             Unsupported: *wait* was given, and the bus does not know pacing; nothing was sent.
         """
@@ -221,9 +221,11 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             Unsupported: *group* was given, and the bus does not know queue groups.
             StoreNotRunning, StoreError: *last* was given.
             ValueError: both *last* and *blobs* were given.
-            RemoteRefusal: the bus refused a pattern; then none of them is subscribed to.
+            ProtocolError: a pattern has a NUL, or is a malformed private key. It was not sent.
+            RemoteRefusal: the bus refused a pattern; none of them is subscribed to. If its code is EACCES, as for private keys of others,
+                the bus has closed the connection with all its subscriptions, until *reconnect* makes it again.
             AnswerLost: packets for this client were lost, perhaps a refusal among them.
-            TimedOut, Disconnected, InboxFull: the bus could not be asked.
+            InboxFull: the bus could not be asked.
         """
         if blobs and last:
             raise ValueError("last and blobs cannot be combined: subscribe twice")
@@ -268,9 +270,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
     def members(self, key: str | bytes) -> tuple[Peer, ...]:
         """Return the connections that a message with *key* would reach now, by ascending connection number.
 
-        Raises:
-            RemoteRefusal: this client may not publish to *key*, or may not see its members.
-            AnswerLost, TimedOut, Disconnected: the response did not arrive.
+        Raises RemoteRefusal if this client may not publish to *key*, or see its members; AnswerLost, TimedOut, InboxFull.
         """
         deadline = Deadline(f"listing the members of {key!r}", self._link.timeout)
         return self._link.run(operations.members(self._session, to_bytes(key), deadline))
@@ -292,7 +292,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
         Raises:
             RemoteRefusal: this user may not tap the bus.
             ValueError: the connection already has a tap.
-            AnswerLost, TimedOut, Disconnected: the bus could not be asked.
+            AnswerLost, TimedOut, InboxFull: the bus could not be asked.
         """
         return Tap(self._link, self._link.run(operations.tap(self._session, to_bytes(pattern, "pattern"), self._link.timeout)))
 
@@ -318,7 +318,8 @@ class Bus(ControlMethods, BlobMethods, BusParts):
         Raises:
             NoRecipient: there is no service of the command; raised at once.
             PeerDisconnected: the service disconnected; raised at once. It may have run the command.
-            CallTimeout: no response in time. A service may have run the command, and is asked to stop; a late response is dropped.
+            CallTimeout: no response in time. A service may have run the command, and is asked to stop; a late response is dropped. If
+                its ``is_sent`` is false, the request was not sent.
             RemoteError: the service responded with an error.
             RemoteRefusal: the bus does not permit the call.
             ValueError: *command*, *twin*, *tries* or *context* is invalid, or both *member* and *twin* are given.
@@ -384,9 +385,9 @@ class Bus(ControlMethods, BlobMethods, BusParts):
         call. With an empty *group*, this service runs every call that is not sent to another one alone.
 
         Raises:
-            TypeError: *command* is not a str, or the function cannot be called with one argument.
+            TypeError: an argument has a wrong type, or the function cannot be called with one argument.
             ValueError: *command* is invalid or already has a function.
-            ProtocolError, RuntimeError: *group* is invalid; ``serve`` has begun.
+            RuntimeError: ``serve`` has begun.
         """
         dispatcher = self._begin_services(command)
 
@@ -407,7 +408,6 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             RemoteRefusal: the bus does not permit this client to serve one of the commands.
             ValueError: there is no command.
             RuntimeError: another ``serve`` runs on this bus.
-            Disconnected: the bus closed the connection.
         """
         from sbusd.client.sync.server import Server  # noqa: PLC0415 - most programs serve nothing
 

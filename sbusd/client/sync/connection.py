@@ -402,6 +402,15 @@ class Connection:
 
     def _open_again(self, deadline: Deadline) -> None:
         """Ensure that there is a connection with all subscriptions. Raises the error that prevents it."""
+        if self._sock is not None and not self._resuming:
+            return
+        try:
+            self._resume_all(deadline)
+        except TimedOut as error:
+            raise error.without_connection(self.target.text) from None
+
+    def _resume_all(self, deadline: Deadline) -> None:
+        """Connect, and subscribe to everything."""
         while self._sock is None or self._resuming:
             if self._make_failure is not None:
                 raise self._failure()

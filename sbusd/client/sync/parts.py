@@ -22,6 +22,9 @@ class BusParts(WithBlock):
     _dispatcher: Dispatcher | None
     _store: Store | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._link.state}: {self._link.target.text}>"
+
     def _begin_services(self, command: str | None = None) -> Dispatcher:
         """Return the services of this connection. Raises TypeError if the *command* to add is none."""
         if command is not None:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sbusd.client.arguments import check_count, time_limit
+from sbusd.client.arguments import check_count, check_type, time_limit
 from sbusd.client.encoding import Data
 from sbusd.client.errors import SbusError, TimedOut
 from sbusd.client.store.errors import StoreError
@@ -63,6 +63,10 @@ class Job:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
+
+    def __repr__(self) -> str:
+        state = "lost" if self.is_lost else "settled" if self.is_settled else "leased"
+        return f"<{type(self).__name__} {self.key!r} of queue {self.queue!r}: {state}>"
 
     @property
     def message(self) -> StoredMessage:
@@ -138,6 +142,13 @@ class Job:
         self.is_settled = True
 
 
+def check_jobs(jobs: object, kind: type) -> None:
+    """Raise TypeError unless *jobs* is a list or tuple of objects of *kind*."""
+    check_type(jobs, (list, tuple), "jobs", "a list of jobs")
+    for job in jobs if isinstance(jobs, list | tuple) else ():
+        check_type(job, kind, "jobs", "a list of jobs")
+
+
 class JobTaking:
     """A job that is taken when the ``with`` block begins, from :meth:`Store.take`."""
 
@@ -147,6 +158,9 @@ class JobTaking:
         self._timeout = timeout
         self._lease = lease
         self._job: Job | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of queue {self._queue!r}>"
 
     def __enter__(self) -> Job:
         jobs = self._store.take_many(self._queue, 1, timeout=self._timeout, lease=self._lease)
@@ -266,6 +280,7 @@ class Store(StoredStreams):
 
     def ack_many(self, jobs: Sequence[Job]) -> list[StoreError | None]:
         """Acknowledge *jobs* of one queue in one call, and return for each None or its error."""
+        check_jobs(jobs, Job)
         if not jobs:
             return []
         data = request_data(queue=jobs[0].queue, leases=[job.lease.number for job in jobs])

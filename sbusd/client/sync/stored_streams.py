@@ -27,6 +27,10 @@ class StoredStreams:
         self._twin = twin
         self._is_known = False
 
+    def __repr__(self) -> str:
+        host = "" if self._twin is None else f"twin {self._twin} by "
+        return f"<{type(self).__name__} of {host}{self._bus!r}>"
+
     def last(self, *patterns: str | bytes) -> Generator[StoredMessage]:
         """Yield the last values of all keys that match *patterns*, ordered by key. Raises StoreError: ``EACCES``, ``ENOENT``."""
         names = [key_text(each, "pattern") for each in patterns]

@@ -8,7 +8,7 @@ from typing import Self
 
 from sbusd.client import operations
 from sbusd.client.errors import Closed
-from sbusd.client.inbox import LIST_ITEMS, Inbox
+from sbusd.client.inbox import LIST_ITEMS, Inbox, inbox_text
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
@@ -31,6 +31,9 @@ class Subscription:
         self._link = link
         self._inbox = inbox
         self._on_gap = on_gap
+
+    def __repr__(self) -> str:
+        return inbox_text(self, self._inbox)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -132,6 +135,9 @@ class Presence:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
+    def __repr__(self) -> str:
+        return inbox_text(self, self._subscription._inbox)
+
     def receive(self, timeout: float | None = None) -> PresenceItem:
         """Return the next event, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an event that is here.
 
@@ -161,6 +167,9 @@ class Tap:
     def __init__(self, link: SyncLink, inbox: Inbox) -> None:
         self._link = link
         self._inbox = inbox
+
+    def __repr__(self) -> str:
+        return inbox_text(self, self._inbox)
 
     def receive(self, timeout: float | None = None) -> TapItem:
         """Return the next record, and wait for it up to *timeout* seconds: None means no limit, 0 returns only a record that is here.

@@ -40,6 +40,12 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
     ),
     (errors.TimedOut("it", 1.5), TimeoutError, "it took longer than 1.5 s"),
     (
+        errors.RemoteRefusal(errors.ErrorCode.EACCES, "no", "SUB 'a'"),
+        RuntimeError,
+        "the bus refused SUB 'a': EACCES no; the bus has closed the connection",
+    ),
+    (errors.BlobTooLarge(9, "f"), OSError, "[Errno 27] it has more than 9 bytes, the quota of this user for blobs; see blob.toml(5): 'f'"),
+    (
         errors.InboxFull((b"a/", b""), 5),
         BufferError,
         "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
@@ -68,3 +74,8 @@ def test_a_failed_connect_says_why(number: int) -> None:
     assert error.errno == number
     assert len(error.reason) > 5
     assert "\n" not in str(error)
+
+
+def test_an_address_in_hexadecimal_that_names_a_path() -> None:
+    error = no_bus(f"/dev/unix/abstract/{b'/no/such'.hex()}", OSError(errno.ENOENT, ""))
+    assert error.reason == "no such socket; the digits are those of the path '/no/such'; use the address that sbusd printed"
