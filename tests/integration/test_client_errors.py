@@ -94,7 +94,7 @@ def subject(kind: type, bus: Bus) -> Any:
         Presence: bus.presence,
         Tap: bus.tap,
         Store: lambda: bus.store,
-        Job: lambda: Job(bus.store, "q", Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0), 1.0),
+        Job: lambda: Job(bus.store, "q", Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0, 1.0), 1.0),
     }
     return makers[kind]()
 

@@ -47,7 +47,7 @@ REQUIRED: dict[str, Any] = {
 }
 """Arguments without a default."""
 
-A_JOB = Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0)
+A_JOB = Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0, 1.0)
 
 
 def numbers_of(kind: type) -> Iterator[tuple[str, inspect.Signature, str]]:
