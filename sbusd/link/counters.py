@@ -18,6 +18,12 @@ class HostCounters:
     duplicates: int = 0
     """Messages that came again, by overlapping subscriptions, or too late: these are reported as lost, before or after."""
     malformed: int = 0
+    other_version: int = 0
+    """Frames of another version of sbus-link."""
+    namesakes: int = 0
+    """Heartbeats of another host with the same name."""
+    ignored: int = 0
+    """Messages of an earlier run, or of another host with the same name."""
     stale: int = 0
     """Frames of an earlier run of that host, and those without messages that came after later ones."""
     refused_by_import: int = 0
@@ -58,6 +64,8 @@ class LinkCounters:
     rejected: int = 0
     """What the network rejected, such as a subject without permission."""
     foreign_subjects: int = 0
+    namesakes: int = 0
+    """Heartbeats of another host with the name of this one."""
     hosts_refused: int = 0
     """Frames of hosts beyond the bound, or of hosts that no rule names."""
     patterns_refused: int = 0

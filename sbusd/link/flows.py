@@ -12,10 +12,16 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sbusd.link.frames import MAX_FRAME_BYTES, Tail, encode_tail
+from sbusd.link.frames import MAX_FRAME_BYTES, MAX_TAILS_BYTES, Tail, encode_tail
 
 MAX_FLOWS = 4_096
 """Flows that a host can have. Beyond them the oldest ends, and its messages go to a new flow."""
+
+MAX_TAILS = 16
+"""Other flows whose last numbers a data frame has. Those of further ones are in the next heartbeat."""
+
+PRIVATE_KEY = b"!/cred/"
+"""The key of the flows with private messages."""
 
 LISTED = 3
 """Heartbeats that list the last number of a flow after its last message. A receiver that misses all of them assumes a loss."""
@@ -23,12 +29,19 @@ LISTED = 3
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """One sequence of numbers, for *target* alone, or for all hosts if that is None. *last* is the number used last."""
+    """One sequence of numbers, for *target* alone, or for all hosts if that is None. *last* is the number used last.
+
+    *sent* is the last number before which nothing waits for its frame. *changed* and *informed* are moments of `FlowTable`: when *sent* has
+    changed, and when the receivers of this flow last got those of the others.
+    """
 
     number: int
     target: str | None
     key: bytes
     last: int = 0
+    sent: int = 0
+    changed: int = 0
+    informed: int = 0
     listings: int = 0
     """Heartbeats that still have to list it."""
 
@@ -48,6 +61,7 @@ class FlowTable:
         """Flows that ended before LISTED heartbeats had listed their last number."""
         self.ended = 0
         """Flows that ended. After a change, `find` has to be asked again."""
+        self._moment = 0
         self._open: OrderedDict[tuple[str | None, bytes], Flow] = OrderedDict()
         self._listed: dict[str | None, dict[int, Flow]] = {}
 
@@ -70,6 +84,35 @@ class FlowTable:
     def mark(self, flow: Flow) -> None:
         """Have the next heartbeats list *flow*, after a number was taken."""
         self._listed.setdefault(flow.target, {})[flow.number] = flow
+
+    def note_sent(self, flow: Flow) -> None:
+        """Have frames of other flows report the numbers of *flow*, all of which are in frames that were sent, or lost."""
+        self._moment += 1
+        flow.sent, flow.changed = flow.last, self._moment
+        listed = self._listed.get(flow.target, {})
+        if listed.pop(flow.number, None) is not None:
+            listed[flow.number] = flow  # the latest is last
+
+    def news_for(self, flow: Flow) -> bytes:
+        """Return tails for the next frame of *flow*: those of flows that have changed since its last one, so that their ends are known.
+
+        A receiver then reports what is missing of them before it publishes newer messages. Flows for one host alone do not concern others.
+        """
+        body: list[bytes] = []
+        size = 0
+        scopes = [None] if flow.target is None else [None, flow.target]
+        for scope in scopes if flow.key != PRIVATE_KEY else []:
+            for other in reversed(self._listed.get(scope, {}).values()):
+                if other is flow or not other.sent or other.key == PRIVATE_KEY:
+                    continue
+                if other.changed <= flow.informed or len(body) == MAX_TAILS:
+                    break
+                tail = encode_tail(Tail(other.number, other.sent, other.key))
+                if size + len(tail) <= MAX_TAILS_BYTES:
+                    body.append(tail)
+                    size += len(tail)
+        flow.informed = self._moment
+        return b"".join(body)
 
     def targets(self) -> list[str]:
         """Return the hosts that have ever had flows of their own."""

@@ -1,8 +1,8 @@
 """What links send each other: a head of one line, and a body.
 
-The head is a letter and decimal numbers, separated by ``/``; the last is the serial, see :func:`add_serial`. Bodies: of `Data` the packets
-as in a batch of the bus; of `Changes` and `Snapshot` lines of interest; of `Heartbeat` and `Tails` the last numbers of flows; of `Ask` and
-`Answer` framed data; the others have none.
+The head is the version, a letter and decimal numbers, separated by ``/``; the last is the serial, see :func:`add_serial`. Bodies: of `Data`
+the last numbers of other flows, and the packets as in a batch of the bus; of `Changes` and `Snapshot` lines of interest; of `Heartbeat` an
+address, digests of names, and the last numbers of flows, which `Tails` has alone; of `Ask` and `Answer` framed data; the others have none.
 Parsing accepts exactly what encoding makes, and raises `FrameError` for all else.
 """
 
@@ -19,18 +19,29 @@ from sbusd.protocol.credentials import split_sender
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbusd.protocol.printable import printable
 from sbusd.protocol.vouching import MAX_ORIGIN_BYTES
+
+VERSION = 2
+"""Version of the frames. A link refuses those of another version, and reports that."""
 
 MAX_FRAME_BYTES = 65_536
 """Largest body with more than one packet or line; a single packet can be as long as the bus permits."""
 
-MAX_BODY_BYTES = MAX_PACKET_BYTES + 1_024
+MAX_TAILS_BYTES = 8_192
+"""Largest part of a data frame with the last numbers of other flows."""
+
+MAX_BODY_BYTES = MAX_PACKET_BYTES + MAX_TAILS_BYTES + 1_024
 """Largest body that a link accepts."""
 
 MAX_SENDER_BYTES = MAX_ORIGIN_BYTES - len(b"!/host//") - 63
 """Longest sender that crosses the network: after ``!/host/<name>/`` it is an origin on the bus of the receiver."""
 
-_HEAD = re.compile(rb"([A-Z])((?:/(?:0|[1-9][0-9]{0,19})){1,8})")
+MAX_ADDRESS_BYTES = 64
+NAME_DIGEST_BYTES = 8
+
+_HEAD = re.compile(rb"([A-Z])((?:/(?:0|[1-9][0-9]{0,19})){1,11})")
+_VERSION = re.compile(rb"([1-9][0-9]{0,8})/")
 _LINE = struct.Struct("<cBH")
 _TAIL = struct.Struct("<QQH")
 _FROM = b"CMSG !/from/"
@@ -41,13 +52,22 @@ class FrameError(ValueError):
     """A head or body of another host is malformed."""
 
 
+class VersionError(FrameError):
+    """A head of another version of this protocol."""
+
+
 class Data(NamedTuple):
-    """Messages of a flow, numbered from *number* without a gap."""
+    """Messages of a flow, numbered from *number* without a gap.
+
+    *forgotten* is as in `Heartbeat`. *tails* is the size of what precedes the messages: last numbers of other flows before this frame.
+    """
 
     epoch: int
     flow: int
     number: int
     messages: int
+    forgotten: int = 0
+    tails: int = 0
 
 
 class Changes(NamedTuple):
@@ -60,7 +80,9 @@ class Changes(NamedTuple):
 class Heartbeat(NamedTuple):
     """The sender is alive. *interval*: until the next one, in ms; *losses*: how often it lost messages of unknown flows.
 
-    *digest* is that of all lines of its interest. No flow below *floor* will get a further message.
+    *digest* is that of all lines of its interest. No flow below *floor* will get a further message. *forgotten*: how many hosts it has
+    forgotten, since it heard nothing of them; the body has the digests of the names of the last *listed*. *address*: the size of the
+    address of the sender in the body.
     """
 
     epoch: int
@@ -70,6 +92,9 @@ class Heartbeat(NamedTuple):
     digest: int
     losses: int
     floor: int
+    forgotten: int = 0
+    listed: int = 0
+    address: int = 0
 
 
 class Tails(NamedTuple):
@@ -101,7 +126,7 @@ class Applied(NamedTuple):
     """The sender's bus has the subscriptions for *version* of the receiver's interest.
 
     Flows from *first* on include it. *number* counts such frames; 1 means that earlier flows do not include the receiver. *refused*: lines
-    beyond the bounds. *beat* is the last heartbeat before.
+    beyond the bounds. *beat* is the last heartbeat before, *forgotten* as in `Heartbeat`.
     """
 
     epoch: int
@@ -111,6 +136,7 @@ class Applied(NamedTuple):
     first: int
     refused: int
     beat: int
+    forgotten: int = 0
 
 
 class Ask(NamedTuple):
@@ -141,6 +167,14 @@ _KINDS: dict[bytes, type[Head]] = {
     b"B": Ask,
     b"R": Answer,
 }
+_AT: dict[str, tuple[type[Head], ...]] = {
+    "m": (Data,),
+    "i": (Changes,),
+    "h": (Heartbeat,),
+    "x": (Data, Tails, Request, Snapshot, Applied, Ask, Answer),
+}
+"""The frames at a subject of each kind; see `sbusd.link.subjects`."""
+
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 
 
@@ -185,12 +219,15 @@ def add_serial(head: bytes, serial: int) -> bytes:
     All frames of one run are counted by *serial*, from 1 on, in the order in which they are sent, whatever their kind and receivers are.
     A receiver ignores a frame whose serial is not greater than the last one; `sbusd.link.serials` says why.
     """
-    return b"%b/%d" % (head, serial)
+    return b"%d/%b/%d" % (VERSION, head, serial)
 
 
 def parse_head(line: bytes) -> tuple[Head, int]:
-    """Return the head in *line*, and the serial. Raises FrameError."""
-    match = _HEAD.fullmatch(line)
+    """Return the head in *line*, and the serial. Raises FrameError, VersionError."""
+    version = _VERSION.match(line)
+    if (int(version[1]) if version is not None else 1) != VERSION and _HEAD.fullmatch(line, version.end() if version is not None else 0):
+        raise VersionError(f"frame of another version {line[:64]!r}")
+    match = _HEAD.fullmatch(line, version.end()) if version is not None else None
     kind = _KINDS.get(match[1]) if match else None
     if match is None or kind is None:
         raise FrameError(f"malformed head {line[:64]!r}")
@@ -198,6 +235,14 @@ def parse_head(line: bytes) -> tuple[Head, int]:
     if len(numbers) != len(kind._fields) or max(*numbers, serial) >> 64 or not serial:
         raise FrameError(f"malformed head {line[:64]!r}")
     return kind(*numbers), serial
+
+
+def parse_head_of(kind: str, line: bytes) -> tuple[Head, int]:
+    """Return the head in *line*, and the serial. Raises FrameError if it is malformed, or does not belong to a subject of *kind*."""
+    head, serial = parse_head(line)
+    if not isinstance(head, _AT[kind]):
+        raise FrameError(f"{type(head).__name__} at a subject of kind {kind}")
+    return head, serial
 
 
 def is_sender(sender: bytes) -> bool:
@@ -210,13 +255,16 @@ def message_head(key: bytes, sender: bytes) -> bytes:
     return b"%b%b\0MSG %b\0" % (_FROM, sender, key)
 
 
-def parse_messages(body: bytes, count: int) -> list[MessageRun]:
-    """Return the *count* messages in the body of a data frame. Each has a valid sender. Raises FrameError."""
+def parse_messages(body: bytes, head: Data) -> list[MessageRun]:
+    """Return the messages in the body of a data frame. Each has a valid sender. Raises FrameError."""
     _check_size(body)
+    count = head.messages
+    if not count or head.tails >= len(body):
+        raise FrameError("frame without messages")
     runs: list[MessageRun] = []
     found = 0
     try:
-        for run in message_runs(body, 0):
+        for run in message_runs(body, head.tails):
             if not isinstance(run, MessageRun):
                 raise FrameError(f"malformed message {run[:64]!r}")
             if not is_sender(run.sender):
@@ -250,6 +298,27 @@ def parse_lines(body: bytes) -> list[tuple[Line, bool]]:
             raise FrameError(f"malformed line of interest at byte {place}")
         lines.append((Line(origins, pattern), sign == b"+"))
     return lines
+
+
+def name_digest(host: str) -> bytes:
+    """Return NAME_DIGEST_BYTES for the name of a host."""
+    return hashlib.sha256(host.encode("ascii")).digest()[:NAME_DIGEST_BYTES]
+
+
+def heartbeat_body(address: bytes, forgotten: Iterable[str], tails: bytes) -> bytes:
+    """Return the body of a heartbeat of the host at *address*, which has just forgotten the hosts *forgotten*."""
+    return b"".join([address, *map(name_digest, forgotten), tails])
+
+
+def parse_heartbeat(head: Heartbeat, body: bytes) -> tuple[str, set[bytes], bytes]:
+    """Return the address, the digests of forgotten hosts, and the tails in the body of a heartbeat. Raises FrameError."""
+    _check_size(body)
+    end = head.address + head.listed * NAME_DIGEST_BYTES
+    if end > len(body) or head.address > MAX_ADDRESS_BYTES:
+        raise FrameError("truncated heartbeat")
+    places = range(head.address, end, NAME_DIGEST_BYTES)
+    address = printable(body[: head.address].decode("ascii", "replace"))
+    return address, {body[place : place + NAME_DIGEST_BYTES] for place in places}, body[end:]
 
 
 def encode_tail(tail: Tail) -> bytes:

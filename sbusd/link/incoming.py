@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import HostCounters
-from sbusd.link.flows import LISTED, MAX_FLOWS
+from sbusd.link.flows import LISTED, MAX_FLOWS, PRIVATE_KEY
 from sbusd.link.frames import Data, Line, Tail
 from sbusd.link.local_interest import HOSTED_HEAD
 from sbusd.link.message_runs import MessageRun, RunReader
@@ -113,10 +113,11 @@ class Incoming:
             self._counters.unknown_losses += 1
             self._deliver.report_lost(lines, 0)
 
-    def data(self, head: Data, runs: list[MessageRun], *, direct: bool) -> None:
+    def data(self, head: Data, runs: list[MessageRun], tails: Iterable[Tail] = (), *, direct: bool) -> None:
         """Handle a frame. *direct*: it came for this host alone, so private messages are allowed in it."""
         self._counters.frames += 1
-        flow = self._flow(head.flow, b"!/cred/" if is_secret(runs[0].key) else runs[0].key)
+        self._end_flows(tails)
+        flow = self._flow(head.flow, PRIVATE_KEY if is_secret(runs[0].key) else runs[0].key)
         end = head.number + head.messages - 1
         if flow is None or not head.number or end <= flow.last:
             self._counters.duplicates += head.messages
@@ -164,6 +165,10 @@ class Incoming:
         self._beats[scope] = beat
         if before is not None and beat - max(before, first - 1) > LISTED:
             self.report_unknown(self.served)
+        self._end_flows(tails)
+
+    def _end_flows(self, tails: Iterable[Tail]) -> None:
+        """Report what is missing of flows up to their last numbers."""
         for tail in tails:
             flow = self._flow(tail.flow, tail.key)
             if flow is not None:
@@ -218,7 +223,7 @@ class Incoming:
 
     def _lose(self, number: int, flow: _Flow, count: int) -> None:
         """Report *count* lost messages of *flow* to those lines that it includes, and keep the number for those still unknown."""
-        if flow.key == b"!/cred/":
+        if flow.key == PRIVATE_KEY:
             self._counters.lost_secrets += min(count, MAX_COUNT)
             return
         included = []

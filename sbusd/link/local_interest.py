@@ -19,7 +19,7 @@ MAX_PATTERN_BYTES = 1 << 20
 """Bounds for the patterns of all local clients. The clients of one user can use at most as much as they leave free."""
 
 RESERVED = 8
-"""One part of so many is free for root alone."""
+"""One eighth is free for root alone."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import LinkCounters
-from sbusd.link.flows import Flow, FlowTable
+from sbusd.link.flows import PRIVATE_KEY, Flow, FlowTable
 from sbusd.link.frames import MAX_FRAME_BYTES, Data, encode_head, is_sender, message_head
 from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.ports import Network
@@ -70,6 +70,8 @@ class Outgoing:
     ) -> None:
         """*is_present*: whether a host is known to receive, so that private messages for it can be numbered. *tickets* are of blobs."""
         self.flows = FlowTable()
+        self.forgotten = 0
+        """Hosts that this one has forgotten because it heard nothing of them, and that wanted something."""
         self._rules = rules
         self._epoch = epoch
         self._interest = interest
@@ -173,7 +175,7 @@ class Outgoing:
             self._counters.refused_secrets += run.messages
             return
         self._counters.messages += run.messages
-        flow = self.flows.find(target, [], b"!/cred/")
+        flow = self.flows.find(target, [], PRIVATE_KEY)
         self._append(flow, self._subjects.direct(target), RunReader(run, message_head(inner, run.sender)))
 
     def _number(self, run: MessageRun, subject: str, flows: list[Flow]) -> None:
@@ -189,6 +191,7 @@ class Outgoing:
             self._close(flow.number)
             flow.take()
             self.flows.mark(flow)
+            self.flows.note_sent(flow)
 
     def _append(self, flow: Flow, subject: str, messages: RunReader) -> None:
         while messages.left:
@@ -212,8 +215,10 @@ class Outgoing:
         frame = self._open.pop(number, None)
         if frame is None:
             return
-        head = encode_head(Data(self._epoch, number, frame.number, frame.messages))
-        ready = Frame(frame.subject, head, b"".join(frame.parts), frame.messages)
+        tails = self.flows.news_for(frame.flow)
+        self.flows.note_sent(frame.flow)
+        head = encode_head(Data(self._epoch, number, frame.number, frame.messages, self.forgotten, len(tails)))
+        ready = Frame(frame.subject, head, b"".join([tails, *frame.parts]), frame.messages)
         if self._connected:
             self._publish(ready)
         else:

@@ -24,6 +24,27 @@ HOSTS_PER_SECOND = 50
 """Heartbeats in a second that each host receives, in a large realm."""
 
 
+@dataclass(slots=True)
+class OtherRun:
+    """Another run of a host whose heartbeats come as well as those of the run that is used: it is another host with the same name.
+
+    Late frames of an earlier run come all at once, when a server resumes. Times are in seconds of `Peers.clock`.
+    """
+
+    epoch: int = 0
+    since: float = 0.0
+    last: float = 0.0
+    messages: int = 0
+    """Messages that were ignored since the last report."""
+
+    def beats(self, epoch: int, interval: float, clock: float) -> bool:
+        """Note a heartbeat of the other run, and return whether it is another host."""
+        if epoch != self.epoch or clock - self.last > MISSED * interval:
+            self.epoch, self.since = epoch, clock
+        self.last = clock
+        return clock - self.since >= MISSED * MIN_INTERVAL
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     """One other host. Times are in seconds of `Peers.clock`."""
@@ -38,6 +59,11 @@ class Peer:
     """Epoch of an earlier run of which a heartbeat came while this one was silent; see `sbusd.link.serials`."""
     earlier_since: float = 0.0
     """When that came."""
+    forgotten: int = 0
+    """How many hosts it has forgotten, as far as this one knows."""
+    address: str = ""
+    """Where it is, as its last heartbeat says."""
+    other_run: OtherRun = field(default_factory=OtherRun)
     is_alive: bool = False
     heard: float = 0.0
     interval: float = MIN_INTERVAL

@@ -5,14 +5,25 @@ The adapters implement `Network` and `LocalBus`. The session implements `Network
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sbusd.link.message_runs import MessageRun
 
+NoteLoss = Callable[[str, Sequence[bytes], int], None]
+"""Gets a host, the patterns of clients that miss messages of it, and how many; 0 is an unknown number."""
+
+
+def ignore_loss(_origin: str, _patterns: Sequence[bytes], _count: int) -> None:
+    """Do not note a loss."""
+
 
 class Network(Protocol):
     """Carries bodies to subjects. Only called between `NetworkEvents.connected` and `NetworkEvents.disconnected`."""
+
+    @property
+    def address(self) -> str:
+        """The address of this host in the network, empty if it is unknown."""
 
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
         """Send *body* with the one-line *head* to every subscriber of *subject*."""

@@ -23,6 +23,11 @@ class NumberedNetwork:
         self.unsubscribe = network.unsubscribe
         self.barrier = network.barrier
 
+    @property
+    def address(self) -> str:
+        """The address of this host."""
+        return self._network.address
+
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
         """Send *body* with *head*, which has no serial yet, to every subscriber of *subject*."""
         self._last += 1
@@ -42,7 +47,7 @@ def is_private(arrival: Arrival, head: Head, body: bytes) -> bool:
 
     Raises FrameError.
     """
-    return arrival.kind == "x" and isinstance(head, Data) and bool(head.messages) and is_secret(parse_messages(body, head.messages)[0].key)
+    return arrival.kind == "x" and isinstance(head, Data) and bool(head.messages) and is_secret(parse_messages(body, head)[0].key)
 
 
 def count_late(peer: Peer, head: Head) -> None:

@@ -157,8 +157,8 @@ class Link:
         self._alive = alive
         self._note = note
         self._report = report
-        self._malformed: dict[str, int] = {}
-        """Malformed frames of each host that are reported."""
+        self._refused: dict[str, tuple[int, int]] = {}
+        """Refused frames of each host that are reported: malformed ones, and those of another version."""
         self._session: ScheduledSession | None = None
 
     async def run(self) -> None:
@@ -173,7 +173,13 @@ class Link:
 
         loop.set_exception_handler(fail)
         session = self._session = ScheduledSession(
-            self._rules, time.time_ns(), self._network, self._bus, loop.time(), note_loss=self._events.lost
+            self._rules,
+            time.time_ns(),
+            self._network,
+            self._bus,
+            loop.time(),
+            note_loss=self._events.lost,
+            note_namesake=self._report_namesake,
         )
         service = AsyncBlobSocket(bus_address(self._address or None), BLOB_SECONDS)
         subjects = Subjects(self._rules.realm, self._rules.host)
@@ -251,12 +257,23 @@ class Link:
             await asyncio.sleep(TURN_SECONDS)
 
     def _report_malformed(self, session: ScheduledSession) -> None:
-        """Report the hosts that have sent malformed frames since the last call, for example because they have another version."""
-        malformed = {name: counters.malformed for name, counters in session.counters.hosts.items()}
-        for name, count in malformed.items():
-            if count > self._malformed.get(name, 0):
-                self._report(f"host {name} sends frames that this version of sbus-link does not know; all hosts need the same version")
-        self._malformed = malformed
+        """Report the hosts that have sent frames since the last call that were refused."""
+        refused = {name: (counters.malformed, counters.other_version) for name, counters in session.counters.hosts.items()}
+        for name, (malformed, other_version) in refused.items():
+            before = self._refused.get(name, (0, 0))
+            if other_version > before[1]:
+                self._report(f"host {name} has another version of sbus-link, so its frames are refused: all hosts need the same version")
+            if malformed > before[0]:
+                self._report(f"host {name} sends malformed frames, which are refused: is its sbus-link of the same version?")
+        self._refused = refused
+
+    def _report_namesake(self, name: str, other: str, used: str) -> None:
+        """Report that two hosts have one name."""
+        places = f"one is at {other or 'an unknown address'}, one at {used or 'an unknown address'}"
+        self._report(
+            f"two hosts have the name {name}: {places}. The messages of the one that started first are ignored: "
+            "set another host in link.toml(5) of one of them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

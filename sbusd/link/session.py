@@ -7,13 +7,14 @@ that never goes back. `Session.restarted` has to be called for each new connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from sbusd.link.announcements import Announcements
 from sbusd.link.blob_tickets import BlobTickets
 from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.frames import (
+    MAX_ADDRESS_BYTES,
     Answer,
     Applied,
     Ask,
@@ -26,18 +27,24 @@ from sbusd.link.frames import (
     Request,
     Snapshot,
     Tails,
+    VersionError,
     encode_head,
-    parse_head,
+    heartbeat_body,
+    name_digest,
+    parse_head_of,
+    parse_heartbeat,
     parse_messages,
     parse_tails,
 )
+from sbusd.link.host_states import HostState, host_states
 from sbusd.link.incoming import Incoming
 from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
 from sbusd.link.local_interest import LocalInterest
 from sbusd.link.message_runs import MessageRun
+from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
-from sbusd.link.peers import MAX_INTERVAL, MIN_INTERVAL, Peer, Peers
-from sbusd.link.ports import LocalBus, Network, QuestionEvents
+from sbusd.link.peers import Peer, Peers
+from sbusd.link.ports import LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
@@ -46,41 +53,21 @@ from sbusd.link.subjects import Arrival, Subjects
 UNCONFIRMED_BEATS = 2
 """Heartbeats of a host that did not confirm a line, after which it is asked to begin again."""
 
-_BY_KIND: dict[str, tuple[type, ...]] = {
-    "m": (Data,),
-    "i": (Changes,),
-    "h": (Heartbeat,),
-    "x": (Data, Tails, Request, Snapshot, Applied, Ask, Answer),
-}
-
-
-NoteLoss = Callable[[str, Sequence[bytes], int], None]
-"""Gets a host, the patterns of clients that miss messages of it, and how many; 0 is an unknown number."""
-
-
-def _ignore(_origin: str, _patterns: Sequence[bytes], _count: int) -> None:
-    """Do not note a loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """One other host. ``heard_seconds``: since its last heartbeat.
-
-    ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
-    """
-
-    name: str
-    is_alive: bool
-    heard_seconds: float
-    patterns_there: int
-    patterns_here: int
-    counters: HostCounters
-
 
 class Session:
     """One link. Implements `NetworkEvents` and `LocalBusEvents`."""
 
-    def __init__(self, rules: Rules, epoch: int, network: Network, bus: LocalBus, now: float, *, note_loss: NoteLoss = _ignore) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        epoch: int,
+        network: Network,
+        bus: LocalBus,
+        now: float,
+        *,
+        note_loss: NoteLoss = ignore_loss,
+        note_namesake: NoteNamesake = ignore_namesake,
+    ) -> None:
         """*epoch* is greater than in earlier runs on this host, such as the time of the start in ns; it has 64 bits.
 
         *note_loss* gets each loss that is reported to local clients, with the host of the messages, empty if it is unknown.
@@ -98,6 +85,7 @@ class Session:
         self._subjects = Subjects(rules.realm, rules.host)
         self._local = LocalInterest(rules)
         self._announcements = Announcements(self._local, self._subjects, numbered, epoch)
+        self._namesakes = Namesakes(rules.host, epoch, self.counters, note_namesake)
         self._peers = Peers(rules, self.counters, self._make_incoming)
         self._remote = RemoteInterest(rules, bus)
         self._outgoing = Outgoing(
@@ -168,17 +156,7 @@ class Session:
 
     def hosts(self) -> list[HostState]:
         """Return the known hosts, sorted by name."""
-        return [
-            HostState(
-                peer.name,
-                peer.is_alive and self._is_connected,
-                self._peers.clock - peer.heard,
-                self._remote.count(peer.name),
-                len(peer.incoming.served),
-                peer.counters,
-            )
-            for peer in sorted(self._peers, key=lambda peer: peer.name)
-        ]
+        return host_states(self._peers, self._remote, is_connected=self._is_connected)
 
     @property
     def moment(self) -> tuple[float, int]:
@@ -215,18 +193,22 @@ class Session:
         arrival = self._subjects.parse(subject)
         if arrival is None:
             self.counters.foreign_subjects += 1
+            if subject == self._subjects.heartbeat:
+                self._namesakes.own_name_came(head, body, self._network.address, self._peers.clock)
             return
         peer = self._peers.find(arrival.origin)
         if peer is None:
             return
         try:
-            parsed, serial = _parse_head(arrival.kind, head)
+            parsed, serial = parse_head_of(arrival.kind, head)
             if not self._accepts_epoch(peer, parsed):
-                peer.counters.stale += 1
+                self._namesakes.earlier_run_came(peer, parsed, body, self._peers.clock)
             elif is_next(peer, serial) or is_private(arrival, parsed, body):
                 self._handle(peer, arrival, parsed, body)
             else:
                 count_late(peer, parsed)
+        except VersionError:
+            peer.counters.other_version += 1
         except FrameError:
             peer.counters.malformed += 1
 
@@ -323,13 +305,7 @@ class Session:
         """Handle a frame whose head is valid. Raises FrameError."""
         match head:
             case Data():
-                if not head.messages:
-                    raise FrameError("frame without messages")
-                runs = parse_messages(body, head.messages)
-                if peer.confirmed or is_private(arrival, head, body):
-                    peer.incoming.data(head, runs, direct=arrival.kind == "x")
-                else:
-                    count_late(peer, head)  # an earlier run of this link may have had later ones
+                self._handle_data(peer, arrival, head, body)
             case Tails():
                 peer.incoming.tails("direct", head.beat, parse_tails(body), head.first)
             case Heartbeat():
@@ -347,6 +323,16 @@ class Session:
             case Request():
                 self._requests.add(peer.name)
 
+    def _handle_data(self, peer: Peer, arrival: Arrival, head: Data, body: bytes) -> None:
+        runs, tails = parse_messages(body, head), list(parse_tails(body[: head.tails]))
+        if is_private(arrival, head, body):
+            peer.incoming.data(head, runs, direct=True)
+        elif peer.confirmed:
+            self._note_forgotten(peer, head.forgotten)
+            peer.incoming.data(head, runs, tails, direct=arrival.kind == "x")
+        else:
+            count_late(peer, head)  # an earlier run of this link may have had later ones
+
     def _handle_question(self, peer: Peer, head: Ask | Answer, body: bytes) -> None:
         if self.questions is None:
             return
@@ -360,8 +346,11 @@ class Session:
     def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
         self._peers.heard(peer)
         peer.earlier_epoch = 0
-        peer.interval = min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
-        peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(body))
+        address, forgotten, tails = parse_heartbeat(head, body)
+        peer.address = address
+        peer.interval = beat_interval(head)
+        self._note_forgotten(peer, head.forgotten, forgotten)
+        peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(tails))
         self._receiver.heartbeat(peer, head)
         self._check_confirmed(peer)
 
@@ -374,6 +363,9 @@ class Session:
         if peer.unconfirmed_beats > UNCONFIRMED_BEATS and self._is_connected:
             peer.unconfirmed_beats = 0
             peer.is_rejoining = True
+            # From when it handles this until it confirms the lines again, its messages may be missing.
+            peer.incoming.report_unknown(list(peer.incoming.served))
+            peer.incoming.interrupt()
             self._network.publish(self._subjects.direct(peer.name), encode_head(Request(self._epoch, 1)), b"")
 
     def _handle_applied(self, peer: Peer, head: Applied) -> None:
@@ -388,6 +380,8 @@ class Session:
             is_known = peer.is_rejoining or head.number != 1
             peer.incoming.report_unknown([line for line in lines if is_known or line in served])
             peer.incoming.interrupt()
+            peer.forgotten = head.forgotten
+        self._note_forgotten(peer, head.forgotten)
         added = [line for line, version in lines.items() if version <= head.version and line not in served]
         self._report(peer.name, (pattern for line in added if line not in before for pattern in self._local.inherited(line)))
         peer.incoming.applied(added, head.first, head.beat)
@@ -395,6 +389,18 @@ class Session:
         peer.is_rejoining = False
         self._note_refused(peer, head.refused)
         self._answer_syncs()
+
+    def _note_forgotten(self, peer: Peer, count: int, names: Collection[bytes] = ()) -> None:
+        """Report an unknown loss if *peer* may have forgotten this host: then it numbers no messages for it, and no gap shows the loss.
+
+        *count* is how many hosts it has forgotten, *names* are the digests of the last ones. It sends them before later messages.
+        """
+        if count == peer.forgotten:
+            return
+        is_other = count == peer.forgotten + len(names) and name_digest(self._rules.host) not in names
+        peer.forgotten = count
+        if not is_other:
+            peer.incoming.report_unknown(list(peer.incoming.served))
 
     def _note_refused(self, peer: Peer, count: int) -> None:
         """Note that *peer* has refused *count* lines of this host, because they exceed its bounds. It does not say which."""
@@ -410,7 +416,7 @@ class Session:
                 return False
             peer.counters.restarts += peer.epoch != 0
             peer.epoch = head.epoch
-            peer.serial = peer.confirmed = 0
+            peer.serial = peer.confirmed = peer.forgotten = 0
             peer.incoming.reset()
             self._note_refused(peer, 0)
             self._receiver.forget(peer)
@@ -448,9 +454,12 @@ class Session:
 
     def _beat(self) -> None:
         """Find the hosts that are gone, and send a heartbeat."""
-        for peer in self._peers.silent():
+        silent = self._peers.silent()
+        forgotten = [peer.name for peer in silent if self._remote.count(peer.name)]
+        for peer in silent:
             self._receiver.forget(peer)
             peer.incoming.report_unknown(list(peer.incoming.served))
+        self._receiver.forgotten = self._outgoing.forgotten = self._outgoing.forgotten + len(forgotten)
         flows = self._outgoing.flows
         if flows.cut != self.counters.flows_cut:
             self.counters.flows_cut = flows.cut
@@ -460,8 +469,10 @@ class Session:
         self._receiver.beat += 1
         beat = self._receiver.beat
         announced = self._announcements
-        head = Heartbeat(self._epoch, beat, int(interval * 1_000), announced.version, announced.digest, self._losses, flows.floor)
-        self._network.publish(self._subjects.heartbeat, encode_head(head), flows.tails(None))
+        address = self._network.address.encode("ascii", "replace")[:MAX_ADDRESS_BYTES]
+        state = announced.version, announced.digest, self._losses, flows.floor
+        head = Heartbeat(self._epoch, beat, int(interval * 1_000), *state, self._outgoing.forgotten, len(forgotten), len(address))
+        self._network.publish(self._subjects.heartbeat, encode_head(head), heartbeat_body(address, forgotten, flows.tails(None)))
         self._direct_since = {target: self._direct_since.get(target, beat) for target in flows.targets()}
         for target, first in self._direct_since.items():
             self._network.publish(self._subjects.direct(target), encode_head(Tails(self._epoch, beat, first)), flows.tails(target))
@@ -485,11 +496,3 @@ class _Deliver:
     def moment(self) -> tuple[float, int]:
         """Return what changes when time passes, and when a local client subscribes."""
         return self.session.moment
-
-
-def _parse_head(kind: str, line: bytes) -> tuple[Head, int]:
-    """Return the head in *line*, and the serial. Raises FrameError if it is malformed, or does not belong to a subject of *kind*."""
-    head, serial = parse_head(line)
-    if not isinstance(head, _BY_KIND[kind]):
-        raise FrameError(f"{type(head).__name__} at a subject of kind {kind}")
-    return head, serial

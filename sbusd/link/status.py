@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import HostState, Session
+from sbusd.link.session import Session
 
 VERSION = 1
 """Version of the object. A reader ignores members that it does not know."""
@@ -65,6 +66,7 @@ def _host(host: HostState) -> dict[str, Any]:
     return {
         "name": host.name,
         "alive": host.is_alive,
+        "address": host.address,
         "heard_seconds": round(host.heard_seconds, 3),
         "patterns_there": host.patterns_there,
         "patterns_here": host.patterns_here,

@@ -19,6 +19,7 @@ from sbusd.link.frames import (
     encode_tail,
     message_head,
     parse_head,
+    parse_heartbeat,
     parse_lines,
     parse_messages,
     parse_tails,
@@ -63,8 +64,8 @@ def check(data: bytes) -> None:
 
 def _check_packet(packet: bytes) -> None:
     """Fail unless *packet* is a message under the keys that come from b, with its origin."""
-    if packet.startswith(b"CMSG !/from/!/host/b/"):
-        packet = packet.partition(b"\0")[2]
+    assert packet.startswith(b"CMSG !/from/!/host/b/")
+    packet = packet.partition(b"\0")[2]
     assert packet.startswith(b"MSG ")
     key = packet[4:].partition(b"\0")[0]
     assert key.startswith((b"host/b/in/", b"cluster/", b"!/cred/"))
@@ -89,11 +90,15 @@ def _encoded_again(head: Head, body: bytes) -> bytes | None:
     """Return *body*, parsed and encoded; None if frames with this head have none. Raises FrameError."""
     match head:
         case Data() if head.messages <= len(body):
-            runs = parse_messages(body, head.messages)
-            return b"".join(RunReader(each, message_head(each.key, each.sender)).take(len(body), is_first=True)[0] for each in runs)
+            runs = parse_messages(body, head)
+            tails = b"".join(encode_tail(each) for each in parse_tails(body[: head.tails]))
+            return tails + b"".join(RunReader(each, message_head(each.key, each.sender)).take(len(body), is_first=True)[0] for each in runs)
         case Changes() | Snapshot():
             return b"".join(encode_line(each, wanted) for each, wanted in parse_lines(body))
-        case Heartbeat() | Tails():
+        case Heartbeat():
+            _, _, tails = parse_heartbeat(head, body)
+            return body[: len(body) - len(tails)] + b"".join(encode_tail(each) for each in parse_tails(tails))
+        case Tails():
             return b"".join(encode_tail(each) for each in parse_tails(body))
         case _:
             return None

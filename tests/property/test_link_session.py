@@ -30,6 +30,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("cut"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 7.0, 25.0]), st.sampled_from([0.2, 2.0, 5.0])),
     st.tuples(st.just("stall"), st.sampled_from(HOSTS), st.sampled_from([1.0, 9.0, 20.0]), st.sampled_from([0.5, 6.5, 8.0])),
     st.tuples(st.just("deafen"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 12.0])),
+    st.tuples(st.just("mute"), st.sampled_from(HOSTS), st.sampled_from([0.5, 3.0, 9.0])),
     st.tuples(st.just("drop"), st.sampled_from([0.0, 0.1, 0.5])),
 )
 RESTARTS = st.one_of(st.tuples(st.just("restart"), st.sampled_from(HOSTS)), st.tuples(st.just("reconnect"), st.sampled_from(HOSTS)))
@@ -65,8 +66,8 @@ def _perform(world: World, history: History, action: tuple[object, ...]) -> None
             world.hosts[host].cut(seconds, noticed)
         case ("stall", str(host), float(seconds), float(noticed)):
             world.hosts[host].stall(seconds, noticed)
-        case ("deafen", str(host), float(seconds)):
-            world.hosts[host].deafen(seconds)
+        case ("deafen" | "mute" as fault, str(host), float(seconds)):
+            getattr(world.hosts[host], fault)(seconds)
         case ("drop", float(share)):
             world.drop = share
         case ("restart", str(host)):
@@ -280,3 +281,43 @@ def test_a_late_private_message_is_delivered() -> None:
     world.run(30)
     assert [payload for _, payload in client.received] == [b"first", b"third", b"fourth"]
     assert counters.lost_secrets == 1
+
+
+@pytest.mark.parametrize("fault", ["both stop", "one is not heard", "one is not heard, and the other stops"])
+def test_a_receiver_that_was_forgotten_is_notified_before_newer_messages(fault: str) -> None:
+    """Another receiver comes back first, and its messages reach this one too: their flow has no gap."""
+    world, history = _world(5)
+    a, b, c = (world.hosts[name] for name in HOSTS)
+    if fault == "both stop":
+        b.cut(8.6, 99.0)
+    else:
+        b.mute(8.6)
+    if fault != "one is not heard":
+        c.cut(8.0, 99.0)
+    for _ in range(300):
+        history.publish("a", b"net/x")
+        history.publish("a", b"net/y/z")
+        world.run(0.05)
+    assert a.session.counters.hosts["b"].silences == 1
+    _settle(world)
+    lost = history.check()
+    assert bool(lost) == (fault != "one is not heard")  # then the other one wants all that this one does
+    assert b.session.counters.hosts["a"].unknown_losses > 0
+
+
+def test_the_end_of_a_flow_is_known_before_a_newer_message() -> None:
+    """The last message is lost, and then the key moves to another flow, because another host wants it too."""
+    world, history = _world(6)
+    world.spared = {"h", "i"}
+    for number in range(3):
+        history.publish("a", b"net/x", 3)
+        world.run(2.1)
+        world.drop = 1.0
+        history.publish("a", b"net/x", 3)
+        world.run(0.1)
+        world.drop = 0.0
+        history.subscribe("c", b"host/a/net/*", b"host/*/net/%d" % number)
+        world.run(0.3)
+        history.publish("a", b"net/x", 3)
+    _settle(world)
+    assert history.check() > 0

@@ -70,6 +70,7 @@ class Host:
         self.is_connected = False
         self.is_cut = False
         self.is_deaf = False
+        self.is_mute = False
         self.cuts = 0
         self.run = 0
         self.network_run = 0
@@ -153,6 +154,11 @@ class Host:
         """Drop everything for this host for some time."""
         self.is_deaf = True
         self.world.later(seconds, lambda: setattr(self, "is_deaf", False))
+
+    def mute(self, seconds: float) -> None:
+        """Drop everything from this host for some time."""
+        self.is_mute = True
+        self.world.later(seconds, lambda: setattr(self, "is_mute", False))
 
     def tick(self) -> None:
         """Let the link work, and come back when it asks for it."""
@@ -240,6 +246,7 @@ class NetworkOfHost:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._world = host.world
+        self.address = f"address of {host.name}"
         self.subjects: Counter[str] = Counter()
 
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
@@ -383,7 +390,7 @@ class World:
     def carry(self, sender: Host, subject: str, head: bytes, body: bytes) -> None:
         """Give a message to the server of *sender*, which gives it to the hosts that have subscriptions for it, now or once it resumes."""
         self.sent[subject.split(".")[2]] += 1
-        if sender.is_cut:
+        if sender.is_cut or sender.is_mute:
             return
         run = sender.network_run
         server = sender.name, "server", str(run)

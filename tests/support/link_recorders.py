@@ -21,6 +21,8 @@ def receive(session: Session, subject: str, head: Head | bytes, body: bytes = b"
 class RecordedNetwork:
     """`Network`: keeps frames, whose heads have no serial any more, and subscriptions."""
 
+    address = "192.0.2.1"
+
     def __init__(self) -> None:
         self.frames: list[tuple[str, bytes, bytes]] = []
         self.serial = 0
@@ -28,7 +30,7 @@ class RecordedNetwork:
         self.barriers: list[int] = []
 
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        unnumbered, _, serial = head.rpartition(b"/")
+        unnumbered, _, serial = head.removeprefix(b"2/").rpartition(b"/")
         assert int(serial) > self.serial
         self.serial = int(serial)
         self.frames.append((subject, unnumbered, body))

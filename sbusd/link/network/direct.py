@@ -113,6 +113,11 @@ class DirectNetwork:
         return NetworkState(bool(self._connections), encrypted=True, authenticated=True)
 
     @property
+    def address(self) -> str:
+        """The address of this end of the first connection."""
+        return next((peer.own_address for peer in self._connections.values()), "")
+
+    @property
     def port(self) -> int:
         """The port on which this host listens. Raises RuntimeError before it does."""
         if self._listener is None:

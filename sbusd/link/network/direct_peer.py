@@ -63,6 +63,7 @@ class PeerConnection:
         self.subjects = SubjectTree()
         """What the host has subscribed to."""
         self.pending_bytes = 0
+        self.own_address = str((writer.get_extra_info("sockname") or ("",))[0])
         self._reader = reader
         self._writer = writer
         self._max_pending_bytes = max_pending_bytes

@@ -83,6 +83,11 @@ class NatsNetwork:
             return NetworkState(False, settings.tls is not None, is_authenticated)
         return NetworkState(True, settings.tls is not None, is_authenticated, self._server, self._connection.server_version)
 
+    @property
+    def address(self) -> str:
+        """The address of this host, as the server sees it."""
+        return "" if self._connection is None else self._connection.own_address
+
     def check(self) -> None:
         """Raise ConfigError if a file of the settings cannot be used."""
         self._tls()

@@ -60,6 +60,8 @@ class NatsConnection:
         """Bytes that the socket has not taken."""
         self.server_version = ""
         """The version that the server announces."""
+        self.own_address = ""
+        """The address of this end, as the server announces it, or else as this host knows it."""
         self._events = events
         self._counters = counters
         self._stall = stall
@@ -145,6 +147,7 @@ class NatsConnection:
             if self._writer is None:
                 sock.close()
             raise
+        self.own_address = printable(str(info.get("client_ip") or sock.getsockname()[0]), 64)
         self._writer.write(protocol.connect(_introduction(name, credentials, info, self._tls is not None)) + protocol.PING)
         return await self._await_pong(self._reader, early)
 

@@ -11,13 +11,17 @@ from sbusd.link.frames import (
     Heartbeat,
     Line,
     Tail,
+    VersionError,
     add_serial,
     chunks,
     encode_head,
     encode_line,
     encode_tail,
+    heartbeat_body,
     message_head,
+    name_digest,
     parse_head,
+    parse_heartbeat,
     parse_lines,
     parse_messages,
     parse_tails,
@@ -26,29 +30,31 @@ from tests.support.link_bodies import join_body
 
 
 def test_a_head_is_one_short_line() -> None:
-    assert add_serial(encode_head(Data(1, 2, 3, 4)), 5) == b"D/1/2/3/4/5"
+    assert add_serial(encode_head(Data(1, 2, 3, 4, 5, 6)), 7) == b"2/D/1/2/3/4/5/6/7"
     most = (1 << 64) - 1
-    beat = Heartbeat(*[most] * 7)
+    beat = Heartbeat(*[most] * 10)
     line = add_serial(encode_head(beat), most)
     assert parse_head(line) == (beat, most)
-    assert len(line) < 200
+    assert len(line) < 250
 
 
 @pytest.mark.parametrize(
     "line",
     [
         b"",
-        b"D",
-        b"D/1",
-        b"D/1/2/3/4",
-        b"D/1/2/3/4/5/6",
-        b"D/1/2/3/4/0",
-        b"D/1/2/3/-4/5",
-        b"D/1/2/3/4/5\n",
-        b"Z/1/2",
-        b"D/1/2/3/4/18446744073709551616",
-        b"D/1/2/3/18446744073709551616/5",
-        b"D/1/2/3/4/" + b"1" * 30,
+        b"2/D",
+        b"2/D/1",
+        b"2/D/1/2/3/4/5/6",
+        b"2/D/1/2/3/4/5/6/7/8",
+        b"2/D/1/2/3/4/5/6/0",
+        b"2/D/1/2/3/-4/5/6/7",
+        b"2/D/1/2/3/4/5/6/7\n",
+        b"2/Z/1/2",
+        b"2/2/D/1/2/3/4/5/6/7",
+        b"2/D/1/2/3/4/5/6/18446744073709551616",
+        b"2/D/1/2/3/18446744073709551616/5/6/7",
+        b"2/D/1/2/3/4/" + b"1" * 30,
+        b"1" * 30 + b"/D/1/2/3/4/5/6/7",
     ],
 )
 def test_another_head_is_an_error(line: bytes) -> None:
@@ -56,10 +62,26 @@ def test_another_head_is_an_error(line: bytes) -> None:
         parse_head(line)
 
 
+@pytest.mark.parametrize("line", [b"D/1/2/3/4/5", b"H/1/2", b"Z/1", b"1/D/1/2/3/4/5/6/7", b"3/D/1/2/3/4/5/6/7", b"22/N/1"])
+def test_a_frame_of_another_version_is_known_as_one(line: bytes) -> None:
+    with pytest.raises(VersionError):
+        parse_head(line)
+
+
+def test_a_heartbeat_has_an_address_and_the_names_of_forgotten_hosts() -> None:
+    tail = encode_tail(Tail(1, 2, b"k"))
+    body = heartbeat_body(b"192.0.2.1", ["alpha", "beta"], tail)
+    head = Heartbeat(1, 1, 2_000, 0, 0, 0, 1, 7, 2, 9)
+    assert parse_heartbeat(head, body) == ("192.0.2.1", {name_digest("alpha"), name_digest("beta")}, tail)
+    for wrong in (head._replace(listed=9), head._replace(address=1 << 60), head._replace(listed=1 << 60)):
+        with pytest.raises(FrameError, match="truncated heartbeat"):
+            parse_heartbeat(wrong, body)
+
+
 def test_messages_are_parsed_with_their_senders() -> None:
     service = b"!/cred/9/9/9/!/store/!/cred/1/2/3"
     body = join_body([message_head(b"a", b"!/cred/1/2/3") + b"x\0y", message_head(b"", service), message_head(b"", service) + b"z"])
-    first, second = parse_messages(body, 3)
+    first, second = parse_messages(body, Data(1, 1, 1, 3))
     assert (first.key, first.sender, first.messages, first.longest) == (b"a", b"!/cred/1/2/3", 1, 3)
     assert (second.key, second.sender, second.messages, second.longest) == (b"", service, 2, 1)
 

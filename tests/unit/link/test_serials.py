@@ -29,7 +29,7 @@ def test_all_frames_share_one_count() -> None:
     numbered.publish("s.R.x.b.a", b"Q/1/0", b"body")
     numbered.barrier(3)
     numbered.unsubscribe("s")
-    assert network.frames == [("s.R.h.a", b"H/1/1", b""), ("s.R.x.b.a", b"Q/1/0/2", b"body")]
+    assert network.frames == [("s.R.h.a", b"2/H/1/1", b""), ("s.R.x.b.a", b"2/Q/1/0/2", b"body")]
     assert (network.barriers, +network.subjects) == ([3], {})
 
 

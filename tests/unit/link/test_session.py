@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, add_serial, encode_head, encode_line, parse_head
+import pytest
+
+from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, Tail, add_serial, encode_head, encode_line, encode_tail, parse_head
 from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
@@ -26,6 +28,20 @@ def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBu
     receive(session, "s.R.h.b", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), b"")
     session.tick(0.0)
     return session, network, bus
+
+
+def _noting() -> tuple[Session, RecordedNetwork, RecordedBus, list[tuple[str, str, str]]]:
+    """Return a session that notes two hosts with one name."""
+    notes: list[tuple[str, str, str]] = []
+    network, bus = RecordedNetwork(), RecordedBus()
+    session = Session(RULES, 7, network, bus, 0.0, note_namesake=lambda name, other, used: notes.append((name, other, used)))
+    session.restarted()
+    session.acknowledged(1)
+    session.connected()
+    session.barrier_passed(0)
+    receive(session, "s.R.h.b", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), b"")
+    session.tick(0.0)
+    return session, network, bus, notes
 
 
 def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
@@ -50,7 +66,7 @@ def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
     session.messages(run_of(b"net/x", b"now", credentials=b"!/cred/1/2/3"))
     assert session.next_tick() == 0.1
     session.tick(0.1)
-    assert network.taken("D") == [("s.R.m.a.net.x", b"D/7/1/1/1", join_body([b"CMSG !/from/!/cred/1/2/3\0MSG net/x\0now"]))]
+    assert network.taken("D") == [("s.R.m.a.net.x", encode_head(Data(7, 1, 1, 1)), join_body([sent(b"net/x", b"now")]))]
     assert (session.counters.not_wanted, session.counters.messages) == (1, 1)
 
 
@@ -76,7 +92,7 @@ def test_a_private_message_goes_to_one_host_that_is_present_and_permitted() -> N
     session.messages(run_of(b"!/cred//990//b/net/x", b""))
     session.tick(0.1)
     body = join_body([b"CMSG !/from/!/cred/1/1/1\0MSG !/cred//1000//mail\0hello"])
-    assert network.taken("D") == [("s.R.x.b.a", b"D/7/1/1/1", body)]
+    assert network.taken("D") == [("s.R.x.b.a", encode_head(Data(7, 1, 1, 1)), body)]
     assert session.counters.refused_secrets == 5
 
 
@@ -224,8 +240,11 @@ def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
     session.messages(run_of(b"net/x", b"second"))
     session.messages(run_of(b"net/y", b"third"))
     session.tick(0.1)
-    texts = ((b"y", b"other"), (b"x", b"first"), (b"x", b"second"), (b"y", b"third"))
-    assert [body for _, _, body in network.taken("D")] == [join_body([sent(b"net/" + key, text)]) for key, text in texts]
+    bodies = [
+        join_body([sent(b"net/" + key, text)]) for key, text in ((b"y", b"other"), (b"x", b"first"), (b"x", b"second"), (b"y", b"third"))
+    ]
+    bodies[2] = encode_tail(Tail(1, 2, b"net/y")) + bodies[2]  # the end of the flow before, for receivers that miss something of it
+    assert [body for _, _, body in network.taken("D")] == bodies
 
 
 def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
@@ -296,3 +315,59 @@ def test_a_sender_that_no_host_accepts_is_shortened_or_its_messages_are_lost() -
         join_body([sent(b"net/x", sender=SENDER + b"/!/store/" + SENDER)]),
     ]
     assert session.counters.without_sender == 1
+
+
+def _heartbeats(session: Session, subject: str, epochs: tuple[int, ...]) -> None:
+    """Let heartbeats of runs come in turns for nine seconds; the address of each is its epoch."""
+    for turn in range(6):
+        for epoch in epochs:
+            address = b"192.0.2.%d" % epoch
+            receive(session, subject, Heartbeat(epoch, turn + 2, 2_000, 0, 0, 0, 1, 0, 0, len(address)), address)
+        session.tick(1.5 * (turn + 1))
+
+
+def test_two_hosts_with_one_name_are_reported_with_their_addresses_and_their_loss() -> None:
+    session, _, bus, notes = _noting()
+    session.subscribed(1, 1000, b"host/b/net/")
+    session.tick(0.1)
+    session.barrier_passed(1)
+    receive(session, "s.R.h.b", Heartbeat(3, 1, 2_000, 0, 0, 0, 1))
+    receive(session, "s.R.x.a.b", Applied(3, 7, 1, 1, 1, 0, 1), b"")
+    bus.events.clear()
+    receive(session, "s.R.m.b.net.x", Data(2, 1, 1, 2), join_body([sent(b"net/x"), sent(b"net/x")]))
+    assert (bus.events, notes) == ([], [])
+    _heartbeats(session, "s.R.h.b", (2, 3))
+    assert bus.events == ["lost 0"]
+    assert set(notes) == {("b", "192.0.2.2", "192.0.2.3")}
+    counters = session.hosts()[0].counters
+    assert (counters.ignored, counters.namesakes) == (2, len(notes))
+
+
+def test_a_host_with_the_name_of_this_one_is_reported() -> None:
+    session, _, _, notes = _noting()
+    receive(session, "s.R.h.a", Heartbeat(7, 1, 2_000, 0, 0, 0, 1))  # a frame of this run itself, which a server has kept
+    _heartbeats(session, "s.R.h.a", (9,))
+    assert set(notes) == {("a", "192.0.2.9", "192.0.2.1")}
+    assert session.counters.namesakes == len(notes)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_late_heartbeats_of_an_earlier_run_are_not_another_host(own: bool) -> None:
+    session, _, _, notes = _noting()
+    receive(session, "s.R.h.b", Heartbeat(3, 1, 2_000, 0, 0, 0, 1))
+    for begin in (1.0, 30.0):
+        for beat in range(20):
+            receive(session, "s.R.h.a" if own else "s.R.h.b", Heartbeat(2, beat, 2_000, 0, 0, 0, 1))
+        for second in range(20):
+            session.tick(begin + second)
+            receive(session, "s.R.h.b", Heartbeat(3, 2, 2_000, 0, 0, 0, 1))
+    assert notes == []
+
+
+def test_frames_of_another_version_are_counted_and_ignored() -> None:
+    session, _, bus = _session()
+    before = session.live_hosts()
+    for line in (b"H/9/1/2000/0/0/0/1/5", b"3/D/1/1/1/1/5"):
+        receive(session, "s.R.h.b", line, b"")
+    counters = session.hosts()[0].counters
+    assert (counters.other_version, counters.malformed, session.live_hosts(), bus.packets) == (2, 0, before, [])

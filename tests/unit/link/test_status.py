@@ -6,9 +6,10 @@ import json
 from typing import Any, cast
 
 from sbusd.link.counters import HostCounters, LinkCounters
+from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import HostState, Session
+from sbusd.link.session import Session
 from sbusd.link.status import MAX_HOSTS, Status
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
@@ -38,7 +39,7 @@ def state(hosts: list[HostState]) -> dict[str, Any]:
 
 
 def test_the_state_has_the_network_the_counters_and_the_hosts() -> None:
-    made = state([HostState("beta", True, 0.5, 3, 2, HostCounters(messages=9, lost=1))])
+    made = state([HostState("beta", True, 0.5, 3, 2, "192.0.2.1", HostCounters(messages=9, lost=1))])
     assert (made["realm"], made["host"], made["transport"], made["version"]) == ("R", "alpha", "nats", 1)
     assert made["started"] <= made["time"]
     assert made["network"]["server_version"] == "2.12.7"
@@ -54,7 +55,7 @@ def test_the_state_has_the_network_the_counters_and_the_hosts() -> None:
 
 def test_a_large_realm_fits_into_a_packet() -> None:
     counters = HostCounters(**dict.fromkeys(HostCounters.__dataclass_fields__, 10**9))
-    hosts = [HostState(f"{number:063}", number >= 1_000, 123.456789, 4_096, 4_096, counters) for number in range(1_024)]
+    hosts = [HostState(f"{number:063}", number >= 1_000, 123.456789, 4_096, 4_096, "192.0.2.1", counters) for number in range(1_024)]
     made = state(hosts)
     assert len(made["hosts"]) == MAX_HOSTS
     assert made["hosts_omitted"] == 1_024 - MAX_HOSTS

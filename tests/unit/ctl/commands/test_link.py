@@ -10,7 +10,7 @@ import pytest
 
 from sbusd.ctl.commands.link import lines
 from sbusd.link.counters import HostCounters
-from sbusd.link.session import HostState
+from sbusd.link.host_states import HostState
 from tests.unit.link.test_status import state
 from tools.stage import ROOT
 
@@ -19,7 +19,7 @@ ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 
 def test_a_state_fits_a_terminal() -> None:
     counters = HostCounters(messages=1_234_567, bytes=10**9, lost=12, unknown_losses=1, malformed=2, stale=3)
-    made = state([HostState("beta", True, 0.5, 3, 2, counters), HostState("gamma", False, 75.0, 0, 0, HostCounters())])
+    made = state([HostState("beta", True, 0.5, 3, 2, "192.0.2.1", counters), HostState("gamma", False, 75.0, 0, 0, "", HostCounters())])
     page = lines(made, legend=True, width=None)
     assert all(len(line) <= 80 for line in page)
     assert page == [

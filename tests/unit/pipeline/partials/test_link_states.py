@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.link.counters import HostCounters, LinkCounters
+from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import HostState, Session
+from sbusd.link.session import Session
 from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
     HOST_REJECTED,
@@ -68,7 +69,8 @@ def test_a_state_is_read() -> None:
 
 
 def test_what_the_link_publishes_is_a_state() -> None:
-    hosts = [HostState("beta", True, 0.5, 3, 2, HostCounters(messages=9)), HostState("gamma", False, 7.0, 0, 0, HostCounters())]
+    beta = HostState("beta", True, 0.5, 3, 2, "192.0.2.1", HostCounters(messages=9))
+    hosts = [beta, HostState("gamma", False, 7.0, 0, 0, "", HostCounters())]
     network = NetworkState(connected=True, encrypted=True, authenticated=True)
     counters = {"bus_refusals": 1, "discarded_messages": 2}
     made = Status(Rules("R", "alpha"), "nats").state(
