@@ -7,6 +7,7 @@ until its socket is closed.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import itertools
@@ -48,9 +49,10 @@ class Closer:
         self._closed: deque[int] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._event_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[int] = []
+        """The identities of the threads that close."""
         self._has_work = threading.Event()
-        self._rouser: threading.Thread | None = None
+        self._has_rouser = False
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when :meth:`take_closed` has something."""
@@ -65,11 +67,12 @@ class Closer:
         with contextlib.suppress(RuntimeError):
             if len(self._threads) < min(THREADS, len(self._sockets)):
                 self._threads.append(_started(self._run))
-            if self._rouser is None:
+            if not self._has_rouser:
                 with contextlib.suppress(ValueError):
                     # Only a signal with a handler interrupts a close, and only the main thread can set the handler.
                     signal.signal(signal.SIGURG, lambda _number, _frame: None)
-                self._rouser = _started(self._rouse)
+                _started(self._rouse)
+                self._has_rouser = True
         self._has_work.set()
 
     def take_closed(self) -> list[int]:
@@ -114,15 +117,15 @@ class Closer:
             while self._sockets:
                 time.sleep(PATIENCE_SECONDS)
                 for thread in list(self._threads):
-                    if thread.ident is not None:
-                        signal.pthread_kill(thread.ident, signal.SIGURG)
+                    signal.pthread_kill(thread, signal.SIGURG)
 
 
-def _started(run: Callable[[], None]) -> threading.Thread:
-    """Start a thread that runs *run*. The process does not wait for it at its exit: the kernel then interrupts it."""
-    thread = threading.Thread(target=run, name="closer", daemon=True)
-    thread.start()
-    return thread
+def _started(run: Callable[[], None]) -> int:
+    """Start a thread that runs *run*, and return its identity. The process does not wait for it at its exit: the kernel interrupts it.
+
+    Without the module threading, whose start() waits until the new thread runs: the loop would wait for the scheduler.
+    """
+    return _thread.start_new_thread(run, ())
 
 
 @functools.cache
