@@ -37,6 +37,7 @@ class StoreContext:
         publisher: Publisher,
         counts: Counter[str],
         clock: StoreClock,
+        run: int,
         poke: Callable[[int], None],
     ) -> None:
         self.operations = operations
@@ -46,6 +47,8 @@ class StoreContext:
         self.publisher = publisher
         self.counts = counts
         self.clock = clock
+        self.run = run
+        """The number of this run of the store, which responses name with the numbers of messages."""
         self.poke = poke
         self.news = StreamNews()
         self.workers = Workers(self._worker_gone)

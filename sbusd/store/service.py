@@ -103,6 +103,7 @@ class Store:
             publisher=self._publisher,
             counts=self._counts,
             clock=self._engine.clock,
+            run=self._engine.run,
             poke=self._sweeper.poke,
         )
         self._status = Status(self._counts, self._context.refusals)

@@ -109,11 +109,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Items of a stream, where to read on, and the newest number of the stream."""
+    """Items of a stream, where to read on, the newest number of the stream, and the run of the store that these numbers are of."""
 
     items: list[StoreItem]
     next_seq: int
     last_seq: int
+    run: int
 
 
 def parse_response(data: bytes) -> tuple[Mapping[str, Any], list[bytes]]:

@@ -62,7 +62,7 @@ class StoredStreams:
         newest message. With ``AsyncBus`` use ``contextlib.aclosing``.
         """
         key_pattern = key_text(pattern, "pattern")
-        committed = 0
+        committed = run = 0
         if reader and (start is not None or since is not None) and (known := self.position(stream, reader)) is not None:
             start, since = known, None
         done = 0
@@ -70,25 +70,26 @@ class StoredStreams:
         try:
             while True:
                 begin: dict[str, object] = (
-                    {"from": start} if start is not None else {"time": since, "reader": reader if since is None else ""}
+                    {"from": start, "run": run or None} if start is not None else {"time": since, "reader": reader if since is None else ""}
                 )
                 page = self._page(stream, key_pattern, WAIT_SECONDS if follow else 0, **begin)
+                run = page.run
                 for item in page.items:
                     yield item
                     done = item.seq + 1
                     if reader and time.monotonic() >= due:
-                        self.set_position(stream, reader, done)
+                        self._commit(stream, reader, done, run)
                         committed, due = done, time.monotonic() + COMMIT_SECONDS
                 start, since, done = page.next_seq, None, page.next_seq
                 if reader and done != committed:
-                    self.set_position(stream, reader, done)
+                    self._commit(stream, reader, done, run)
                     committed, due = done, time.monotonic() + COMMIT_SECONDS
                 if not follow and page.next_seq > page.last_seq:
                     return
         finally:
             if reader and done > committed:
                 with contextlib.suppress(SbusError):  # those messages come again
-                    self.set_position(stream, reader, done)
+                    self._commit(stream, reader, done, run)
 
     def position(self, stream: str, reader: str) -> int | None:
         """Return the number at which *reader* continues; None if this user has no such reader."""
@@ -114,13 +115,21 @@ class StoredStreams:
             raise malformed("streams and queues are missing")
         return dict(head)
 
+    def _commit(self, stream: str, reader: str, seq: int, run: int) -> None:
+        """Store the position of a loop, unless its messages are of another file of the store: then the next page says so."""
+        try:
+            self._seq(stream=stream, reader=reader, seq=seq, run=run or None)
+        except StoreError as error:
+            if error.code != "ESTALE":
+                raise
+
     def _page(self, stream: str, pattern: str, wait: float, **start: object) -> Page:
         """Return the next items of a stream."""
         data = request_data(stream=stream, pattern=pattern, wait=wait or None, **start)
         head, found = heads_and_frames(self._call("read", data, wait=wait, is_endless=wait > 0), "messages")
         items = [item_of(each, frame) for each, frame in found]
         try:
-            return Page(items, int(head["next"]), int(head["last"]))
+            return Page(items, int(head["next"]), int(head["last"]), int(head.get("run", 0)))
         except (KeyError, TypeError, ValueError) as error:
             raise malformed(f"a page: {error!r}") from error
 

@@ -145,7 +145,7 @@ class PutCall:
                 codes[code] += 1
         for code, number in codes.items():
             self._context.counts[f"put_{code.lower()}"] += number
-        head: dict[str, object] = {"seqs": [each.seq if isinstance(each, Put) else 0 for each in outcomes]}
+        head: dict[str, object] = {"seqs": [each.seq if isinstance(each, Put) else 0 for each in outcomes], "run": self._context.run}
         if duplicates := [index for index, each in enumerate(outcomes) if isinstance(each, Put) and each.is_duplicate]:
             head["duplicates"] = duplicates
         if errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.fields import MAX_SEQ, Fields
 from sbusd.store.calls.responses import MAX_MESSAGES, RESPONSE_BYTES, fitting, frame_of, head_of, item_of, response
 from sbusd.store.context import StoreContext
+from sbusd.store.engine.continuity import BEGUN_AGAIN
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import LastValues, Page, Stored
+from sbusd.store.engine.messages import Gap, LastValues, Page, Stored
 from sbusd.store.operation_queue import SCAN_WEIGHT
 
 MAX_PATTERNS = 16
@@ -64,7 +66,7 @@ class ReadCalls:
     async def read(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/read``: messages and gaps of a stream in order, from a number, a time or the position of a reader."""
         context = self._context
-        fields = Fields(head, ("stream", "from", "time", "reader", "pattern", "max", "wait"))
+        fields = Fields(head, ("stream", "from", "time", "reader", "pattern", "max", "wait", "run"))
         stream = context.routes.stream(fields.name("stream"))
         pattern = fields.pattern("pattern")
         most = fields.number("max", MAX_MESSAGES, 1, MAX_MESSAGES)
@@ -72,23 +74,25 @@ class ReadCalls:
         start = _start(fields)
         time_ms = fields.milliseconds("time", MAX_SEQ / 1e6)
         reader = fields.name("reader") if "reader" in fields else ""
+        run = fields.number("run", 0, 0, MAX_SEQ)
         if start is not None and time_ms is not None:
             raise CallError("EINVAL", "from and time are both set; remove one of them")
         await self._check_stream(request, stream, pattern)
         uid = request.caller.uid
 
-        def begin(engine: Engine) -> int:
-            return _first_seq(engine, stream.name, uid, reader, start=start, time_ms=time_ms)
+        def begin(engine: Engine) -> tuple[int, int]:
+            number = start if isinstance(start, int) else _first_seq(engine, stream.name, uid, reader, start=start, time_ms=time_ms)
+            return number, engine.valid_from(stream.name, number, run)
 
         with context.waits(uid, wait):
-            if isinstance(start, int):
-                seq = start
-            else:
-                seq = await context.operations.run(uid, begin)
-            page = await self._page(uid, stream.name, pattern, seq=seq, most=most, wait=wait)
+            wanted, seq = await context.operations.run(uid, begin)
+            page = await self._page(uid, stream.name, pattern, seq=seq, most=most, wait=0 if seq < wanted else wait)
+        if seq < wanted:
+            again = Gap(max(seq - 1, 0), context.clock.date(), pattern, 0, BEGUN_AGAIN)
+            page = replace(page, items=[again, *page.items])
         items = fitting(item_of(stream.name, each) for each in page.items)
         following = page.items[len(items)].seq if len(items) < len(page.items) else page.next_seq
-        return response("messages", items, next=following, last=page.last_seq)
+        return response("messages", items, next=following, last=page.last_seq, run=context.run)
 
     async def _page(self, uid: int, stream: str, pattern: bytes, *, seq: int, most: int, wait: float) -> Page:
         """Return a page with items, or an empty one when the wait is over or much has been looked at. Raises StoreError, CallError."""
@@ -125,9 +129,10 @@ class ReadCalls:
     async def position(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/position``: the position of a reader of the calling user."""
         context, uid = self._context, request.caller.uid
-        fields = Fields(head, ("stream", "reader", "seq", "drop"))
+        fields = Fields(head, ("stream", "reader", "seq", "drop", "run"))
         stream, reader = context.routes.stream(fields.name("stream")), fields.name("reader")
         seq = fields.number("seq", 0, 1, MAX_SEQ) if "seq" in fields else None
+        run = fields.number("run", 0, 0, MAX_SEQ)
         is_dropped = fields.flag("drop")
         if is_dropped and seq is not None:
             raise CallError("EINVAL", "seq and drop are both set; remove one of them")
@@ -142,10 +147,12 @@ class ReadCalls:
                 if known is None:
                     raise CallError("ENOENT", f"user {uid} has no reader {reader!r} of stream {stream.name!r}")
                 return known
+            if run and engine.valid_from(stream.name, seq, run) < seq:
+                raise CallError("ESTALE", f"the number {seq} is of another file of the store; read again")
             engine.set_reader(stream.name, uid, reader, seq)
             return seq
 
-        return framed_data({"seq": await context.operations.run(uid, change)})
+        return framed_data({"seq": await context.operations.run(uid, change), "run": context.run})
 
     async def _with_last_values(self, request: Request, pattern: bytes) -> list[StreamSettings]:
         """Return the streams whose last values the caller may read by *pattern*. Raises CallError."""

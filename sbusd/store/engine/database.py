@@ -59,6 +59,9 @@ class Cache(Protocol):
     def save(self) -> None:
         """Write what has changed into the file, before a commit."""
 
+    def committed(self) -> None:
+        """Note that what save() has written is on the disk."""
+
 
 class Database:
     """One open file. Its methods are called by one thread at a time."""
@@ -82,6 +85,13 @@ class Database:
         """Close the file. What was committed is in it."""
         self.connection.close()
         os.close(self._lock)
+
+    def empty_log(self) -> None:
+        """Copy the write-ahead log into the file, outside of a transaction. Raises StoreError."""
+        try:
+            self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            raise self.error(error) from None
 
     @property
     def in_transaction(self) -> bool:
@@ -109,6 +119,8 @@ class Database:
             self.rollback()
             raise self.error(error) from None
         self.undo_log.clear()
+        for cache in self.caches:
+            cache.committed()
 
     def rollback(self) -> None:
         """Undo everything since begin()."""

@@ -7,6 +7,7 @@ when it returns; between :meth:`Engine.begin` and :meth:`Engine.commit` it is a 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from sbusd.config.quantities import show_size
 from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings, StoreSettings
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.clocks import KeptClock, StoreClock
+from sbusd.store.engine.continuity import LOST, Continuity
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.intake import Intake
@@ -77,6 +79,9 @@ class Engine:
             with self.database.operation():
                 self._figures = AllFigures(self.database)
                 self._start_clock()
+                # A lease of another file, or of a later state of this one, is not valid here.
+                self._figures.last_lease = max(self._figures.last_lease, self.clock.date() // 1000 << 20 | secrets.randbits(20))
+                self._continuity = Continuity(self.database, self._figures)
                 self._readers = Readers(self.database, self._figures)
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
@@ -89,6 +94,9 @@ class Engine:
                 )
                 self._purging = Purging(self.database, self._figures, self._removal, self._readers, self._ids)
             self.configure(settings)
+            with self.database.operation():
+                self._continuity.begin()
+            self.database.empty_log()
         except BaseException:
             self.database.close()
             raise
@@ -98,12 +106,16 @@ class Engine:
         with self.database.operation():
             reconfiguration = Reconfiguration(self.database, self._figures)
             streams = reconfiguration.apply(settings)
+            for each in streams.values():
+                if self._continuity.lost(each.figures):
+                    self._intake.add_gap(each, b"", 0, LOST, self.clock.date())
         self._settings = settings
         self._streams = streams
         self.keys = KeyMap(settings.streams)
 
     def close(self) -> None:
         """Close the file. A transaction that is open is undone."""
+        self._continuity.keep(at_once=True)
         self.database.close()
 
     def begin(self) -> None:
@@ -187,6 +199,19 @@ class Engine:
         """
         with self.database.operation():
             return self._reading.seq_at(self._stream(stream).figures, time_ms)
+
+    @property
+    def run(self) -> int:
+        """The number of this run of the store, by which a number of a message of another file is recognized."""
+        return self._continuity.run
+
+    def valid_from(self, stream: str, from_seq: int, run: int = 0) -> int:
+        """Return where a reader continues: at *from_seq*, a number of *run*, or before, if the messages there are not of this file.
+
+        Raises StoreError: ENOENT.
+        """
+        with self.database.operation():
+            return self._continuity.valid_from(self._stream(stream).figures, from_seq, run)
 
     def first_seq(self, stream: str) -> int:
         """Return the number of the first message, or the next number if there is none. Raises StoreError: ENOENT."""
@@ -323,6 +348,7 @@ class Engine:
         """
         with self.database.operation():
             self._keep_clock()
+            self._continuity.keep()
             return self._retention.sweep(self._streams, self.clock, max_rows)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:

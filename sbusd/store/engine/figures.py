@@ -150,6 +150,9 @@ class AllFigures:
             run("UPDATE number SET value = ? WHERE name = 'lease'", (self.last_lease,))
         self._dirty.clear()
 
+    def committed(self) -> None:
+        """Nothing: the figures are those of the file."""
+
     def _is_known(self, figures: Figures) -> bool:
         """Return whether *figures* are still those of a stream, account or queue."""
         if isinstance(figures, StreamFigures):

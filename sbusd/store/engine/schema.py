@@ -9,7 +9,7 @@ from __future__ import annotations
 APPLICATION_ID = 0x73627573
 """``sbus``, in the header of the file: see file(1)."""
 
-VERSION = 2
+VERSION = 3
 """The version of these tables, in the header of the file."""
 
 SEQ_BITS = 48
@@ -115,13 +115,19 @@ CREATE INDEX job_unannounced ON job (queue) WHERE announced = 0;
 CREATE TABLE number (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO number VALUES ('lease', 0);
 CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE);
+CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
 """
 
 UPDATES = {
     1: """
 ALTER TABLE queue ADD COLUMN dated INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
+""",
+    2: """
+CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE);
+CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
+""",
 }
 """What makes a file of a version one of the next."""
 

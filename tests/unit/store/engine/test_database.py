@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from sbusd.config.store import StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError
 from tests.support.store_clocks import OneClock
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
@@ -57,6 +58,94 @@ def test_a_damaged_file_is_renamed_and_the_next_start_is_empty(tmp_path: Path, c
     assert str(kept) in caught.value.reason
     engine = opened(path)
     assert put(engine) == Put(1)
+    engine.close()
+
+
+def lose(path: Path, what: str) -> None:
+    """Damage the file of a store that was killed."""
+    log = path.with_name(f"{path.name}-wal")
+    if what == "a damaged log":
+        content = bytearray(log.read_bytes())
+        content[len(content) // 3 : len(content) // 3 + 12] = b"\xff" * 12
+        log.write_bytes(content)
+    elif what == "a cut log":
+        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    elif what == "a removed log":
+        log.unlink()
+    else:
+        path.unlink()
+        log.unlink()
+
+
+@pytest.mark.parametrize("what", ["a damaged log", "a cut log", "a removed log", "a removed file"])
+def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: str) -> None:
+    folder, copy = tmp_path / "store", tmp_path / "copy"
+    folder.mkdir()
+    engine = opened(folder / "store.sqlite")
+    for _ in range(100):
+        put(engine)
+    engine.set_reader("log", 1000, "me", 31)
+    engine.sweep()  # the numbers are noted
+    numbers = [put(engine).seq for _ in range(20)]
+    run = engine.run
+    shutil.copytree(folder, copy)  # as after SIGKILL
+    engine.close()
+    lose(copy / "store.sqlite", what)
+    engine = opened(copy / "store.sqlite")
+    assert put(engine).seq > numbers[-1]
+    for known in (0, run):
+        start = engine.valid_from("log", numbers[-1] + 1, known)
+        page = engine.read("log", start, 999, 1 << 20)
+        reasons = [each.reason for each in page.items if isinstance(each, Gap)]
+        assert reasons == ["the file of the store was damaged, removed or replaced by an older copy"]
+        assert isinstance(page.items[-1], Stored)
+    engine.close()
+    engine = opened(copy / "store.sqlite")
+    assert engine.statistics().streams[0].gaps == 1
+    engine.close()
+
+
+def test_a_kill_is_no_loss(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "store", tmp_path / "copy"
+    folder.mkdir()
+    engine = opened(folder / "store.sqlite")
+    run = engine.run
+    for _ in range(10):
+        put(engine)
+    engine.sweep()
+    put(engine)
+    shutil.copytree(folder, copy)
+    engine.close()
+    engine = opened(copy / "store.sqlite")
+    assert put(engine) == Put(12)
+    assert engine.valid_from("log", 12, run) == 12
+    assert not engine.statistics().streams[0].gaps
+    engine.close()
+
+
+def test_an_older_copy_is_recognized_by_numbers_and_leases_of_later_runs(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store.sqlite", tmp_path / "copy.sqlite"
+    engine = opened(path)
+    for _ in range(60):
+        put(engine)
+    first = engine.run
+    engine.close()
+    shutil.copy(path, copy)
+    engine = opened(path)
+    for _ in range(40):
+        put(engine)
+    second = engine.run
+    engine.close()
+    for each in tmp_path.glob("store.sqlite*"):
+        each.unlink()
+    copy.rename(path)
+    engine = opened(path)
+    for _ in range(80):
+        put(engine)
+    assert engine.valid_from("log", 61, first) == 61
+    assert engine.valid_from("log", 101, second) == 1
+    assert engine.valid_from("log", 101, engine.run) == 101
+    assert engine.valid_from("log", 999) == 1
     engine.close()
 
 

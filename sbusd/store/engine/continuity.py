@@ -1,0 +1,154 @@
+"""Numbers never go back, and a reader learns if a stream was lost or replaced by an older copy.
+
+Beside the file of the store is a small one, which is synced: for each stream a number up to which messages were acknowledged, and one that
+no message has exceeded. If the file has less, because it or its log was damaged, removed or replaced, the stream continues above, after a
+gap. Each start of the store is a *run* with a random number, and the file has the numbers of all streams at the beginning of each run. So
+a number that was valid in a run of another file, or of a part of this one that is gone, is recognized.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import sqlite3
+import time
+
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures, StreamFigures
+
+LOST = "the file of the store was damaged, removed or replaced by an older copy"
+"""The reason of the gap in a stream that has lost messages."""
+
+BEGUN_AGAIN = "the stream was begun again"
+"""The reason of the gap for a reader whose number is not of this file."""
+
+RESERVE = 1 << 16
+"""Numbers of a stream that are used before the file beside is written again."""
+
+INTERVAL_SECONDS = 1.0
+"""Interval in which the numbers that were acknowledged are written."""
+
+RUNS = 1_000
+"""Runs that are remembered."""
+
+_ADD_RUN = "INSERT INTO run (id) VALUES (?)"
+_ADD_START = "INSERT INTO run_start (stream, place, seq) VALUES (?, ?, ?)"
+_FORGET_RUNS = "DELETE FROM run WHERE place <= ?"
+_FORGET_STARTS = "DELETE FROM run_start WHERE stream = ? AND place <= ?"
+_PLACE = "SELECT place FROM run WHERE id = ?"
+_END = "SELECT seq FROM run_start WHERE stream = ? AND place > ? ORDER BY place LIMIT 1"
+
+
+class Continuity:
+    """The numbers of one file, as a cache of its database."""
+
+    def __init__(self, database: Database, figures: AllFigures) -> None:
+        self._database = database
+        self._figures = figures
+        self._file = database.path.with_name(f"{database.path.name}.numbers")
+        self._bounds = self._read()
+        """Of each stream, the number up to which messages were acknowledged, and the one that none exceeds."""
+        self._last: dict[str, int] = {}
+        self._is_changed = False
+        self._due = 0.0
+        self.run = secrets.randbelow(1 << 52) + 1
+        """The number of this run."""
+        database.caches.append(self)
+
+    def lost(self, stream: StreamFigures) -> bool:
+        """Let *stream* continue above all numbers that it ever had, and return whether it has lost messages."""
+        acknowledged, most = self._bounds.get(stream.name, (0, 0))
+        if stream.last_seq >= acknowledged:
+            return False
+        self._figures.change(stream)
+        stream.last_seq = most
+        return True
+
+    def begin(self) -> None:
+        """Note the beginning of this run."""
+        execute = self._database.execute
+        place = execute(_ADD_RUN, (self.run,)).lastrowid or 0
+        execute(_FORGET_RUNS, (place - RUNS,))
+        for each in self._figures.streams.values():
+            execute(_ADD_START, (each.id, place, each.last_seq))
+            execute(_FORGET_STARTS, (each.id, place - RUNS))
+
+    def valid_from(self, stream: StreamFigures, from_seq: int, run: int) -> int:
+        """Return where a reader continues that wants to read from *from_seq*, a number of *run*, 0 if it does not know it.
+
+        It is *from_seq*, unless the message before that is not of this file.
+        """
+        end = stream.last_seq
+        if run not in {0, self.run}:
+            places = self._database.execute(_PLACE, (run,)).fetchall()
+            found = self._database.execute(_END, (stream.id, places[0][0])).fetchall() if places else [(0,)]
+            end = found[0][0] if found else end
+        elif from_seq > end + 1:
+            end = 0
+        return min(from_seq, end + 1)
+
+    def load(self) -> None:
+        """Nothing: what is kept is written only after a commit, or is an upper bound."""
+
+    def save(self) -> None:
+        """Reserve numbers before they are used. Raises sqlite3.Error."""
+        streams = [each for each in self._figures.streams.values() if each.last_seq > self._bounds.get(each.name, (0, 0))[1]]
+        if not streams:
+            return
+        for each in streams:
+            self._bounds[each.name] = (self._bounds.get(each.name, (0, 0))[0], each.last_seq + RESERVE)
+        try:
+            self._write()
+        except OSError as error:
+            for each in streams:
+                self._bounds.pop(each.name, None)
+            failed = sqlite3.OperationalError(f"cannot write {self._file}: {error.strerror}")
+            failed.sqlite_errorcode = sqlite3.SQLITE_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else sqlite3.SQLITE_IOERR
+            raise failed from None
+
+    def committed(self) -> None:
+        """Note which numbers were acknowledged."""
+        last = {each.name: each.last_seq for each in self._figures.streams.values()}
+        if last != self._last:
+            self._last, self._is_changed = last, True
+
+    def keep(self, *, at_once: bool = False) -> None:
+        """Write the numbers that were acknowledged, once in a while. A failure only makes the next loss less certain."""
+        if not self._is_changed or (time.monotonic() < self._due and not at_once):
+            return
+        self._due = time.monotonic() + INTERVAL_SECONDS
+        self._is_changed = False
+        for name, last in self._last.items():
+            self._bounds[name] = (last, max(last, self._bounds.get(name, (0, 0))[1]))
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """Return the content of the file beside; empty if there is none, or it is damaged."""
+        try:
+            found = json.loads(self._file.read_bytes())
+            return {str(name): (int(last), int(most)) for name, (last, most) in found["streams"].items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return {}
+
+    def _write(self) -> None:
+        """Write the file beside; it is on the disk when this returns. Raises OSError."""
+        draft = self._file.with_name(f"{self._file.name}.new")
+        with open(draft, "wb", opener=_private) as stream:
+            stream.write(json.dumps({"streams": self._bounds}).encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(self._file)
+        folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only this user can read or write."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
