@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from sbusd.config.store import StoreLimits
@@ -11,7 +11,7 @@ from sbusd.store.access import Access
 from sbusd.store.calls.allowances import Allowance
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, Worker
+from sbusd.store.engine.messages import Job, NewMessage, Worker
 from sbusd.store.news import StreamNews
 from sbusd.store.operation_queue import OperationQueue, QueuedOperation
 from sbusd.store.publisher import Publisher
@@ -22,6 +22,26 @@ from sbusd.store.workers import Holder, Workers
 
 MAX_CALLS = 512
 """Calls of one user that run at the same time, without those that wait for messages or jobs."""
+
+
+class Published:
+    """Of each stream, the number up to which messages were published, to be noted in the file with the next commits."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, int] = {}
+        self._noted: dict[str, int] = {}
+
+    def sent(self, stream: str, seq: int) -> None:
+        """Note that the messages of *stream* up to *seq* were sent to the bus."""
+        self._sent[stream] = max(seq, self._sent.get(stream, 0))
+
+    def new(self, streams: Iterable[str] | None = None) -> dict[str, int]:
+        """Return what must be noted of *streams*, by default of all."""
+        return {name: seq for name, seq in self._sent.items() if seq != self._noted.get(name) and (streams is None or name in set(streams))}
+
+    def noted(self, published: Mapping[str, int]) -> None:
+        """Note that *published* is in the file."""
+        self._noted.update(published)
 
 
 class StoreContext:
@@ -51,6 +71,7 @@ class StoreContext:
         """The number of this run of the store, which responses name with the numbers of messages."""
         self.poke = poke
         self.news = StreamNews()
+        self.published = Published()
         self.workers = Workers(self._worker_gone)
         self.lines: dict[str, TakeLine[Job]] = {}
         self.is_stopping = False
@@ -94,6 +115,14 @@ class StoreContext:
         queue = self.routes.queue_of(stream)
         if queue is not None and keys:
             self.jobs_ready(queue.name, len(keys))
+
+    def value_ended(self, stream: str, message: NewMessage) -> None:
+        """Publish that a key has no value any more, by an empty message, which is not stored."""
+        settings = self.routes.settings.stream(stream)
+        if settings is not None and settings.publish:
+            self.counts["values_ended"] += 1
+            self.publisher.publish(message.sender, message.key, message.payload)
+        self.on_stored(stream, [message.key])
 
     def waits(self, uid: int, seconds: float) -> AbstractContextManager[None]:
         """Charge a call that waits up to *seconds*. Raises CallError (EDQUOT)."""

@@ -17,6 +17,7 @@ from sbusd.client.errors import ProtocolError, SbusError
 from sbusd.client.items import Gap, Message, PresenceEvent, Reconnected, presence_item
 from sbusd.protocol.direct_messages import direct_packet
 from sbusd.protocol.keys import EVENT_HEAD, bytes_of, pattern_matches
+from sbusd.protocol.packets import publish_packet
 from sbusd.store.bus_connections import ServingBus, passed_on
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.responses import MAX_MESSAGES, RESPONSE_BYTES
@@ -145,11 +146,13 @@ class NewSubscribers:
             elif not keys:
                 return
             for key in keys:
-                await self._send_all(bus, subscription, key)
+                if not await self._send_all(bus, subscription, key):
+                    await bus.send_later(direct_packet(subscription.connection, publish_packet(key)))  # it has no value any more
         self._counts["undelivered"] += 1
 
-    async def _send_all(self, bus: ServingBus, subscription: _Subscription, pattern: bytes) -> None:
-        """Send the last values that *pattern* matches."""
+    async def _send_all(self, bus: ServingBus, subscription: _Subscription, pattern: bytes) -> int:
+        """Send the last values that *pattern* matches, and return their number."""
+        count = 0
         for stream in self._context.routes.with_last_values(pattern):
             if not stream.on_subscribe:
                 continue
@@ -159,9 +162,11 @@ class NewSubscribers:
                 page = await self._context.operations.run(subscription.uid, read, SCAN_WEIGHT)
                 for stored in page.items:
                     await self._send(bus, subscription.connection, stored)
+                count += len(page.items)
                 if page.next_key is None:
                     break
                 after = page.next_key
+        return count
 
     async def _send(self, bus: ServingBus, connection: int, stored: Stored) -> None:
         """Send one value as its publisher's."""

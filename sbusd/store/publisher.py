@@ -25,7 +25,7 @@ class Publisher:
         self._counts = counts
         self._report = report
         self._bus: ServingBus | None = None
-        self._pending: deque[bytes] = deque()
+        self._pending: deque[bytes | Callable[[], object]] = deque()
         self._pending_bytes = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -36,9 +36,7 @@ class Publisher:
     def disconnected(self) -> None:
         """Publish nothing until the next connection."""
         self._bus = None
-        self._counts["unpublished"] += len(self._pending)
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._drop_pending()
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -76,6 +74,13 @@ class Publisher:
             if self._task is None:
                 self._task = asyncio.ensure_future(self._drain(self._bus))
 
+    def when_sent(self, function: Callable[[], object]) -> None:
+        """Call *function* when the messages before it were sent; never, if the connection ends before."""
+        if self._pending:
+            self._pending.append(function)
+        elif self._bus is not None:
+            function()
+
     async def sent(self) -> None:
         """Return when nothing waits for room in the socket."""
         if self._task is not None:
@@ -85,17 +90,26 @@ class Publisher:
         """Send the packets that wait."""
         try:
             while self._pending:
-                await bus.send_later(self._pending[0])
-                self._pending_bytes -= len(self._pending.popleft())
-                self._counts["published"] += 1
+                first = self._pending[0]
+                if isinstance(first, bytes):
+                    await bus.send_later(first)
+                    self._pending_bytes -= len(first)
+                    self._counts["published"] += 1
+                else:
+                    first()
+                self._pending.popleft()
         except (SbusError, OSError) as error:
-            self._counts["unpublished"] += len(self._pending)
-            self._pending.clear()
-            self._pending_bytes = 0
+            self._drop_pending()
             self._report(f"cannot publish stored messages: {error}")
         finally:
             if self._bus is bus:
                 self._task = None
+
+    def _drop_pending(self) -> None:
+        """Send nothing of what waits; the next connection publishes what calls have put."""
+        self._counts["unpublished"] += sum(isinstance(each, bytes) for each in self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
 
     def _missing(self, reason: str) -> None:
         self._counts["unpublished"] += 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Protocol
 
 from sbusd.client.errors import Closed, SbusError
@@ -212,6 +213,7 @@ class Store:
                 await messages.tell(controls.ECHO_OFF)  # what the store publishes is stored already
                 self._publisher.connected(messages)
                 self._dead_letters.connected(calls)
+                await self._publish_rest()
                 own = {int((await each.address).split("/")[2]) for each in (control, messages, calls, jobs)}
                 subscribers = asyncio.ensure_future(self._subscribers.run(messages, own))
                 await self._subscribed(messages)
@@ -233,6 +235,17 @@ class Store:
                 for each_task in (*intakes.values(), subscribers, workers, serving, ended):
                     await _cancelled(each_task)
                 await context.workers.disconnected()
+
+    async def _publish_rest(self) -> None:
+        """Publish what was committed and perhaps not published, because the store was killed or its connection ended. Raises StoreError."""
+        while (rest := await self._operations.run(SERVICE, lambda engine: engine.next_unpublished())) is not None:
+            stream, seq, messages = rest
+            settings = self._settings.stream(stream)
+            if settings is not None and settings.publish:
+                self._publisher.publish_many([NewMessage(each.key, each.payload, each.sender) for each in messages])
+                await self._publisher.sent()
+                self._counts["published_late"] += len(messages)
+            await self._operations.run(SERVICE, partial(_note_published, {stream: seq}))
 
     def _on_serving(self, ready: Callable[[], None]) -> None:
         """Note that calls are served."""
@@ -335,9 +348,10 @@ class Store:
                 await self._remote.respond_to_all()
                 for task in (*others, *self._intakes.values()):
                     await _cancelled(task)
+                await self._publisher.sent()
+                await self._operations.run(SERVICE, partial(_note_published, self._context.published.new()))
                 self._operations.close()
                 await self._operations.drained()
-                await self._publisher.sent()
                 if self._calls_bus is not None:
                     await self._calls_bus.flush()
         except (TimeoutError, SbusError, OSError) as error:
@@ -347,6 +361,11 @@ class Store:
             await _cancelled(connections)
             await asyncio.get_running_loop().run_in_executor(None, self._committer.close)
             self._engine.close()
+
+
+def _note_published(published: Mapping[str, int], engine: Engine) -> None:
+    """Note in the file what was published."""
+    engine.note_published(published)
 
 
 async def _ended(bus: ServingBus) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.context import StoreContext
+from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, StoreError, Sweep
 from sbusd.store.operation_queue import SERVICE
 
@@ -38,10 +40,9 @@ class Sweeper:
             now = context.clock.now()
             self._next_ms = now + round(MAX_SECONDS * 1000)
             self._wake.clear()
+            published = context.published.new()
             try:
-                sweep = await context.operations.run(
-                    SERVICE, lambda engine: engine.sweep(MAX_ROWS), committed=lambda done: self._done(context, done)
-                )
+                sweep = await context.operations.run(SERVICE, partial(_sweep, published), committed=partial(self._done, context, published))
             except (StoreError, CallError) as error:
                 if not context.is_stopping:
                     self._report(f"cannot sweep: {error}")
@@ -63,12 +64,21 @@ class Sweeper:
             except TimeoutError:
                 return
 
-    def _done(self, context: StoreContext, sweep: Sweep) -> None:
+    def _done(self, context: StoreContext, published: Mapping[str, int], sweep: Sweep) -> None:
         """Note what a sweep has done."""
+        context.published.noted(published)
         context.counts["removed"] += sweep.removed
         for connection, lease in sweep.ended:
             context.on_settled(connection, [lease])
         for queue in sweep.ready:
             context.jobs_ready(queue)
+        for stream, message in sweep.values:
+            context.value_ended(stream, message)
         if sweep.dead:
             self._dead(sweep.dead)
+
+
+def _sweep(published: Mapping[str, int], engine: Engine) -> Sweep:
+    """Sweep once, and note what was published."""
+    engine.note_published(published)
+    return engine.sweep(MAX_ROWS)

@@ -208,6 +208,7 @@ class AdminCalls:
                 done = await context.operations.run(uid, partial(_forget, name, key, None if is_owner else uid, place), SCAN_WEIGHT)
                 count, place, has_more = count + done.count, done.next_seq, done.more
         self._figures = None
+        context.poke(0)  # subscribers learn that the values are gone
         return framed_data({"count": count})
 
     async def revive(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:

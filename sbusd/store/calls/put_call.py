@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sbusd.client.rpc.service import Request
@@ -109,11 +110,24 @@ class PutCall:
         """Put the messages of each stream, in order, and note the *outcomes* by their places. Raises StoreError, CallError."""
 
         def put(engine: Engine) -> dict[str, list[Put | StoreError]]:
-            return {stream: engine.put_many(stream, list(messages.values())) for stream, messages in groups.items()}
+            engine.note_published(published)
+            return {
+                stream: (engine.put_unpublished if stream in publishing else engine.put_many)(stream, list(messages.values()))
+                for stream, messages in groups.items()
+            }
 
         def committed(found: dict[str, list[Put | StoreError]]) -> None:
+            self._context.published.noted(published)
             for stream, messages in groups.items():
                 self._stored(stream, [each for each, outcome in zip(messages.values(), found[stream], strict=True) if _is_new(outcome)])
+                if stream in publishing:
+                    last = max(
+                        (outcome.seq for outcome in found[stream] if isinstance(outcome, Put) and not outcome.is_duplicate), default=0
+                    )
+                    self._context.publisher.when_sent(partial(self._context.published.sent, stream, last))
+
+        publishing = {stream for stream in groups if self._context.routes.stream(stream).publish}
+        published = self._context.published.new(groups)
 
         found = await self._context.operations.run(uid, put, sum(map(len, groups.values())), committed)
         for stream, messages in groups.items():

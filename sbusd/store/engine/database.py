@@ -86,13 +86,6 @@ class Database:
         self.connection.close()
         os.close(self._lock)
 
-    def empty_log(self) -> None:
-        """Copy the write-ahead log into the file, outside of a transaction. Raises StoreError."""
-        try:
-            self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.Error as error:
-            raise self.error(error) from None
-
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open. SQLite ends it after some errors."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.retention import Retention
 from sbusd.store.engine.statistics import store_statistics
 from sbusd.store.engine.stream import Queue, Stream
+from sbusd.store.engine.unpublished import Unpublished
 
 MIN_FREE_BYTES = 16 << 20
 """Free space of the disk below which nothing is put: acknowledging and removing needs some too."""
@@ -82,6 +83,7 @@ class Engine:
                 # A lease of another file, or of a later state of this one, is not valid here.
                 self._figures.last_lease = max(self._figures.last_lease, self.clock.date() // 1000 << 20 | secrets.randbits(20))
                 self._continuity = Continuity(self.database, self._figures)
+                self._unpublished = Unpublished(self.database, self._figures)
                 self._readers = Readers(self.database, self._figures)
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
@@ -96,7 +98,6 @@ class Engine:
             self.configure(settings)
             with self.database.operation():
                 self._continuity.begin()
-            self.database.empty_log()
         except BaseException:
             self.database.close()
             raise
@@ -404,6 +405,25 @@ class Engine:
         date = self.clock.date()
         self.clock.stored(date)
         return self._intake.put(self._stream(stream), messages, self.clock.now(), date)
+
+    def put_unpublished(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
+        """Do as ``put_many``, and note that the messages are not yet published."""
+        with self.database.operation():
+            outcomes = self._put_many(stream, messages)
+            self._unpublished.add(self._stream(stream).figures, messages, outcomes)
+            return outcomes
+
+    def note_published(self, published: Mapping[str, int]) -> None:
+        """Note that messages of streams were published, up to these numbers."""
+        with self.database.operation():
+            for name, seq in published.items():
+                if name in self._figures.streams:
+                    self._unpublished.done(self._figures.streams[name], seq)
+
+    def next_unpublished(self, max_messages: int = 256) -> tuple[str, int, list[Stored]] | None:
+        """Return a stream, a number, and messages up to it that were perhaps not published; None if there are none."""
+        with self.database.operation():
+            return self._unpublished.next(max_messages)
 
     def _check_space(self) -> None:
         """Raise StoreError if the disk is almost full."""

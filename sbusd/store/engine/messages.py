@@ -176,7 +176,9 @@ class Sweep:
     """What ``sweep`` did.
 
     ``ready``: queues that have jobs for workers again. ``dead``: new dead letters. ``removed``: messages that retention removed.
-    ``ended``: connection and lease of each lease that was over. ``more``: call it again soon. ``next_ms``: the time of the next event, or
+    ``ended``: connection and lease of each lease that was over.
+    ``values``: streams, and empty messages with keys that have no value any more.
+    ``more``: call it again soon. ``next_ms``: the time of the next event, or
     0 if none is known.
     """
 
@@ -186,6 +188,7 @@ class Sweep:
     removed: int = 0
     more: bool = False
     next_ms: int = 0
+    values: list[tuple[str, NewMessage]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines
+from sbusd.store.engine.messages import NO_UID, NewMessage, Sender
 from sbusd.store.engine.rows import Removable
 from sbusd.store.engine.schema import LEASED
 
 _DELETE = "DELETE FROM message WHERE id = ?"
 _DELETE_JOB = "DELETE FROM job WHERE id = ?"
+_SENDER = "SELECT account, gid, pid, origin FROM message WHERE id = ?"
+_ENDED = "INSERT OR REPLACE INTO ended (stream, key, account, gid, pid, origin) VALUES (?, ?, ?, ?, ?, ?)"
+_READ_ENDED = "SELECT stream, key, account, gid, pid, origin FROM ended ORDER BY stream, key LIMIT ?"
+_FORGET_ENDED = "DELETE FROM ended WHERE stream = ? AND key = ?"
 _JOB = "SELECT queue, state, uid, line FROM job WHERE id = ?"
 _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
@@ -32,6 +38,7 @@ class Removal:
         self._figures.change(stream)
         if self._figures.queues_of(stream):
             self._remove_jobs([row.id for row in rows if row.gap is None])
+        counted = [] if keys_are_counted or not stream.is_keyed else self._newest(rows)
         self._run_many(_DELETE, [(row.id,) for row in rows])
         count = 0
         for row in rows:
@@ -44,8 +51,7 @@ class Removal:
             usage.messages -= 1
             usage.bytes -= row.size
         stream.messages -= count
-        if stream.is_keyed and not keys_are_counted:
-            self._count_keys(stream, rows)
+        self._count_keys(stream, counted)
         return count
 
     def _remove_jobs(self, ids: Sequence[int]) -> None:
@@ -61,14 +67,18 @@ class Removal:
                 if line is not None:
                     self._lines.advance(queue, line)
 
-    def _count_keys(self, stream: StreamFigures, rows: Sequence[Removable]) -> None:
-        """Count the keys of removed *rows*: a key counts for the user of its newest message."""
+    def _newest(self, rows: Sequence[Removable]) -> list[tuple[Removable, tuple[Any, ...]]]:
+        """Return the newest of *rows* of each key, with its sender."""
         newest: dict[bytes, Removable] = {}
         for row in rows:
             if row.gap is None and (row.key not in newest or newest[row.key].id < row.id):
                 newest[row.key] = row
-        for key, removed in newest.items():
-            left = self._run(_NEWEST_OF_KEY, (stream.id, key)).fetchall()
+        return [(row, self._run(_SENDER, (row.id,)).fetchall()[0]) for row in newest.values()]
+
+    def _count_keys(self, stream: StreamFigures, counted: Sequence[tuple[Removable, tuple[Any, ...]]]) -> None:
+        """Count the keys of removed rows: a key counts for the user of its newest message. Note keys that have no message any more."""
+        for removed, sender in counted:
+            left = self._run(_NEWEST_OF_KEY, (stream.id, removed.key)).fetchall()
             if left and left[0][0] > removed.id:
                 continue
             self._figures.usage_of(stream, removed.account).keys -= 1
@@ -76,3 +86,15 @@ class Removal:
                 self._figures.usage_of(stream, left[0][1]).keys += 1
             else:
                 stream.keys -= 1
+                self._run(_ENDED, (stream.id, removed.key, *sender))
+
+    def ended(self, max_keys: int) -> list[tuple[str, NewMessage]]:
+        """Return streams, and empty messages with keys that have no value any more, of the users of these. They are not returned again."""
+        names = {each.id: each.name for each in self._figures.streams.values()}
+        found = []
+        for number, key, account, gid, pid, origin in self._run(_READ_ENDED, (max_keys,)).fetchall():
+            self._run(_FORGET_ENDED, (number, key))
+            if number in names and not self._run(_NEWEST_OF_KEY, (number, key)).fetchall():
+                sender = Sender(account if account >= 0 else NO_UID, gid, pid, origin or "")
+                found.append((names[number], NewMessage(key, b"", sender)))
+        return found

@@ -79,10 +79,12 @@ class Retention:
             letters = self._queues.unannounced(queue.figures, max_rows)
             found.dead.extend(letters)
             busy |= bool(letters)
+        values = self._removal.ended(max_rows)
+        busy |= len(values) >= max_rows
         busy |= self._ids.forget(now, max_rows) >= max_rows
         self._shrink()
         next_ms = now if busy else self._next(streams, clock)
-        return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms)
+        return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms, values)
 
     def _leases(self, queue: Queue, clock: StoreClock, max_rows: int) -> list[tuple[int, int]]:
         """End leases that are over, and return connection and lease of each."""

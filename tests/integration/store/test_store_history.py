@@ -25,7 +25,6 @@ CONFIG = f"""
 [[stream]]
 name = "work"
 keys = ["work/"]
-publish = false
 [[queue]]
 name = "work"
 stream = "work"

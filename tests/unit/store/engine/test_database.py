@@ -226,9 +226,21 @@ def test_space_is_left_for_what_frees_some(tmp_path: Path) -> None:
 
 def test_no_statement_scans_the_messages(tmp_path: Path) -> None:
     engine = opened(tmp_path / "store.sqlite")
-    from sbusd.store.engine import intake, job_lines, purging, put_ids, queues, readers, reading, removal, retention
+    from sbusd.store.engine import (
+        continuity,
+        intake,
+        job_lines,
+        purging,
+        put_ids,
+        queues,
+        readers,
+        reading,
+        removal,
+        retention,
+        unpublished,
+    )
 
-    modules = (intake, job_lines, purging, put_ids, queues, readers, reading, removal, retention)
+    modules = (continuity, intake, job_lines, purging, put_ids, queues, readers, reading, removal, retention, unpublished)
     statements = [value for module in modules for value in vars(module).values() if isinstance(value, str)]
     statements = [each for each in statements if re.match(r"SELECT |UPDATE |DELETE |INSERT ", each)]
     assert len(statements) > 40
