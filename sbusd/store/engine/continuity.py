@@ -1,6 +1,6 @@
 """Numbers never go back, and a reader learns if a stream was lost or replaced by an older copy.
 
-Beside the file of the store is a small one, which is synced: for each stream a number up to which messages were acknowledged, and one that
+A second, small file of the store is synced. It has, for each stream a number up to which messages were acknowledged, and one that
 no message has exceeded. If the file has less, because it or its log was damaged, removed or replaced, the stream continues above, after a
 gap. Each start of the store is a *run* with a random number, and the file has the numbers of all streams at the beginning of each run. So
 a number that was valid in a run of another file, or of a part of this one that is gone, is recognized.
@@ -26,7 +26,7 @@ BEGUN_AGAIN = "the stream was begun again"
 """The reason of the gap for a reader whose number is not of this file."""
 
 RESERVE = 1 << 16
-"""Numbers of a stream that are used before the file beside is written again."""
+"""Numbers of a stream that are used before the second file is written again."""
 
 INTERVAL_SECONDS = 1.0
 """Interval in which the numbers that were acknowledged are written."""
@@ -127,7 +127,7 @@ class Continuity:
             self._write()
 
     def _read(self) -> dict[str, tuple[int, int]]:
-        """Return the content of the file beside; empty if there is none, or it is damaged."""
+        """Return the content of the second file; empty if there is none, or it is damaged."""
         try:
             found = json.loads(self._file.read_bytes())
             return {str(name): (int(last), int(most)) for name, (last, most) in found["streams"].items()}
@@ -135,7 +135,7 @@ class Continuity:
             return {}
 
     def _write(self) -> None:
-        """Write the file beside; it is on the disk when this returns. Raises OSError."""
+        """Write the second file; it is on the disk when this returns. Raises OSError."""
         draft = self._file.with_name(f"{self._file.name}.new")
         with open(draft, "wb", opener=_private) as stream:
             stream.write(json.dumps({"streams": self._bounds}).encode())
