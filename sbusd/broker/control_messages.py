@@ -50,6 +50,7 @@ FEATURES = (
     "echo",
     "errors",
     "explain",
+    "fair",
     "group",
     "lost",
     "members",

@@ -10,7 +10,8 @@ The rules of delivery, which the tests check:
 2. A recipient gets a packet once, however many of its patterns match, in the order in which the switch read the packets.
 3. The soft mode decides on packets that a recipient's socket does not take, and the hard mode on those that its queue does not take.
    Discarded packets are counted, and as soon as there is room the recipient gets the loss notice ``CMSG !/bus/lost NUL <count>``: with
-   ``Order.QUEUE`` in the place of the gap. Packets of the bus itself keep their order among themselves, whatever the order of messages.
+   ``Order.QUEUE`` in the place of the gap, with ``Order.FAIR`` at that place among the messages of the publisher's user. Packets of
+   the bus itself keep their order among themselves, whatever the order of messages.
    Messages that ``Order.LATEST`` replaces are not lost: they are counted separately, and reported by ``CMSG !/bus/replaced NUL <count>``
    before the next messages, if the queue has no packet of the bus itself.
 4. A turn reads at most ``batch_packets`` from each readable connection, and from all connections of a user together while other users can
@@ -149,6 +150,9 @@ class Order(enum.IntEnum):
     LATEST = 3
     """The oldest. Of messages with the same key the queue keeps only the newest, in the place of the first: frequent updates do not delay
     a key. Messages that were in the queue before this order was chosen stay as they are."""
+    FAIR = 4
+    """The oldest of the user whose turn it is: publishers' users take turns, one message each. The first :data:`FAIR_PACKETS` of
+    the queue have had their turns. Such a connection gets no batches."""
 
 
 MODES: dict[bytes, SoftMode | HardMode | Order] = {
@@ -209,6 +213,10 @@ MAX_LISTED_RECIPIENTS = 64
 MISSED = 64
 """Connections in a tap's report that missed a message. If there are more, none is named: otherwise the reports of messages to many slow
 clients would be as long as the number of these. The compiled switch has it in ``outbox.pxd``."""
+
+
+FAIR_PACKETS = 64
+"""With ``Order.FAIR``: messages that have left their lines and are the next to be sent. The compiled switch has it in ``outbox.pxd``."""
 
 
 RANDOM_PACKETS = 512

@@ -390,7 +390,7 @@ cdef bint pass_on(Plane plane, Group* group, const string& text, uint32_t payer)
     if connection.out.is_broken:
         return False
     plane.counted.redelivered += 1
-    post_for(&connection.out, text.data(), text.size(), payer)
+    post_for(&connection.out, text.data(), text.size(), payer, True)
     after_send(plane, connection)
     return True
 

@@ -16,6 +16,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, IN_BATCH, ORDER_LATEST, ORDER_RANDOM, ORDER_STACK, KnownKey, Keys, Packet, bytes_in
+from sbusd.dataplane.fair_lines cimport close_lines, take_turns
 from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, data_of, leave
 from sbusd.dataplane.overflow cimport charge_key, owner_of
 from sbusd.dataplane.shared_limits cimport charge_known
@@ -34,8 +35,11 @@ cdef extern from *:
 
 cdef size_t choose(Outbox* box, size_t* chosen) noexcept nogil:
     """Set *chosen* to the places of the messages that go next, at most BATCH_PACKETS, and return their number."""
-    cdef size_t total = 0 if box.waiting is NULL else box.waiting.size()
-    cdef size_t count = min(total, <size_t>BATCH_PACKETS)
+    cdef size_t total, count
+    if box.lines is not NULL:
+        take_turns(box)
+    total = 0 if box.waiting is NULL else box.waiting.size()
+    count = min(total, <size_t>BATCH_PACKETS)
     cdef size_t i
     cdef Packet* packet
     cdef pair[uint64_t, size_t] rank
@@ -59,7 +63,7 @@ cdef size_t choose(Outbox* box, size_t* chosen) noexcept nogil:
 cdef bint is_replaceable(Outbox* box, const char* data, size_t length) noexcept nogil:
     """Return whether a packet is a message that newer ones replace."""
     return (box.order == ORDER_LATEST and length > 4 and memcmp(data, b"MSG ", 4) == 0
-            and memchr(data + 4, 0, length - 4) is not NULL)
+            and memchr(data + 4, 0, length - 4) is not NULL and box.lines is NULL)
 
 
 cdef Entry* older_of(Outbox* box, const char* data) noexcept nogil:
@@ -105,12 +109,14 @@ cdef void forget_key(Outbox* box, uint64_t number, Entry entry) noexcept nogil:
 
 
 cdef void set_order(Outbox* box, int order) noexcept nogil:
-    """Set the order of a queue. Messages that are in it now are not replaced, and replace nothing."""
+    """Set the order of a queue. Messages that are in it now are not replaced, and replace nothing; from and to ``fair`` they go first."""
     if order == box.order:
         return
     box.order = order
     if box.keys is not NULL:
         forget_keys(box)
+    if box.lines is not NULL:
+        close_lines(box)
 
 
 cdef void forget_keys(Outbox* box) noexcept nogil:

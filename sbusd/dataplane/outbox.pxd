@@ -31,6 +31,7 @@ cdef enum Sequence:         # the numbers of Order
     ORDER_STACK = 1
     ORDER_RANDOM = 2
     ORDER_LATEST = 3
+    ORDER_FAIR = 4
 
 cdef struct Packet:         # its bytes follow in the same allocation
     Totals* totals          # where its memory is counted
@@ -76,6 +77,21 @@ cdef extern from *:
 
 
 ctypedef cpp_map[KnownKey, uint64_t] Keys   # with the numbers of entries; sorted, because a hash table would grow in one turn
+
+
+cdef cppclass Line:         # messages of one user in a queue with ORDER_FAIR
+    uint32_t uid
+    Entries* entries        # in order of arrival; NULL: none
+    uint64_t noticed        # lost, as the loss notice says that is the last entry; 0: the last entry is none
+    uint64_t untold         # messages of this user lost after all entries, and not in a notice yet
+
+
+cdef cppclass Lines:        # the queue with ORDER_FAIR, until the turns of its messages have come. Charged as any queue; a line itself is not,
+    cpp_map[uint32_t, Line*] by_uid     # for there are at most as many as users
+    deque[Line*] turns      # lines with entries, the one whose turn is next first
+    deque[Line*] gaps       # lines with `untold`
+    bint is_closed          # the order has changed: new messages go to `later`
+    Entries* later          # sent after all lines; NULL: none
 
 
 cdef struct Head:           # sent before a packet of a batch, for recipients that asked for it
@@ -201,6 +217,7 @@ cdef cppclass Outbox:
     Entries* waiting            # the queue, in order of arrival; NULL: empty
     Entries* notes              # packets of the bus itself that are not queued among messages; NULL: none
     uint64_t taken_out          # how many entries have left the front of `waiting`: the number of the first one there
+    Lines* lines                # for ORDER_FAIR: messages after those in `waiting`; NULL: none
     Keys* keys                  # for ORDER_LATEST: the keys of messages in the queue; NULL: none
     uint64_t replaced_packets
     uint64_t untold_replaced    # replaced, and not reported to the peer yet
@@ -219,11 +236,12 @@ cdef void open_outbox(Outbox* box, uint64_t connection, int fd, bint is_stream, 
 cdef void assign(Outbox* box, Account* account) noexcept nogil
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
-cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil
+cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer, bint is_message) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
 cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void send_last_words(Outbox* box, const char* words, size_t length) noexcept nogil
+cdef Packet* loss_notice(Outbox* box, uint64_t count, uint64_t noticed) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
 cdef void release_head(Head* head) noexcept nogil
 

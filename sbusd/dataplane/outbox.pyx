@@ -17,6 +17,7 @@ from libc.stdio cimport snprintf
 from libcpp.deque cimport deque
 
 from sbusd.dataplane.libc cimport iovec, mmsghdr
+from sbusd.dataplane.fair_lines cimport abandon_lines, add_notice, add_to_line, attribute_loss, has_gaps
 from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
 from sbusd.dataplane.packet_memory cimport KNOWN_KEY_BYTES, cost_of, data_of, leave, leave_batch, make_copy, new_packet
 from sbusd.dataplane.overflow cimport charge_entry, charge_key, discharge_entry, drop_entry, has_room, may_wait, new_entry, owner_of
@@ -55,6 +56,7 @@ cdef void open_outbox(
     box.room.bytes_limit = bytes_limit
     box.waiting = box.notes = NULL
     box.keys = NULL
+    box.lines = NULL
     box.taken_out = box.replaced_packets = box.untold_replaced = 0
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
     box.left_packets = box.left_bytes = 0
@@ -96,6 +98,8 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
         if box.notes is NULL:
             box.notes = new deque[Entry]()
         box.notes.push_back(entry)
+    elif box.order == ORDER_FAIR or box.lines is not NULL:
+        add_to_line(box, entry, payer)
     else:
         if box.waiting is NULL:
             box.waiting = new deque[Entry]()
@@ -105,6 +109,8 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
 cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
     """Discard a packet of a batch."""
     lose(box, 1)
+    if box.order == ORDER_FAIR:
+        attribute_loss(box, batch.payer)
     if batch.is_tallied:
         batch.tally[index].discarded += 1
         batch.tally[index].foreign_losses += batch.payer != owner_of(box)
@@ -120,10 +126,10 @@ cdef void count_abandoned(Outbox* box, Batch* batch, const uint32_t* indexes, si
             miss(&batch.tally[indexes[i]], box.connection)
 
 
-cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
-    """Return the notice of *count* lost packets, or NULL if memory is short."""
+cdef Packet* loss_notice(Outbox* box, uint64_t count, uint64_t noticed) noexcept nogil:
+    """Return the notice of *count* lost packets, or NULL if memory is short. *noticed* others were in the notice that this one replaces."""
     cdef char text[NOTICE_BYTES]
-    cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>count)
+    cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>(noticed + count))
     cdef Packet* notice = new_packet(text, length, box.totals)
     if notice is not NULL:
         box.told += count
@@ -132,17 +138,26 @@ cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
     return notice
 
 
+cdef bint has_notice_room(Outbox* box) noexcept nogil:
+    """Return whether a loss notice fits into the queue."""
+    cdef size_t cost = cost_of(NOTICE_BYTES, 0)
+    return has_space(&box.room, cost) and has_room(box, owner_of(box), cost)
+
+
 cdef bint queue_loss_notice(Outbox* box) noexcept nogil:
     """Put a loss notice into the queue if it is needed; return False if it was and could not be."""
     cdef Packet* notice
-    if box.untold == 0:
-        return True
-    if not has_space(&box.room, cost_of(NOTICE_BYTES, 0)) or not has_room(box, owner_of(box), cost_of(NOTICE_BYTES, 0)):
-        return False
-    notice = loss_notice(box, box.untold)
-    if notice is NULL:
-        return False
-    keep(box, notice, NULL, owner_of(box), box.order != ORDER_QUEUE)
+    while box.untold:
+        if not has_notice_room(box):
+            return False
+        if has_gaps(box):
+            if not add_notice(box):
+                return False
+            continue
+        notice = loss_notice(box, box.untold, 0)
+        if notice is NULL:
+            return False
+        keep(box, notice, NULL, owner_of(box), box.order != ORDER_QUEUE)
     return True
 
 
@@ -174,8 +189,7 @@ cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
         return False
     if not has_room(box, payer, cost) or not has_space(&box.room, cost) or not may_share(&box.room, owner_of(box), payer, cost):
         return True
-    cost = cost_of(NOTICE_BYTES, 0)
-    return box.untold != 0 and (not has_space(&box.room, cost) or not has_room(box, owner_of(box), cost))
+    return box.untold != 0 and not has_notice_room(box)
 
 
 cdef bint may_keep(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
@@ -291,12 +305,12 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
 
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
     """Send one packet of the bus itself to a client that asked for it, as :func:`post_for` does."""
-    post_for(box, data, length, owner_of(box))
+    post_for(box, data, length, owner_of(box), False)
 
 
-cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil:
+cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer, bint is_message) noexcept nogil:
     """Send one packet of the bus itself to a client, after its queue and within the hard limits. *payer* is the uid of the user who caused
-    it, and may take as much of another user's queue as with messages."""
+    it, and may take as much of another user's queue as with messages. *is_message*: it is one of a group, and waits for that user's turn."""
     cdef Outcome outcome
     cdef Packet* packet = NULL
     cdef size_t cost = cost_of(length, 0)
@@ -330,7 +344,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
     if packet is NULL:
         lose(box, 1)
     else:
-        keep(box, packet, NULL, payer, box.order != ORDER_QUEUE)
+        keep(box, packet, NULL, payer, box.order != ORDER_QUEUE and not (is_message and box.order == ORDER_FAIR))
 
 
 cdef void release_head(Head* head) noexcept nogil:
@@ -406,21 +420,17 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
 
 
 cdef void put_loss_notice_first(Outbox* box) noexcept nogil:
-    """With the order ``queue``, put a loss notice at the front: for a packet that was just removed because it can never be sent.
+    """With the order ``queue`` or ``fair``, put a loss notice at the front: for a packet that was just removed because it can never be sent.
 
     The notice is about that packet alone. Other losses that the peer does not know were after the packets in the queue.
     """
     cdef Packet* notice
-    cdef Entry moved
-    if box.order != ORDER_QUEUE:
+    if box.order != ORDER_QUEUE and box.order != ORDER_FAIR:
         return
-    notice = loss_notice(box, 1)
+    notice = loss_notice(box, 1, 0)
     if notice is NULL:
         return
-    keep(box, notice, NULL, owner_of(box), False)
-    moved = box.waiting.back()
-    box.waiting.pop_back()
-    box.waiting.push_front(moved)
+    box.waiting.push_front(new_entry(box, notice, NULL, owner_of(box)))
     box.taken_out -= 1
 
 
@@ -468,6 +478,8 @@ cdef void abandon(Outbox* box) noexcept nogil:
         vacate(&box.account.room, &box.room)
     box.room.packets = box.room.bytes = 0
     box.room.shares.clear()
+    if box.lines is not NULL:
+        abandon_lines(box)
     leave(box.waiting, box.keys, box.account, box.totals)
     leave(box.notes, NULL, box.account, box.totals)
     box.waiting = box.notes = NULL

@@ -2,21 +2,25 @@
 # distutils: language = c++
 """What one process hands over to the next: `sbusd.dataplane.switch_state`. Spec: sbusd(8), RESTARTS."""
 
+from itertools import zip_longest
+
 from cython.operator cimport dereference, preincrement
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libcpp.deque cimport deque
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.backpressure cimport begin_wait
 from sbusd.dataplane.clock cimport now_ms, now_ns
 from sbusd.dataplane.connection cimport END_BROKEN, MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms
+from sbusd.dataplane.fair_lines cimport add_to_line, restore_line
 from sbusd.dataplane.intake cimport Backlog, HalfFrame, new_backlog, packets_of, record_bytes, store
 from sbusd.dataplane.order cimport replaceable_from, restore_keys
-from sbusd.dataplane.outbox cimport Account, Blocked, Entries, Entry, Packet, bytes_in, keep
+from sbusd.dataplane.outbox cimport Account, Blocked, Entries, Entry, Line, Outbox, Packet, bytes_in, keep
 from sbusd.dataplane.pacing cimport SECOND_NS, SLOTS, Hold, add_hold, spent_until
 from sbusd.dataplane.packet_memory cimport data_of, new_packet, refer, release
 from sbusd.dataplane.plane cimport find
-from sbusd.dataplane.overflow cimport owner_of
+from sbusd.dataplane.overflow cimport new_entry, owner_of
 from sbusd.dataplane.reader cimport start_backlog
 from sbusd.dataplane.readiness cimport finish, update_interest, update_pending
 from sbusd.dataplane.receipts cimport arm
@@ -59,10 +63,15 @@ cdef tuple queues_of(Plane plane):
     queues = {}
     for number in sorted([entry.first for entry in plane.by_id]):
         connection = find(plane, number)
-        queue = Queue(queue_of(connection.out.waiting, &places, packets), queue_of(connection.out.notes, &places, packets),
-                      unread_of(connection.reading.backlog, packets), replaceable_from(&connection.out),
+        waiting = queue_of(connection.out.waiting, &places, packets)
+        fixed, lines = replaceable_from(&connection.out), ()
+        if connection.out.lines is not NULL:
+            behind, lines = lines_of(&connection.out, &places, packets)
+            waiting += behind
+            fixed = len(waiting)
+        queue = Queue(waiting, queue_of(connection.out.notes, &places, packets), unread_of(connection.reading.backlog, packets), fixed,
                       half_read_of(connection, packets), half_written_of(connection, packets),
-                      part_sent_of(connection, &places, packets))
+                      part_sent_of(connection, &places, packets), lines)
         if not queue.is_empty:
             queues[number] = queue
     return packets, queues
@@ -75,6 +84,25 @@ cdef tuple queue_of(Entries* entries, unordered_map[uint64_t, size_t]* places, l
     for i in range(0 if entries is NULL else entries.size()):
         found.append(entry_of(dereference(entries)[i], places, packets))
     return tuple(found)
+
+
+cdef tuple lines_of(Outbox* box, unordered_map[uint64_t, size_t]* places, list packets):
+    """Return the entries in lines of users, line after line, and the lines. Once the order has changed, they are one queue."""
+    cdef Line* line
+    cdef size_t i
+    columns = []
+    lines = []
+    for i in range(box.lines.turns.size()):
+        line = box.lines.turns[i]
+        columns.append(queue_of(line.entries, places, packets))
+        lines.append((None if line.uid == <uint32_t>NO_USER else line.uid, len(columns[i]), 0, line.noticed))
+    if box.lines.is_closed:
+        in_turns = [entry for row in zip_longest(*columns) for entry in row if entry is not None]
+        return (*in_turns, *queue_of(box.lines.later, places, packets)), ()
+    for i in range(box.lines.gaps.size()):
+        line = box.lines.gaps[i]
+        lines.append((None if line.uid == <uint32_t>NO_USER else line.uid, 0, line.untold, 0))
+    return tuple([entry for column in columns for entry in column]), tuple(lines)
 
 
 cdef tuple entry_of(Entry entry, unordered_map[uint64_t, size_t]* places, list packets):
@@ -274,10 +302,44 @@ cdef int restore_queues(Plane plane, list packets, dict queues) except -1:
                 front = NULL
                 if head is not None:
                     front = shared[<size_t>head]
-                keep(&connection.out, shared[<size_t>place], front, <uint32_t>NO_USER if payer is None else <uint32_t>payer, is_note)
+                keep_in_place(&connection.out, shared[<size_t>place], front, user_of(payer), is_note)
         restore_keys(&connection.out, queue.fixed)
+        restore_lines(&connection.out, queue.lines)
     for i in range(shared.size()):
         release(shared[i])
+    return 0
+
+
+cdef uint32_t user_of(payer) except? 0:
+    """Return the uid of a publisher, of whom None means that the user is unknown."""
+    return <uint32_t>NO_USER if payer is None else <uint32_t>payer
+
+
+cdef void keep_in_place(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
+    """Put a packet into a queue as it was, not into the line of its user."""
+    if is_note:
+        keep(box, packet, head, payer, True)
+        return
+    if box.waiting is NULL:
+        box.waiting = new deque[Entry]()
+    box.waiting.push_back(new_entry(box, packet, head, payer))
+
+
+cdef int restore_lines(Outbox* box, tuple lines) except -1:
+    """Move the last messages of a queue to the lines of their users."""
+    cdef vector[Entry] entries
+    cdef size_t i = 0, j
+    cdef uint64_t left = box.untold
+    for _ in range(min(sum([count for _, count, _, _ in lines]), 0 if box.waiting is NULL else box.waiting.size())):
+        entries.push_back(box.waiting.back())
+        box.waiting.pop_back()
+    for user, count, untold, noticed in lines:
+        for j in range(min(<size_t>count, entries.size())):
+            add_to_line(box, entries.back(), user_of(user))
+            entries.pop_back()
+        untold = min(untold, left)
+        left -= untold
+        restore_line(box, user_of(user), untold, noticed)
     return 0
 
 

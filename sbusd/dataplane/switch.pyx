@@ -291,9 +291,9 @@ cdef class Switch:
         for i in range(informed.size()):
             recipient = plane.slots[informed[i].second]
             if recipient.wants_senders:
-                post_for(&recipient.out, signed_packet.data(), signed_packet.size(), uid)
+                post_for(&recipient.out, signed_packet.data(), signed_packet.size(), uid, False)
             else:
-                post_for(&recipient.out, data, len(packet), uid)
+                post_for(&recipient.out, data, len(packet), uid, False)
             after_send(plane, recipient)
 
     def report_loss(self, list patterns, uint64_t count, *, uint32_t uid):
@@ -471,7 +471,7 @@ cdef void sum_traffic(Plane plane, unordered_map[uint32_t, TrafficSums]* of_user
 cdef void post_loss(Plane plane, Connection* holder, const char* packet, size_t length, uint64_t count, uint32_t uid) noexcept nogil:
     """Send a connection the notice of *count* messages, whose loss *uid* has reported."""
     cdef uint64_t lost = holder.out.lost_packets
-    post_for(&holder.out, packet, length, uid)
+    post_for(&holder.out, packet, length, uid, False)
     # If there was no room for the notice, the next one must count all that is missing.
     if holder.out.lost_packets != lost and count > 1:
         discard_unseen(&holder.out, count - 1)

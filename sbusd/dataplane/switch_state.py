@@ -78,7 +78,7 @@ class ConnectionSettings:
     """What happens to packets that its socket does not take: the number of a ``SoftMode``."""
     hard: Annotated[int, Within(1, 4)] = 1
     """What happens to packets that its queue does not take: the number of a ``HardMode``."""
-    order: Annotated[int, Within(0, 4)] = 0
+    order: Annotated[int, Within(0, 5)] = 0
     """The order of messages in its queue: the number of an ``Order``."""
     sender: bool = False
     """Whether it receives each MSG as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and the credentials of the
@@ -162,6 +162,10 @@ class Queue:
     part_sent: tuple[QueueEntry, Annotated[int, Within(1, 1 << 32)], bool] | None = None
     """Of a stream: the packet whose frame was sent in part, how many bytes of the frame are left, and whether they wait for the next turn
     rather than for the socket."""
+    lines: tuple[tuple[UserId | None, Count, Count, Count], ...] = ()
+    """With the order ``fair``: the last entries of ``waiting`` are in lines of users, line after line. For each, in the order of their
+    turns: the user, the number of entries, 0, and the losses in the notice at its end. Lines with losses that are in no notice follow: the
+    user, 0, the number of losses, and 0."""
 
     @property
     def is_empty(self) -> bool:

@@ -131,7 +131,7 @@ cdef class Taps:
             self.touched.push_back(entry)
         sort(self.touched.begin(), self.touched.end())
         for n in range(self.touched.size()):
-            post_for(self.tappers[self.touched[n].second].out, packet, size, payer)
+            post_for(self.tappers[self.touched[n].second].out, packet, size, payer, False)
 
 
 cdef void append_tap_line(

@@ -14,7 +14,7 @@ from libc.stdint cimport uint32_t
 
 from sbusd.dataplane.intake cimport BATCH_HEAD_BYTES, BATCH_LENGTH_BYTES
 from sbusd.dataplane.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, send, sendmmsg
-from sbusd.dataplane.outbox cimport BATCH_PACKETS
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, ORDER_FAIR
 from sbusd.dataplane.sending cimport ALL_TAKEN, append, count_sent, failure, length_of
 from sbusd.dataplane.stream_writer cimport transmit_frames
 
@@ -104,10 +104,11 @@ cdef size_t transmit(Outbox* box, mmsghdr* lines, size_t count, uint32_t payer, 
 
 cdef size_t transmit_batches(Outbox* box, mmsghdr* lines, size_t count, Outcome* outcome) noexcept nogil:
     """Send the first *count* of *lines* in batches; return how many packets the socket took, and why not more."""
-    cdef size_t done = 0, sent, packets
+    # With the order ``fair`` packets go alone: in a socket full of batches, thousands of packets would be sent before the next turn.
+    cdef size_t done = 0, sent, packets, limit = 0 if box.order == ORDER_FAIR else box.batch_bytes
     cdef ssize_t taken
     while done < count:
-        wrap(&lines[done], count - done, box.batch_bytes)
+        wrap(&lines[done], count - done, limit)
         sent = 0
         while sent < wrapping.count:
             taken = push(box.fd, &wrapping.headers[sent], wrapping.count - sent)
@@ -119,6 +120,7 @@ cdef size_t transmit_batches(Outbox* box, mmsghdr* lines, size_t count, Outcome*
             elif errno == EMSGSIZE and wrapping.packets[sent] > 1:
                 # The socket's buffer is smaller than a batch. Batches are smaller from now on, down to packets that go alone.
                 box.batch_bytes //= 2
+                limit = box.batch_bytes
                 break
             elif errno != EINTR:
                 outcome[0] = failure(box)

@@ -241,6 +241,11 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
     ),
     Attack("batches of tiny packets", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
+    Attack(
+        "batches of tiny packets, 16 fair queues",
+        lambda: (roles.never_reads(16, b"CMSG order/fair", b"SUB tiny"), roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")))),
+        takes_a_share=True,
+    ),
     Attack("batches, 64 connections", lambda: (roles.floods(64, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
     Attack("batches of controls", lambda: (roles.floods(1, itertools.repeat(_batch(b"CMSG !/bus/stats"))),), takes_a_share=True),
     Attack("malformed batches", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")[:-1])),), takes_a_share=True),

@@ -147,6 +147,8 @@ class SocketModel(Model):
     def renew(self) -> None:
         """Watch all sockets from scratch, in the order of their numbers, as a switch does that takes them over in a restart."""
         self.groups.served.clear()
+        for connection in self._connections.values():
+            connection.out.renew()
         self._epoll.close()
         self._epoll = select.epoll()
         links = [self._links[number] for number in self.connections()]

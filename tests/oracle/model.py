@@ -238,7 +238,7 @@ class Model:
         if member is None or member.out.is_broken:
             return False
         self._count["redelivered_packets"] += 1
-        member.out.post(entry.wire, entry.payer)
+        member.out.post(entry.wire, entry.payer, is_message=True)
         self._after_send(member)
         return True
 

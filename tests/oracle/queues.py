@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
 from tests.oracle.entries import Entry, Packet
+from tests.oracle.fair_lines import FairLines
 from tests.oracle.link import Link, Outcome
 from tests.oracle.pools import Account, Payer, Pool
 
@@ -40,6 +41,8 @@ class ClientQueue:
     """Packets of the bus itself, unless the order is ``QUEUE``."""
     fixed: int = 0
     """With the order ``LATEST``: the first entries that newer messages do not replace, because they were there before the order."""
+    lines: FairLines = field(default_factory=FairLines)
+    """With the order ``FAIR``: what is sent after ``waiting``."""
     batch_bytes: int = 0
     """The longest batch that the client gets; 0 for none."""
     is_broken: bool = False
@@ -96,11 +99,12 @@ class ClientQueue:
         if outcome is Outcome.TOO_LONG or (self.unreported_losses and not self.room.packets):
             self.flush()
 
-    def post(self, data: bytes, payer: Payer = None) -> None:
-        """Deliver one packet of the bus itself behind what waits; no mode applies, all bounds do. *payer* has caused it, or the client."""
+    def post(self, data: bytes, payer: Payer = None, *, is_message: bool = False) -> None:
+        """Deliver one packet of the bus itself behind what waits; no mode applies, all bounds do. *payer* has caused it, or the client.
+        With the order ``FAIR`` a message of a group (*is_message*) waits for its user's turn."""
         payer = self.owner if payer is None else payer
         self.count["deliveries"] += 1
-        entry, outcome, taken = Entry(Packet(data, is_note=True), None, payer), Outcome.FULL, 0
+        entry, outcome, taken = Entry(Packet(data, is_note=not (is_message and self.order is Order.FAIR)), None, payer), Outcome.FULL, 0
         if not self.is_broken and not self.room.packets and not self.unreported_losses:
             taken, outcome = self._transmit([entry])
         if self.is_broken:
@@ -147,7 +151,8 @@ class ClientQueue:
         """Return whether a message that costs so much is lost to this client whatever it is."""
         if self.is_broken:
             return True
-        if not self.room.packets or self.soft is not SoftMode.QUEUE or self.hard is not HardMode.DISCARD or self.order is Order.LATEST:
+        is_plain = self.soft is SoftMode.QUEUE and self.hard is HardMode.DISCARD and self.order not in {Order.LATEST, Order.FAIR}
+        if not self.room.packets or not is_plain:
             return False
         if not self.room.has_space(cost) or not self.room.may_share(self.owner, payer, cost) or not self._is_allowed(payer, cost):
             return True
@@ -160,6 +165,13 @@ class ClientQueue:
             for entry in self._replaceable():
                 self._charge(entry.payer, -KNOWN_KEY_BYTES)
             self.order, self.fixed = order, len(self.waiting)
+            self.lines.close(self.waiting)
+
+    def renew(self) -> None:
+        """Wait in one queue after a restart, if the order has changed from ``FAIR`` before."""
+        if self.lines.is_closed:
+            self.lines.merge(self.waiting)
+            self.fixed = len(self.waiting)
 
     def is_below(self, percent: int) -> bool:
         """Return whether at most *percent* of the queue's bounds is used."""
@@ -190,6 +202,7 @@ class ClientQueue:
             self._charge(entry.payer, -KNOWN_KEY_BYTES)
         self.leaving_keys += held - self.count["held_bytes"]
         self.count["held_bytes"] = held
+        self.waiting += self.lines.abandoned()
         if self.notes or self.waiting:
             self.abandoned.append(self)
         for entry in (*self.notes, *self.waiting):
@@ -224,7 +237,7 @@ class ClientQueue:
 
     def _enqueue(self, entry: Entry, *, may_block: bool, is_paced: bool) -> None:
         """Let a message wait or discard it. With the order ``LATEST`` it takes the place of an older one of its key."""
-        has_key = self.order is Order.LATEST and not entry.packet.is_note
+        has_key = self.order is Order.LATEST and not self.lines and not entry.packet.is_note
         older = self._older_of(entry) if has_key else None
         cost = entry.cost + KNOWN_KEY_BYTES * has_key
         if older is None:
@@ -280,7 +293,7 @@ class ClientQueue:
 
     def _replaceable(self) -> list[Entry]:
         """Return the messages that newer ones of their keys replace."""
-        return self.waiting[self.fixed :] if self.order is Order.LATEST else []
+        return self.waiting[self.fixed :] if self.order is Order.LATEST and not self.lines else []
 
     def _older_of(self, entry: Entry) -> Entry | None:
         """Return the message that waits with the same key, if it may be replaced."""
@@ -292,7 +305,12 @@ class ClientQueue:
     def _keep(self, entry: Entry) -> None:
         """Add an entry to the queue."""
         self._charge_for(entry)
-        (self.notes if entry.packet.is_note and self.order is not Order.QUEUE else self.waiting).append(entry)
+        if entry.packet.is_note and self.order is not Order.QUEUE:
+            self.notes.append(entry)
+        elif self.order is Order.FAIR or self.lines:
+            self.lines.add(entry, entry.payer)
+        else:
+            self.waiting.append(entry)
 
     def _charge_for(self, entry: Entry) -> None:
         """Account for an entry that waits."""
@@ -345,6 +363,8 @@ class ClientQueue:
     def _discard(self, entry: Entry) -> None:
         """Lose a message."""
         self._lose()
+        if self.order is Order.FAIR:
+            self.lines.lose(entry.payer)
         entry.packet.discarded += 1
         entry.packet.foreign_losses += entry.payer != self.owner
         entry.packet.missed.append(self.number)
@@ -357,16 +377,27 @@ class ClientQueue:
         if self.account is not None:
             self.account.lost_packets += count
 
-    def _loss_notice(self, count: int) -> Entry:
-        """Return a notice of *count* losses."""
+    def _loss_notice(self, count: int, noticed: int = 0) -> Entry:
+        """Return a notice of *count* losses, which replaces one of *noticed* losses."""
         self.noticed_losses += count
         self.unreported_losses -= count
         self.count["deliveries"] += 1
-        return Entry(Packet(b"CMSG !/bus/lost\0%d" % count, is_note=True), None, self.owner)
+        return Entry(Packet(b"CMSG !/bus/lost\0%d" % (count + noticed), is_note=True), None, self.owner)
 
     def _notify_of_losses(self) -> bool:
         """Queue a loss notice if there is room; return whether the client was notified of all losses."""
         cost = waiting_bytes(NOTICE_BYTES)
+        while self.order is Order.FAIR and self.lines.gaps and self.room.has_space(cost) and self._is_allowed(self.owner, cost):
+            user, count = self.lines.gaps.popitem(last=False)
+            older, noticed = self.lines.take_notice(user)
+            notice = self._loss_notice(count, noticed)
+            if older is not None:
+                self._release(older)
+                self.count["deliveries"] -= 1
+            self._charge_for(notice)
+            self.lines.add(notice, user, count + noticed)
+        if self.lines.gaps and self.order is Order.FAIR:
+            return False
         if self.unreported_losses and self.room.has_space(cost) and self._is_allowed(self.owner, cost):
             self._keep(self._loss_notice(self.unreported_losses))
         return not self.unreported_losses
@@ -403,10 +434,11 @@ class ClientQueue:
         outcome = self._send(self.waiting, self._next_messages())
         if outcome is Outcome.TOO_LONG:
             self._lose()
-            if self.order is Order.QUEUE:
+            if self.order in {Order.QUEUE, Order.FAIR}:
                 # Only of this one: the other losses come after what waits.
-                self._keep(self._loss_notice(1))
-                self.waiting.insert(0, self.waiting.pop())
+                notice = self._loss_notice(1)
+                self._charge_for(notice)
+                self.waiting.insert(0, notice)
         return outcome
 
     def _send(self, queue: list[Entry], chosen: list[Entry]) -> Outcome:
@@ -423,6 +455,9 @@ class ClientQueue:
 
     def _next_messages(self) -> list[Entry]:
         """Return the messages that go next."""
+        if self.lines:
+            self.lines.take_turns(self.waiting)
+            self.fixed = len(self.waiting) if self.order is Order.LATEST else 0
         if self.order is Order.STACK:
             return self.waiting[: -FLUSH_PACKETS - 1 : -1]
         if self.order is Order.RANDOM:
@@ -455,8 +490,9 @@ class ClientQueue:
     def _fitting(self, wires: Sequence[bytes]) -> int:
         """Return how many packets go out as one."""
         size = len(BATCH_HEAD)
+        limit = 0 if self.order is Order.FAIR else self.batch_bytes
         for count, wire in enumerate(wires):
             size += LENGTH_BYTES + len(wire)
-            if size > self.batch_bytes:
+            if size > limit:
                 return max(count, 1)
         return len(wires)

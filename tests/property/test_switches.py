@@ -98,7 +98,7 @@ INNER = st.one_of(
 
 MODES = st.sampled_from(
     b"blocking/soft/queue blocking/soft/discard blocking/soft/block blocking/soft/error blocking/hard/discard blocking/hard/block "
-    b"blocking/hard/error order/queue order/stack order/random order/latest order/latest pace/on pace/off".split()
+    b"blocking/hard/error order/queue order/stack order/random order/latest order/latest order/fair order/fair pace/on pace/off".split()
 )
 RULES = (PublishRule(b"!/conn/1/a/", False), PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
 

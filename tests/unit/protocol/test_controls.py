@@ -32,6 +32,8 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "SENDER_OFF": b"sender/off",
         "TAP_ON": b"tap/on",
         "TAP_OFF": b"tap/off",
+        "ORDER_QUEUE": b"order/queue",
+        "ORDER_FAIR": b"order/fair",
         "PACE_ON": b"pace/on",
         "PACE_OFF": b"pace/off",
         "NAME": b"name",
@@ -52,7 +54,7 @@ def test_the_names_are_those_of_the_protocol() -> None:
     }
 
 
-_COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "LOST_", "BATCH_", "GROUP_", "NAME")
+_COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "ORDER_", "PACE_", "LOST_", "BATCH_", "GROUP_", "NAME")
 
 
 def test_keys_of_replies_and_notifications_are_reserved_and_those_of_commands_are_not() -> None:
