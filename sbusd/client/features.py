@@ -1,4 +1,4 @@
-"""Optional features of the bus: batches, pacing and queue groups. No I/O.
+"""Optional features of the bus: batches, pacing, turns of users and queue groups. No I/O.
 
 Spec: sbus-protocol(7) §6, ``!/bus/features``, ``batch/on`` and ``pace/on``, and §7.
 
@@ -10,6 +10,7 @@ second connection would not keep the order, and would be another sender.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sbusd.client.bus_calls import Call, Expects
 from sbusd.client.errors import RemoteRefusal, SbusError, Unanswered, Unsupported
@@ -21,6 +22,9 @@ from sbusd.protocol.packets import BATCH_FEATURE, control_packet
 
 PACE_FEATURE = b"pace"
 GROUP_FEATURE = b"group"
+
+FAIR = control_packet(controls.ORDER_FAIR)
+_IN_ORDER = control_packet(controls.ORDER_QUEUE)
 
 _ON = control_packet(controls.PACE_ON)
 _OFF = control_packet(controls.PACE_OFF)
@@ -62,6 +66,38 @@ class Batching:
         self._outgoing.takes_batches = features is not None and BATCH_FEATURE in features
         self._counters.batchless += features is not None and BATCH_FEATURE not in features
         self.may_ask = features is None
+
+
+class Turns:
+    """The order ``fair`` of a connection that serves: the users whose requests the bus has queued take turns. Spec: sbus-protocol(7) §7."""
+
+    __slots__ = ("_is_on", "_outgoing", "_settings")
+
+    def __init__(self, outgoing: Outgoing, settings: SavedSettings) -> None:
+        self._outgoing = outgoing
+        self._settings = settings
+        self._is_on = False
+
+    def begin(self) -> Call | None:
+        """Return the call that sets the order, with the packet :data:`FAIR`; None if the program has chosen an order itself."""
+        if self._settings.has(controls.ORDER_FAIR):
+            return None
+        call = Call("CMSG 'order/fair'", Expects.SILENCE)
+        call.on_done.append(partial(self._begun, call))
+        return call
+
+    def end(self) -> None:
+        """Put the order ``queue`` into ``outgoing``, if :meth:`begin` has set the other: a barrier then comes after all queued requests."""
+        if self._is_on and self._settings.of(controls.ORDER_FAIR) == FAIR:
+            self._outgoing.put(_IN_ORDER)
+            self._settings.forget(controls.ORDER_FAIR)
+        self._is_on = False
+
+    def _begun(self, call: Call) -> None:
+        """Set the order also on later connections, unless the bus is too old to know it."""
+        if call.error is None:
+            self._is_on = True
+            self._settings.save(controls.ORDER_FAIR, FAIR)
 
 
 class FeaturesCall(Call):

@@ -18,7 +18,8 @@ from sbusd.client.arguments import check_type, time_limit
 from sbusd.client.bus_calls import Call, Expects, members_question, parse_members
 from sbusd.client.encoding import Data, control_key, payload_bytes, to_bytes
 from sbusd.client.errors import Disconnected, NoBus, RemoteRefusal, TimedOut
-from sbusd.client.inbox import Inbox
+from sbusd.client.features import FAIR
+from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.session import Session
 from sbusd.protocol import controls
 from sbusd.protocol.connection_names import parse_name
@@ -314,10 +315,11 @@ def end_tap(session: Session, inbox: Inbox) -> None:
     session.remember_mode(controls.TAP_OFF, packet)
 
 
-def begin_serving(session: Session, dispatcher: Dispatcher, deadline: Deadline) -> Operation[Inbox]:
-    """Subscribe to the services of *dispatcher*, and return their inbox. Duty: ``session.unsubscribe_all`` it.
+def begin_serving(session: Session, dispatcher: Dispatcher, deadline: Deadline, bounds: Bounds | None = None) -> Operation[Inbox]:
+    """Subscribe to the services of *dispatcher*, and return their inbox, with *bounds*. Duty: ``session.unsubscribe_all`` it.
 
-    ``sender/on`` is set before the first pattern is stored, so every request arrives with its sender. Spec: sbus-rpc(7) §7.
+    ``sender/on`` is set before the first pattern is stored, so every request arrives with its sender, and ``order/fair``, unless the
+    program has set an order: the bus lets the users who call take turns. Spec: sbus-rpc(7) §7.
 
     Raises:
         RemoteRefusal: the bus does not permit this client to serve one of the commands; it serves none then.
@@ -325,7 +327,7 @@ def begin_serving(session: Session, dispatcher: Dispatcher, deadline: Deadline) 
     """
     while True:
         address = yield from own_address(session, deadline)
-        inbox = session.new_inbox(dispatcher.patterns(address))
+        inbox = session.new_inbox(dispatcher.patterns(address), bounds)
         step = Begin(partial(_begin_service, session, inbox, address), deadline)
         try:
             yield step
@@ -365,6 +367,8 @@ def _begin_service(session: Session, inbox: Inbox, address: bytes) -> list[Call]
     """Put ``sender/on`` and the SUBs of *inbox* into the session, unless *address* has changed with a reconnection."""
     if session.address != address:
         return []
+    if (turns := session.turns.begin()) is not None:
+        session.send_call(turns, FAIR)
     mode = control_packet(controls.SENDER_ON)
     session.remember_mode(controls.SENDER_ON, mode)
     senders = session.send_call(Call("CMSG 'sender/on'", Expects.SILENCE), mode)

@@ -82,6 +82,14 @@ class SavedSettings:
         """Return whether a mode of the group of *key* is set."""
         return key.rpartition(b"/")[0] in self._packets
 
+    def of(self, key: bytes) -> bytes:
+        """Return the packet that sets the mode of the group of *key*; empty if none is set."""
+        return self._packets.get(key.rpartition(b"/")[0], b"")
+
+    def forget(self, key: bytes) -> None:
+        """Forget the mode of the group of *key*."""
+        self._packets.pop(key.rpartition(b"/")[0], None)
+
     def save(self, key: bytes, packet: bytes) -> None:
         """Save *packet*, if its *key* sets a mode."""
         group, _, last = key.rpartition(b"/")

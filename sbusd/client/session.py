@@ -18,7 +18,7 @@ from typing import Protocol
 
 from sbusd.client.bus_calls import AddressCall, Call, Expects, PendingReplies, ReceiptCall, parse_count, request_words
 from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError, refusal_of
-from sbusd.client.features import Batching, Pacing, group_question, pacing_question
+from sbusd.client.features import Batching, Pacing, Turns, group_question, pacing_question
 from sbusd.client.inbox import Bounds, Inbox, Routes
 from sbusd.client.incoming import GROUP_HEAD, SENT_HEAD, MessageRun, Senders, measure_run, message_of
 from sbusd.client.items import Message, Reconnected
@@ -60,6 +60,7 @@ class Session:
         self.settings = SavedSettings()
         self.pacing = Pacing(self.outgoing)
         self.batching = Batching(self.outgoing, self.settings, self.counters, is_wanted=batching)
+        self.turns = Turns(self.outgoing, self.settings)
         self.routes = Routes(KeySpace(separator))
         self.stalled: set[Inbox] = set()
         self.notice_log = NoticeLog()
@@ -178,6 +179,7 @@ class Session:
         """Save *packet* for the next connection, if its *key* sets a mode."""
         if not self.pacing.set_by(key):
             self.settings.save(key, packet)
+            self._update_only_inbox()
 
     def ask_pacing(self) -> Call:
         """Put the question whether the bus knows pacing into ``outgoing``; its call fails with Unsupported if not."""
@@ -193,9 +195,9 @@ class Session:
         self._observer = observer
         self._update_only_inbox()
 
-    def new_inbox(self, patterns: Sequence[bytes]) -> Inbox:
+    def new_inbox(self, patterns: Sequence[bytes], bounds: Bounds | None = None) -> Inbox:
         """Return an inbox that does not receive messages yet."""
-        return Inbox(list(patterns), self._bounds, self.stalled)
+        return Inbox(list(patterns), bounds or self._bounds, self.stalled)
 
     def subscribe(self, inbox: Inbox) -> list[Call]:
         """Route messages to *inbox*, and put its SUBs into ``outgoing``, each with a barrier, so that a refusal names its pattern."""
@@ -253,6 +255,7 @@ class Session:
         if inbox.is_draining or not inbox.patterns:
             return
         inbox.is_draining = True
+        self.turns.end()
         inbox.kept = [pattern for pattern in inbox.patterns if keep and pattern.startswith(keep)]
         self.outgoing.put(*(unsubscription_packet(pattern) for pattern in inbox.patterns if pattern not in inbox.kept))
         call = self.ping()
@@ -492,5 +495,6 @@ class Session:
         return True
 
     def _update_only_inbox(self) -> None:
-        """Note the inbox that gets every message: the only inbox, unless messages of an ended subscription may still arrive."""
-        self._only_inbox = None if self._unsettled or self._observer is not None else self.routes.only
+        """Note the inbox that gets every message: the only inbox, unless messages of an ended one may arrive: out of order, even later."""
+        is_unsettled = self._unsettled or self._observer is not None or self.settings.has(controls.ORDER_QUEUE)
+        self._only_inbox = None if is_unsettled else self.routes.only

@@ -33,6 +33,9 @@ from sbusd.store.subscribed_workers import SubscribedWorkers
 from sbusd.store.sweeper import Sweeper
 from sbusd.store.vouch_right import VouchRight
 
+READ_AHEAD = 256
+"""Messages of subscribed workers that are read before they are handled. The others wait in the bus, where users take turns."""
+
 TURN_SECONDS = 1.0
 """Interval of the sign of life."""
 
@@ -197,7 +200,7 @@ class Store:
             control = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store control"))
             messages = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store messages"))
             calls = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store calls"))
-            jobs = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store workers"))
+            jobs = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store workers", queue_packets=READ_AHEAD))
             self._bus, self._calls_bus, self._messages_bus = control, calls, messages
             for each in (control, messages, calls, jobs):
                 each.on_refused = lambda refusal: self._log.problem(f"the bus refused: {refusal}")
@@ -210,6 +213,7 @@ class Store:
                 await context.workers.connected(control, holders)
                 await messages.tell(controls.SENDER_ON)
                 await jobs.tell(controls.SENDER_ON)
+                await jobs.tell(controls.ORDER_FAIR)
                 await messages.tell(controls.ECHO_OFF)  # what the store publishes is stored already
                 self._publisher.connected(messages)
                 self._dead_letters.connected(calls)

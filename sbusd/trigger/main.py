@@ -23,6 +23,7 @@ from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.trigger import log_messages
 from sbusd.trigger.message_files import MessageFiles
+from sbusd.trigger.open_keys import warnings
 from sbusd.trigger.report import Report
 from sbusd.trigger.service import Trigger, TriggerError
 from sbusd.trigger.service_manager_calls import ServiceManagerCalls
@@ -56,6 +57,8 @@ def trigger(
         configured = load_settings(main_file, TriggerSettings, required=config is not None)
         settings = _placed(configured, is_user=user)
         if check:
+            for warning in warnings(settings.bus, settings.rules):
+                typer.echo(f"sbus-trigger: warning: {warning}", err=True)
             typer.echo("configuration is valid")
             return
         # On a bus that belongs to others, only the services of its owner publish under trigger/.

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
-from sbusd.client import AsyncBus, Overflow, Request
+from sbusd.client import AsyncBus, Request
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.reconnection import Backoff
@@ -169,9 +169,10 @@ class Trigger:
         settings = rule.state.rule
         loop = asyncio.get_running_loop()
         async with AsyncBus.connect(
-            self._settings.bus, name=_name(settings.title), queue_packets=QUEUE_PACKETS, queue_bytes=QUEUE_BYTES, overflow=Overflow.DISCARD
+            self._settings.bus, name=_name(settings.title), queue_packets=QUEUE_PACKETS, queue_bytes=QUEUE_BYTES
         ) as bus:
             await bus.tell(controls.SENDER_ON)
+            await bus.tell(controls.ORDER_FAIR)
             try:
                 subscription = await bus.subscribe(*settings.keys)
             except RemoteRefusal as refusal:

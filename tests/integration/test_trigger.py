@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.trigger_programs import TriggerProgram
 from tests.support.users import FIRST, SECOND, User
+from tools.stage import ROOT
 
 RULE = f'[[on]]\nkeys = "job/"\nfrom = [{FIRST.uid}]\nstart = "work.service"\n'
 TEMPLATE = (
     f'[[on]]\nkeys = "page/"\nfrom = [{FIRST.uid}, {SECOND.uid}]\nstart = "page@.service"\nburst = {{ count = 5, interval = "1h" }}\n'
 )
+EVERYBODY = '[[on]]\nkeys = "page/"\nfrom = ["*"]\nstart = "page@.service"\n'
 VOUCHED = f'[[on]]\nkeys = "store/"\nfrom = [{FIRST.uid}]\nvouched_by = ["root"]\nrestart = "vouched.service"\n'
 ON_GAP = f'[[on]]\nkeys = "state/"\nfrom = [{FIRST.uid}]\nreload = "state.service"\non_gap = "fire"\n'
 BROKEN = f'[[on]]\nname = "{"é" * 100}"\nkeys = "broken/"\nfrom = [{FIRST.uid}]\nstop = "broken.service"\n'
@@ -207,3 +211,27 @@ def test_a_refused_pattern_ends_the_program_with_a_reason(daemon: StartDaemon, t
     assert trigger.process is not None
     assert trigger.process.wait(60.0) == os.EX_CONFIG
     assert "rule start work.service: the bus refuses its keys: " in trigger.log
+
+
+@pytest.mark.parametrize(("policy", "is_open"), [("", True), ('keys = "job/"\npublish = "deny"', False)])
+def test_a_check_names_rules_whose_keys_every_user_may_publish_to(
+    daemon: StartDaemon, tmp_path: Path, policy: str, *, is_open: bool
+) -> None:
+    config = tmp_path / "sbusd.toml"
+    config.write_text(f"[[policy]]\n{policy}\n" if policy else "")
+    bus = daemon("-C", str(config))
+    rules = tmp_path / "trigger.toml"
+    rules.write_text(f'bus = "{bus.path}"\n{RULE}{EVERYBODY}')
+    checked = check(rules)
+    assert (checked.returncode, checked.stdout) == (0, "configuration is valid\n")
+    assert ("every user may publish to job/: add a [[policy]]" in checked.stderr) is is_open
+    assert "page/" not in checked.stderr, "a rule for every user"
+    rules.write_text(f'bus = "{tmp_path}/none"\n{RULE}')
+    assert check(rules).stderr.startswith("sbus-trigger: warning: cannot check who may publish to the keys of the rules: ")
+
+
+def check(rules: Path) -> subprocess.CompletedProcess[str]:
+    """Let the program check a configuration."""
+    return subprocess.run(
+        [sys.executable, "-m", "sbusd.trigger.main", "--check", "-C", str(rules)], capture_output=True, text=True, check=False, cwd=ROOT
+    )

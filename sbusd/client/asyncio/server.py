@@ -10,12 +10,15 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, ServiceError, TimedOut
-from sbusd.client.inbox import Inbox
+from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.operations import Deadline, begin_serving
 from sbusd.client.rpc.cancellation import WATCH_SECONDS
 from sbusd.client.rpc.live_requests import CallerWatch
 from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher, Task
 from sbusd.client.rpc.streaming import Parts, is_stream
+
+_READ_AHEAD = Bounds(packets=256)
+"""Requests that are read before they are looked at: few, because those in the bus's queue take turns, and these do not."""
 
 
 class AsyncServer:
@@ -39,7 +42,7 @@ class AsyncServer:
 
     async def _serve(self, ready: Callable[[], None] | None) -> None:
         link = self._link
-        inbox = await link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
+        inbox = await link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout), _READ_AHEAD))
         self._dispatcher.inbox = inbox
         if self._dispatcher.is_cancellable:
             self._dispatcher.watch = CallerWatch(link.session, inbox, self._dispatcher.live)
@@ -182,6 +185,7 @@ class AsyncServer:
         """End the subscription, cancel running handlers, and send errors to the callers that wait."""
         for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
             self._dispatcher.handle(item, time.time())
+        self._link.session.turns.end()
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
         running = (*self._running, *self._streaming)

@@ -288,9 +288,9 @@ class Dispatcher:
         caller = message.sender
         command, service = self.find(message.key_bytes)
         if caller is None:
-            return self._drop("without_sender", message, "the bus named no sender")
+            return self._drop("without_sender", message, lambda: "the bus named no sender")
         if service is None:
-            return self._drop("unknown", message, "no service for its command")
+            return self._drop("unknown", message, lambda: "no service for its command")
         envelope = self._read(message, command, caller)
         if envelope is None:
             return b""
@@ -322,14 +322,14 @@ class Dispatcher:
         try:
             envelope = parse_envelope(message.payload)
         except ProtocolError as error:
-            self._drop("malformed", message, error.words)
+            self._drop("malformed", message, error.words.__str__)
             return None
         reply_key = envelope.reply_to.encode()
         if reply_key and not reply_key.startswith(caller.address_bytes):
-            self._drop("foreign_ret", message, f"ret is {printable(reply_key, 64)}, which is not at the address of the caller")
+            self._drop("foreign_ret", message, lambda: f"ret is {printable(reply_key, 64)}, which is not at the address of the caller")
             return None
         if envelope.command != command:
-            self._drop("malformed", message, f"cmd is {printable(envelope.command, 64)}, which is not the command of the key")
+            self._drop("malformed", message, lambda: f"cmd is {printable(envelope.command, 64)}, which is not the command of the key")
             return None
         return envelope
 
@@ -445,13 +445,13 @@ class Dispatcher:
             seen.popitem(last=False)
         return True
 
-    def _drop(self, reason: str, message: Message, words: str) -> bytes:
-        """Count and log a message that is not a request, or cannot be answered."""
+    def _drop(self, reason: str, message: Message, words: Callable[[], str]) -> bytes:
+        """Count a message that is not a request, or cannot be answered; make *words* and log it only if that is due."""
         self.counts["requests"] += 1
         self.counts[reason] += 1
-        sender = "an unknown sender" if message.sender is None else _name(message.sender)
         if self._is_due(reason, message.sender):
-            LOG.warning("discarded a request to %s from %s: %s", printable(message.key_bytes, 128), sender, words)
+            sender = "an unknown sender" if message.sender is None else _name(message.sender)
+            LOG.warning("discarded a request to %s from %s: %s", printable(message.key_bytes, 128), sender, words())
         return b""
 
     def _is_due(self, reason: str, peer: Peer | None) -> bool:

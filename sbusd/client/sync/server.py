@@ -225,6 +225,7 @@ class Server:
         for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
             self._dispatcher.handle(item, time.time())
         with self._link.entered():
+            self._link.session.turns.end()
             self._link.session.unsubscribe_all(inbox)
             inbox.patterns.clear()
         with contextlib.suppress(SbusError, OSError):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sbusd.client import Message, SbusError
+from sbusd.client import Bus, Gap, Message, Reconnected, SbusError
+from sbusd.protocol.envelope import Envelope, service_key
 from sbusd.protocol.framed_data import framed_data, message_frame
 from tests.integration.store.conftest import MakeCaller
 from tests.support.store_programs import StoreCaller, StoreProgram
@@ -207,3 +209,27 @@ def test_a_user_cannot_publish_as_the_store(alice: StoreCaller, mallory: StoreCa
     assert isinstance(item, Message)
     assert item.payload == b"real"
     assert alice.call("read", stream="log", from_="first").payloads == [b"real"]
+
+
+def test_a_flood_of_calls_delays_the_call_of_another_user_by_few(store: StoreProgram, alice: StoreCaller, mallory: StoreCaller) -> None:
+    assert store.process is not None
+    key = service_key("store/put").decode()
+    with Bus.connect(store.bus) as observer, observer.tap("!/conn/") as responses, observer.subscribe(key) as requests:
+        store.process.send_signal(signal.SIGSTOP)
+        for number in range(5_000):
+            mallory.bus.publish(key, Envelope("store/put", f"{number}", b"wrong", f"{mallory.bus.address}x").encode())
+        mallory.bus.ping()
+        putting = threading.Thread(target=alice.put, args=("log/a", b"payload"))
+        putting.start()
+        for _ in range(5_001):
+            assert isinstance(requests.receive(SECONDS), Message)
+        store.process.send_signal(signal.SIGCONT)
+        putting.join()
+        before = 0
+        while True:
+            record = responses.receive(SECONDS)
+            assert not isinstance(record, Gap | Reconnected)
+            if record.key is not None and record.key.startswith(alice.bus.address):
+                break
+            before += 1
+    assert before <= 2_000, "the responses to the flood that came before"
