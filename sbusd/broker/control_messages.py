@@ -13,6 +13,7 @@ from dataclasses import fields
 
 import sbusd
 from sbusd.broker.access import AccessRules
+from sbusd.broker.connection_times import date_of
 from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import encode_json
 from sbusd.broker.explanation import KnownUsers, explain
@@ -213,7 +214,7 @@ class ControlMessages:
             "uid": who.uid,
             "gid": who.gid,
             **(UNKNOWN_PLACE if client.placement is None else client.placement.members()),
-            "since": round(client.since, 3),
+            "since": round(date_of(client.since), 3),
             "inode": client.inode,
             "subscriptions": client.subscriptions,
             "soft": client.soft,

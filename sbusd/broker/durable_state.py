@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from sbusd.broker.connection_times import date_of
 from sbusd.broker.quota_usage import TokenBucket
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.roster import Client
@@ -108,7 +109,7 @@ def connection_state(switch: Switch, client: Client) -> ConnectionState:
     """Return the state of one connection that must survive a crash, without its patterns, its tap and its name."""
     who = client.credentials
     ids = (who.pid, who.uid, who.gid)
-    return ConnectionState(client.connection, client.inode, client.since, switch.settings(client.connection), who=ids)
+    return ConnectionState(client.connection, client.inode, date_of(client.since), switch.settings(client.connection), who=ids)
 
 
 def connection_usage(quotas: UserQuotas, connection: int) -> HoldingState:

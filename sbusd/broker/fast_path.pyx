@@ -18,7 +18,7 @@ from sbusd.broker.totals cimport UserTotals
 from sbusd.dataplane.avl cimport link_of
 from sbusd.dataplane.commands cimport add_pattern, hold_reading, resume_reading, send_packet, set_cred, set_rights, set_user
 from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection, add_traffic
-from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime, timespec
+from sbusd.dataplane.libc cimport clock_gettime, timespec
 from sbusd.dataplane.plane cimport Plane, find
 from sbusd.dataplane.sink cimport ClientSink, end_of, last_counters
 from sbusd.dataplane.switch cimport Switch
@@ -33,6 +33,9 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 cdef string _PING_HEAD = b"CMSG " + controls.PING + b"\0"
 cdef string _WHOAMI = b"CMSG " + controls.WHOAMI
+cdef extern from "<time.h>":
+    int CLOCK_BOOTTIME
+
 cdef bytes _SUB_HEAD = b"SUB "
 cdef bytes _EVENT_HEAD = EVENT_HEAD
 cdef bytes _SECRET_HEAD = SECRET_HEAD
@@ -44,10 +47,10 @@ cdef int _DISCONNECTED_PRIORITY = log_messages.CLIENT_DISCONNECTED.priority
 cdef Py_ssize_t _MAX_PACKET_BYTES = MAX_PACKET_BYTES
 
 
-cdef double time_now() noexcept nogil:
-    """Return the time in seconds since 1970."""
+cdef double boot_seconds() noexcept nogil:
+    """Return the seconds since boot, with the time of sleep."""
     cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
+    clock_gettime(CLOCK_BOOTTIME, &now)
     return now.tv_sec + now.tv_nsec / 1e9
 
 
@@ -199,7 +202,7 @@ cdef class FastPath(ClientSink):
         if refusal is not None:
             self._refusals.reject_for_quota(number, credentials, refusal)
             return 0
-        client = self._roster.add(number, credentials, time_now(), fd)
+        client = self._roster.add(number, credentials, boot_seconds(), fd)
         self.locate(client)
         self.place(connection, client)
         if self.has_change_log:

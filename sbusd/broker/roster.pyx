@@ -74,8 +74,8 @@ cdef void begin(Client client, connection, credentials, double since, int fd, kn
 cdef class Client:
     """A connected client.
 
-    ``since`` is the time of the connect, in seconds since 1970; ``fd`` is the socket, which the switch owns; ``subscriptions`` counts stored
-    instances; ``soft``, ``hard`` and ``order`` are its modes; ``placement`` is the place of its process in the units of systemd, None if it
+    ``since`` is the time of the connect on the boot clock, in seconds; ``fd`` is the socket, which the switch owns; ``subscriptions``
+    counts stored instances; ``soft``, ``hard`` and ``order`` are its modes; ``placement`` is the place of its process in the units of systemd, None if it
     is not known, ``awaits_unit`` whether that is still being read, and ``is_unit_late`` whether its packets are handled meanwhile; ``tap`` is the
     pattern of its tap, None without one; ``name`` is the label that it has given to itself; ``end_reason`` is the reason once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are
     ordinary patterns that the rules allow, a cache that all clients with the same user and groups share.

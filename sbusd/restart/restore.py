@@ -14,6 +14,7 @@ from functools import partial
 
 from sbusd.broker import durable_state, log_messages
 from sbusd.broker.broker import BrokerComponents
+from sbusd.broker.connection_times import boot_time_of
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import HardMode, Order, SoftMode
@@ -103,7 +104,7 @@ def _adopt(components: BrokerComponents, state: ConnectionState, fd: int) -> Cli
         components.journal.record(log_messages.CREDENTIALS_UNKNOWN, connection=state.number, reason=str(error))
         hang_up(fd)
         return None
-    client = components.roster.add(state.number, credentials, state.since, fd, state.inode)
+    client = components.roster.add(state.number, credentials, boot_time_of(state.since), fd, state.inode)
     durable_state.readmit(components.quotas, state.number, credentials, state.holding)
     components.locate(client)
     return client
@@ -200,7 +201,7 @@ def _report_end(components: BrokerComponents, state: ConnectionState, queue: Que
     if state.who is not None:
         pid, uid, gid = state.who
         components.presence.disconnected(
-            Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes)
+            Client(state.number, Credentials(pid, uid, gid), boot_time_of(state.since)), len(queue.waiting) + len(queue.notes)
         )
 
 

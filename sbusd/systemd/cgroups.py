@@ -99,13 +99,23 @@ def start_ticks(pid: int | None) -> int | None:
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else None
 
 
+def _date_of_boot() -> float:
+    """Return when the machine was booted according to its wall clock, in seconds since 1970. It changes if that clock is set."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_FIRST_DATE_OF_BOOT = _date_of_boot()
+"""As it was when this program started."""
+
+
 def is_older(begun: int, since: float) -> bool:
     """Return whether a process that started at tick *begun* existed at *since*, in seconds since 1970.
 
     A process that started later is another one with the same number.
     """
-    # An adjusted clock may be wrong by some ticks, and the bus reports the time of accept(2), a moment after connect(2).
-    then = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - since)
+    # *since* is a date of before or after the wall clock was set. The clocks may differ by some ticks, and the bus reports the time of
+    # accept(2), a moment after connect(2).
+    then = since - min(_FIRST_DATE_OF_BOOT, _date_of_boot())
     return begun / os.sysconf("SC_CLK_TCK") <= then + _CLOCK_SLACK_SECONDS
 
 

@@ -168,6 +168,13 @@ def test_a_reused_number_is_another_process() -> None:
 
 
 @pytest.mark.usefixtures("in_a_unit")
+def test_a_process_keeps_its_unit_after_the_wall_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = time.time()
+    monkeypatch.setattr(time, "time", lambda: connected + 3600)
+    assert unit_at(os.getpid(), connected) == unit_at(os.getpid(), connected + 3600) == "app.service"
+
+
+@pytest.mark.usefixtures("in_a_unit")
 def test_a_process_that_changes_meanwhile_has_no_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = iter([1, 2])
     assert start_ticks(os.getpid()) is not None
