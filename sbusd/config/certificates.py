@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import pwd
 import ssl
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sbusd.config.files import ConfigError
+
+_VERSION, _UTC_TIME = 0xA0, 0x17
+"""Tags of fields of a certificate, RFC 5280."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,48 @@ def client_context(files: CertificateFiles, service_user: str) -> ssl.SSLContext
 def dns_names(certificate: Mapping[str, Any]) -> set[str]:
     """Return the DNS names in a certificate, which has the form of ssl.SSLSocket.getpeercert()."""
     return {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
+
+
+def validity_of(file: Path) -> tuple[float, float] | None:
+    """Return when the certificate in the PEM *file* begins and ends, in seconds since 1970; None if it cannot be read.
+
+    The standard library reads these dates only of certificates that a peer has presented, so the fields of RFC 5280, 4.1 are skipped here.
+    """
+    try:
+        text = file.read_text("ascii", "replace")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        der = ssl.PEM_cert_to_DER_cert(text[begin : text.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")])
+        fields = _elements(_elements(_elements(der)[0][1])[0][1])
+        if fields[0][0] == _VERSION:
+            del fields[0]
+        _serial, _algorithm, _issuer, (_, validity) = fields[:4]
+        begin_time, end_time = (_time_of(*each) for each in _elements(validity))
+    except (OSError, ValueError, IndexError):
+        return None
+    return begin_time, end_time
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """Return tag and content of each element in *der*, X.690. Raises IndexError, ValueError."""
+    found = []
+    while der:
+        tag, length, head = der[0], der[1], 2
+        if length & 0x80:
+            head += length & 0x7F
+            length = int.from_bytes(der[2:head])
+        if head + length > len(der):
+            raise ValueError("an element is cut")
+        found.append((tag, der[head : head + length]))
+        der = der[head + length :]
+    return found
+
+
+def _time_of(tag: int, text: bytes) -> float:
+    """Return a UTCTime or GeneralizedTime in seconds since 1970. Raises ValueError."""
+    digits = text.decode("ascii")
+    if tag == _UTC_TIME:
+        digits = ("19" if digits[:2] >= "50" else "20") + digits
+    return datetime.datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC).timestamp()
 
 
 def check_private(file: Path, status: os.stat_result, service_user: str) -> None:

@@ -125,6 +125,18 @@ RESOLVER_AWAY = LogMessage(
     "resolver-away",
     "address lookup failed {count} times: {reason}; using known addresses",
 )
+CREDENTIALS_READ = LogMessage(
+    "2d61a7f0b95c4e38a0c4713d8f2be956", Priority.INFO, "credentials-read", "read changed certificates and keys: {files} files"
+)
+CREDENTIALS_KEPT = LogMessage(
+    "96e3f08c4b1d4a72b57a0de4c8219f35",
+    Priority.ERR,
+    "credentials-kept",
+    "cannot use changed certificates or keys: {reason}; the earlier ones are still used",
+)
+CERTIFICATE_ENDS = LogMessage(
+    "51bc7e29d0f34816a3e80f47c6d95b2a", Priority.WARNING, "certificate-ends", "certificate {file} {reason}; renew it"
+)
 FAULT = LogMessage(
     "b94716575b6144b4a2c000d5c191dda2",
     Priority.ERR,

@@ -118,6 +118,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> N
         task = asyncio.ensure_future(made.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.reload)
         with contextlib.suppress(asyncio.CancelledError):
             await task
         manager.stopping()

@@ -92,7 +92,7 @@ class QueueHandler:
         """Split the request of a client into one request for each destination."""
         now = self._clock()
         if problem := self._problem(request, now):
-            raise InvalidMessageError(problem, request.ret, request.dst, request.cmd)
+            raise InvalidMessageError(problem, request.ret, request.dst, request.cmd, request.ref)
         if request.ret.startswith("msgbus."):
             raise InvalidMessageError("ret: names that begin with msgbus. are reserved; use a name of your own, such as a UUID")
         requests = [self._outgoing(request, twin, await self.next_uid(twin), now) for twin in request.dst]
@@ -174,6 +174,9 @@ class QueueHandler:
 
     async def _answer(self, raw: bytes, reply: RelayMessage) -> None:
         """Send a response to its host, or deliver it to the waiting client."""
+        if not reply.uid and reply.ref:
+            # A service of rmb-peer's form responds with the ref that it got, and without src.
+            reply = reply.with_(uid=reply.ref, src=reply.src or self._twin)
         if len(reply.dst) != 1:
             raise InvalidMessageError("dst: a response must name one host, the one that sent the request")
         if reply.is_misaddressed_error and reply.src == self._twin:
@@ -216,10 +219,11 @@ class QueueHandler:
         """Deliver a response to the waiting client."""
         outcome = "failed" if reply.err else "answered"
         if asked is None:  # the script counts it as a duplicate or as unexpected
-            asked = reply.with_(dst=(reply.src,), ret="")
+            asked = reply.with_(dst=(reply.src,), ret="", ref="", tag="")
         elif asked.dst != (reply.src,):
             self._forged("an application", f"response to {reply.uid} in the name of host {reply.src}, which did not receive the request")
             raise InvalidMessageError(f"src: host {reply.src} did not receive request {reply.uid[:40]}")
+        reply = reply.with_(ref=asked.ref, tag=asked.tag)
         vetted = queue == names.REPLY and reply.src != self._twin
         result = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
         self.report_undeliverable(result, asked.ret)
@@ -245,7 +249,7 @@ class QueueHandler:
         answers: list[tuple[str, RelayMessage]] = []
         if queue == names.LOCAL and wrong.ret:
             now = int(self._clock())
-            failed = RelayMessage(cmd=wrong.cmd, src=self._twin, now=now)
+            failed = RelayMessage(cmd=wrong.cmd, src=self._twin, now=now, ref=wrong.ref)
             answers = [(wrong.ret, failed.with_(dst=(twin,)).failure(str(wrong), now)) for twin in wrong.dst or (0,)]
         await self._store.discard(raw, queue, answers)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,11 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from sbusd.config.hosts import split_address
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.relay.bus.membership import BusMembership
-from sbusd.relay.http.authentication import make_authentication, read_keys
+from sbusd.relay.http.authentication import make_authentication
 from sbusd.relay.http.client import HttpClient
 from sbusd.relay.http.connections import protocol_factory
-from sbusd.relay.http.credentials import server_context
 from sbusd.relay.http.limits import ConnectionLimiter
+from sbusd.relay.http.renewal import Credentials
 from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
@@ -33,7 +32,7 @@ from sbusd.relay.log_messages import (
 from sbusd.relay.network import watch_changes
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisClient, RedisUnavailableError
+from sbusd.relay.redis.client import RedisClient, RedisUnavailableError, UnsuitableRedisError, check_server
 from sbusd.relay.redis.durability import QUESTION, durability_problem
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
@@ -74,8 +73,8 @@ class Relay:
         self._journal = journal
         self._ready = ready
         self._alive = alive
-        self._keys = read_keys(settings)
-        self._tls: ssl.SSLContext | None = server_context(settings.tls) if settings.tls.is_on else None
+        self._credentials = Credentials(settings, journal)
+        self._keys = self._credentials.keys
         self._redis = RedisClient(settings.redis)
         self._store = Store(self._redis, settings, uuid.uuid4().hex)
         self._authentication = make_authentication(settings, twin, self._keys)
@@ -94,9 +93,10 @@ class Relay:
 
         Raises:
             OSError: cannot listen on the address.
+            UnsuitableRedisError: the server is not one that the relay can use.
         """
         resolver = make_resolver(self._settings, lambda reason: self._journal.record_limited(RESOLVER_AWAY, "resolver", reason=reason))
-        client = HttpClient(self._twin, self._settings, self._keys)
+        client = HttpClient(self._twin, self._settings, self._keys, tls=lambda: self._credentials.client)
         self._sender = Sender(
             self._settings,
             self._store,
@@ -116,6 +116,7 @@ class Relay:
                 tasks.create_task(self._repeat(self._sender.run))
                 tasks.create_task(self._repeat(self._expire))
                 tasks.create_task(self._repeat(self._live))
+                tasks.create_task(self._repeat(self._credentials.run))
                 if self._publisher is not None:
                     tasks.create_task(self._repeat(self._publisher.run))
                 if self._membership is not None:
@@ -127,11 +128,17 @@ class Relay:
                     await asyncio.Event().wait()
                 finally:
                     self._redis.stop()
+        except* UnsuitableRedisError as refused:
+            raise UnsuitableRedisError(f"{self._settings.redis}: {refused.exceptions[0]}") from None
         finally:
             await client.close()
             await resolver.close()
             await self._redis.close()
             self._journal.record(STOPPED, twin=self._twin)
+
+    def reload(self) -> None:
+        """Read certificates and keys again."""
+        self._credentials.reload()
 
     async def hasten(self) -> None:
         """Retry waiting messages at once: the network has changed."""
@@ -149,7 +156,7 @@ class Relay:
         http = handler.server()
         # "::" means IPv4 too.
         server = await asyncio.get_running_loop().create_server(
-            protocol_factory(limiter, http, self._tls, settings.body_timeout),
+            protocol_factory(limiter, http, lambda: self._credentials.server, settings.body_timeout),
             [host] if host != "::" else ["0.0.0.0", "::"],
             port,
             reuse_address=True,
@@ -198,6 +205,7 @@ class Relay:
 
     async def _live(self) -> None:
         """Renew the lease of this relay, and recover the messages of relays whose lease has expired."""
+        await self._check_server()
         await self._check_durability()
         while True:
             recovered = await self._store.live()
@@ -206,6 +214,13 @@ class Relay:
                 self._journal.record(RECOVERED, messages=recovered)
             self._alive()
             await asyncio.sleep(self._settings.lease / 4)
+
+    async def _check_server(self) -> None:
+        """Raise UnsuitableRedisError if this server can never serve the relay."""
+        try:
+            check_server(await self._redis.command("INFO"))
+        except RedisUnavailableError:
+            return  # it is not there, which the caller notices, or it does not disclose this to this user
 
     async def _check_durability(self) -> None:
         """Log that a crash of Redis can lose messages, if its settings say so. Redis may have been restarted with other ones."""
@@ -226,6 +241,8 @@ class Relay:
                     self._away_since = time.monotonic()
                     self._journal.record(REDIS_AWAY, reason=str(error))
                 self._alive()
+            except UnsuitableRedisError:
+                raise
             except Exception as mistake:
                 self._journal.record_limited(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
             await asyncio.sleep(RETRY_SECONDS)

@@ -30,13 +30,13 @@ class Authority:
         self._key = folder / f"{name}.key"
         _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate))
 
-    def sign(self, *names: str, addresses: Sequence[str] = (), file: str = "") -> Certificate:
+    def sign(self, *names: str, addresses: Sequence[str] = (), file: str = "", days: int = 2) -> Certificate:
         """Return a certificate for DNS *names* and IP *addresses*."""
         stem = self._folder / (file or names[0])
         made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
         alternatives = ",".join([*(f"DNS:{name}" for name in names), *(f"IP:{address}" for address in addresses)])
         ask = ("-subj", "/CN=test", "-addext", f"subjectAltName={alternatives}", "-CA", str(self.certificate), "-CAkey", str(self._key))
-        _openssl("req", "-x509", *_KEY, "-days", "2", *ask, "-keyout", str(made.key), "-out", str(made.certificate))
+        _openssl("req", "-x509", *_KEY, "-days", str(days), *ask, "-keyout", str(made.key), "-out", str(made.certificate))
         return made
 
     def settings(self, certificate: Certificate) -> str:

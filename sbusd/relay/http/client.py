@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
@@ -15,7 +15,6 @@ from sbusd.protocol.printable import printable
 from sbusd.relay.http.credentials import (
     SIGNATURE,
     TIME,
-    client_context,
     is_same,
     read_signature_headers,
     response_signature,
@@ -59,11 +58,11 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 class HttpClient:
     """Sends messages to remote hosts. Create it within a running loop; close it at the end."""
 
-    def __init__(self, twin: int, settings: RelaySettings, keys: Mapping[int, bytes]) -> None:
-        """*keys* by host. Raises ConfigError for invalid certificates."""
+    def __init__(self, twin: int, settings: RelaySettings, keys: Mapping[int, bytes], *, tls: Callable[[], ssl.SSLContext | None]) -> None:
+        """*keys* by host. *tls* returns the TLS context of a new connection, None for plain HTTP."""
         self._twin = twin
         self._keys = keys
-        self._tls: ssl.SSLContext | None = client_context(settings.tls) if settings.tls.is_on else None
+        self._tls = tls
         timeout = aiohttp.ClientTimeout(total=settings.request_timeout)
         # Connections are reused; the sender limits their number for each host.
         self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
@@ -81,11 +80,12 @@ class HttpClient:
         headers = {"Content-Type": "application/json", TIME: str(int(time.time()))}
         if key is not None:
             headers |= signed_headers(key, self._twin, twin, path, body, now=time.time())
-        url = f"{'https' if self._tls else 'http'}://{address}{path}"
-        name = twin_name(twin) if self._tls else None
+        tls = self._tls()
+        url = f"{'https' if tls else 'http'}://{address}{path}"
+        name = twin_name(twin) if tls else None
         try:
             async with self._session.post(
-                url, data=body, headers=headers, ssl=self._tls or True, server_hostname=name, allow_redirects=False
+                url, data=body, headers=headers, ssl=tls or True, server_hostname=name, allow_redirects=False
             ) as response:
                 content = await read_body(response, MAX_RESPONSE_BYTES)
                 status, signature = response.status, response.headers.get(SIGNATURE, "")

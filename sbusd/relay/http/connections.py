@@ -223,9 +223,14 @@ class EarlyData(asyncio.Protocol):
 
 
 def protocol_factory(
-    connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext | None, seconds: float
+    connections: ConnectionLimiter, server: web.Server, context: Callable[[], ssl.SSLContext | None], seconds: float
 ) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of protocols for new connections. With *context* they start with a TLS handshake of at most *seconds*."""
-    if context is None:
-        return lambda: http_connection(connections, server)
-    return lambda: TlsHandshake(connections, server, context, seconds)
+    """Return the factory of protocols for new connections. If *context* returns one, they start with a TLS handshake of at most
+    *seconds*.
+    """
+
+    def protocol() -> asyncio.Protocol:
+        current = context()
+        return http_connection(connections, server) if current is None else TlsHandshake(connections, server, current, seconds)
+
+    return protocol

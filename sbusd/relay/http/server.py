@@ -204,7 +204,9 @@ class HttpServer:
         left = request.expiry_seconds + 1 - age
         if left <= 0:
             raise _unwelcome(410, f"the request expired {-left:.0f} s ago")
-        result = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, sender.nonce)
+        result = await self._store.accept(
+            request.src, request.with_(ret=names.REPLY, ref=request.uid), request.digest(), left, sender.nonce
+        )
         return self._room(result, names.REMOTE)
 
     async def _admit(self, reply: RelayMessage, sender: SenderIdentity) -> str:

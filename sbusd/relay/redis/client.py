@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -28,6 +28,10 @@ Argument = str | bytes | int | float
 
 class RedisUnavailableError(SbusError, ConnectionError):
     """Redis did not respond, or rejected the command. Whether it ran is unknown: every script may be repeated."""
+
+
+class UnsuitableRedisError(SbusError, ValueError):
+    """A server that can never serve the relay: a retry would not help."""
 
 
 class InvalidRedisError(SbusError, ValueError):
@@ -144,11 +148,32 @@ _CONNECTING = re.compile(r"Error (?P<number>\S+) connecting to (?P<place>\S+)\. 
 """The text of redis-py for a failed connection."""
 
 
+OLDEST = (7, 0)
+"""The oldest version of Redis with the commands of the scripts. Valkey reports such a version too."""
+
+UNDECLARED = ("non local key", "undeclared key")
+"""Texts of servers that demand that a script declares its keys: Redis in cluster mode, Dragonfly."""
+
+
+def check_server(info: Mapping[str, object]) -> None:
+    """Raise UnsuitableRedisError if the server cannot serve the relay; *info* is the result of INFO."""
+    if info.get("redis_mode") == "cluster":
+        raise UnsuitableRedisError("Redis is in cluster mode, which has no transactions over all keys; use a Redis with cluster-enabled no")
+    version = str(info.get("redis_version", ""))
+    if (found := re.match(r"(\d+)\.(\d+)", version)) and (int(found[1]), int(found[2])) < OLDEST:
+        raise UnsuitableRedisError(f"Redis {version} is too old: install 7.0 or later")
+
+
 def unavailable(error: Exception, redis: str = "Redis") -> RedisUnavailableError:
     """Return the error for *redis* that cannot be used, with what to do.
 
     redis-py ends some texts with a full stop, and some errors have no text.
+
+    Raises:
+        UnsuitableRedisError: it can never be used.
     """
+    if any(text in str(error) for text in UNDECLARED):
+        raise UnsuitableRedisError(f"{redis} refuses scripts that compute the names of their keys: {str(error)[:200]}; use Redis or Valkey")
     return RedisUnavailableError(_reason(error, redis))
 
 
@@ -164,6 +189,8 @@ def _reason(error: Exception, redis: str) -> str:
         return f"{words}; only root and the relay's user can use the relay's Redis: use sudo, or see sbus-relay(8)"
     if isinstance(cause, FileNotFoundError):
         return f"{words}; start Redis (package redis-server) with: systemctl start redis-server@sbus-relay.service"
+    if isinstance(cause, ConnectionRefusedError | ConnectionResetError) or "Connection closed" in words:
+        return f"{words}; Redis ends if its disk is full, see: journalctl -u redis-server@sbus-relay.service"
     return words
 
 

@@ -55,7 +55,7 @@ class OutgoingRequest:
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return the arguments for the script."""
-        here = self.message.with_(ret=names.REPLY).encode() if self.action == "here" else b""
+        here = self.message.with_(ret=names.REPLY, ref=self.message.uid).encode() if self.action == "here" else b""
         message = self.message
         return (
             self.action,

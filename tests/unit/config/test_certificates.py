@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ssl
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbusd.config.certificates import CertificateFiles, client_context, dns_names, server_context
+from sbusd.config.certificates import CertificateFiles, client_context, dns_names, server_context, validity_of
 from sbusd.config.files import ConfigError
 from tests.support.authority import Authority
 
@@ -37,6 +38,26 @@ def test_a_key_that_others_can_read_is_refused(files: CertificateFiles) -> None:
 def test_a_missing_file_is_named(files: CertificateFiles, tmp_path: Path, field: str) -> None:
     with pytest.raises(ConfigError, match=r"missing\.pem"):
         server_context(replace(files, **{field: tmp_path / "missing.pem"}), "daemon")
+
+
+@pytest.mark.parametrize("days", [1, 20_000], ids=["this century", "after 2050"])
+def test_the_validity_is_that_of_the_certificate(tmp_path: Path, days: int) -> None:
+    authority = Authority(tmp_path)
+    before = time.time()
+    made = authority.sign("alpha", days=days)
+    (tmp_path / "chain.pem").write_text("words\n" + made.certificate.read_text() + authority.certificate.read_text())
+    found = validity_of(tmp_path / "chain.pem")
+    assert found is not None
+    assert int(before) <= found[0] <= time.time()
+    assert found[1] - found[0] == days * 86_400
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 40))
+def test_a_damaged_certificate_has_no_validity(tmp_path: Path, files: CertificateFiles, cut: int) -> None:
+    text = files.certificate.read_text()
+    files.certificate.write_text(text[: 30 + cut] + text[-27:])
+    assert validity_of(files.certificate) is None or cut > 200
+    assert validity_of(tmp_path / "missing") is None
 
 
 def test_dns_names_are_those_of_the_certificate() -> None:

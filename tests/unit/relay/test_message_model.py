@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
+from sbusd.relay.message_model import UNKNOWN_ERROR, InvalidMessageError, RelayMessage, is_reserved
 
 
 def test_the_defaults_are_the_founding_documents() -> None:
@@ -85,6 +85,34 @@ def test_a_refusal_has_the_members_for_a_response() -> None:
     with pytest.raises(InvalidMessageError) as caught:
         RelayMessage.parse(b'{"cmd": 1, "ret": 2, "dst": [-1], "exp": -1}')
     assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("", (), "")
+
+
+RMB_RESPONSE = {"ver": 1, "ref": "1002.1", "dat": "eA==", "dst": "1001", "now": 4}
+"""The response of a service of rmb-peer."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, ""),
+        ("no", "no"),
+        ({"code": 5, "message": "no"}, "no"),
+        ({"code": 5}, '{"code": 5}'),
+        ({}, UNKNOWN_ERROR),
+        (7, "7"),
+    ],
+)
+def test_a_response_of_another_implementation_is_understood(error: object, text: str) -> None:
+    payload = json.dumps({**RMB_RESPONSE, "err": error, "tag": None, "shm": None}).encode()
+    message = RelayMessage.parse(payload, any_error=True)
+    assert (message.ref, message.dst, message.err, message.tag, message.shm) == ("1002.1", (1001,), text, "", "")
+
+
+@pytest.mark.parametrize("label", ["x" * 1025, "\ud800", 7, ["x"]])
+def test_a_label_that_cannot_be_kept_is_rejected(label: object) -> None:
+    for name in ("ref", "tag"):
+        with pytest.raises(InvalidMessageError, match=f"^{name}: "):
+            RelayMessage.parse(json.dumps({name: label}).encode())
 
 
 @given(

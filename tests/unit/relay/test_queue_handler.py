@@ -91,6 +91,33 @@ def test_a_request_becomes_one_for_each_destination_and_is_sent_at_once(server: 
     run_with_handler(server, body)
 
 
+def test_a_service_of_another_implementation_responds_with_the_reference_only(server: RedisServer) -> None:
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(FIRST, ref="mine", tag="words"))
+        (raw,) = await fixture.store.take(names.REMOTE, 10)
+        await fixture.handler.take(names.REMOTE, raw)
+        (delivered,) = fixture.answers("msgbus.x")
+        assert (delivered.ref, delivered.tag) == (delivered.uid, "words")
+        await fixture.put(names.REPLY, {"ver": 1, "ref": delivered.ref, "dat": "eA==", "dst": str(FIRST), "err": None})
+        (response,) = fixture.answers("ret")
+        assert (response.ref, response.tag, response.dat, response.err) == ("mine", "words", "eA==", "")
+
+    run_with_handler(server, body)
+
+
+@pytest.mark.parametrize("exp", [1, 0])
+def test_an_error_has_the_reference_of_its_request(server: RedisServer, exp: int) -> None:
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND, ref="mine", exp=exp or 10**9))
+        if exp:
+            fixture.client.zadd(names.DEADLINES, {"1002.1": 1})
+            assert await fixture.handler.expire(10) == 1
+        (response,) = fixture.answers("ret")
+        assert (response.ref, bool(response.err)) == ("mine", True)
+
+    run_with_handler(server, body)
+
+
 def test_without_capacity_it_waits_and_the_sender_is_woken(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(SECOND))

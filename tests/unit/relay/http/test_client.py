@@ -26,7 +26,7 @@ def send(serve: Serve, keys: dict[int, bytes], seconds: float = 60.0) -> SbusErr
         application = web.Application()
         application.router.add_post("/zbus-remote", serve)
         async with TestServer(application) as server:
-            client = HttpClient(1001, RelaySettings(request_timeout=seconds), keys)
+            client = HttpClient(1001, RelaySettings(request_timeout=seconds), keys, tls=lambda: None)
             try:
                 await client.send(1002, f"127.0.0.1:{server.port}", "/zbus-remote", b"{}")
             except SbusError as error:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
-from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, RedisUnavailableError, redis_url, unavailable
+from sbusd.relay.redis.client import (
+    SCRIPTS,
+    InvalidRedisError,
+    RedisClient,
+    RedisUnavailableError,
+    UnsuitableRedisError,
+    check_server,
+    redis_url,
+    unavailable,
+)
 
 
 class Redis:
@@ -153,3 +162,33 @@ def test_spellings(spelling: str, url: str) -> None:
 def test_an_invalid_redis_address(spelling: str) -> None:
     with pytest.raises(InvalidRedisError):
         RedisClient(spelling)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [{"redis_version": "6.2.14"}, {"redis_version": "7.2.4", "redis_mode": "cluster"}],
+    ids=["old", "cluster"],
+)
+def test_a_server_that_can_never_serve_is_refused(info: dict[str, str]) -> None:
+    with pytest.raises(UnsuitableRedisError, match=r"7\.0 or later|cluster-enabled no"):
+        check_server(info)
+
+
+@pytest.mark.parametrize("info", [{"redis_version": "7.0.15", "redis_mode": "standalone"}, {"redis_version": "10.1"}, {}])
+def test_other_servers_are_used(info: dict[str, str]) -> None:
+    check_server(info)
+
+
+@pytest.mark.parametrize(
+    "words", ["Script attempted to access a non local key in a cluster node", "script tried accessing undeclared key, script: x"]
+)
+def test_a_server_that_demands_declared_keys_is_not_tried_again(words: str) -> None:
+    with pytest.raises(UnsuitableRedisError, match="use Redis or Valkey"):
+        unavailable(RedisError(words))
+
+
+@pytest.mark.parametrize("cause", [ConnectionRefusedError(111, "refused"), ConnectionResetError(104, "reset")])
+def test_the_error_of_a_server_that_went_away_names_a_full_disk(cause: OSError) -> None:
+    error = RedisError("Error 111 connecting to /run/redis.sock. x")
+    error.__cause__ = cause
+    assert "ends if its disk is full" in str(unavailable(error))
