@@ -194,6 +194,27 @@ def test_routes_and_neighbours(bus: Daemon, namespace: Namespace, start_feed: St
     assert reported[-1][1]["gateway"] == "10.77.0.3"
 
 
+def test_routes_that_a_nexthop_object_takes_away(bus: Daemon, namespace: Namespace, start_feed: StartFeed) -> None:
+    """The kernel reports the nexthop only: the routes of IPv4 that use it go without a message."""
+    namespace.ip("link", "add", "veth0", "type", "veth", "peer", "name", "veth1")
+    namespace.batch("link set veth1 up", "link set veth0 up", "address add 10.77.0.1/24 dev veth0")
+    namespace.batch(*(f"nexthop add id {number} via 10.77.0.{number} dev veth0" for number in (2, 3, 4)), "nexthop add id 9 group 3/4")
+    namespace.batch("route add 10.78.1.0/24 nhid 2", "route add 10.78.2.0/24 nhid 9")
+    alone, grouped = "net/route/main/10.78.1.0%2F24", "net/route/main/10.78.2.0%2F24"
+    client = listener(bus, b"net/route/main/", b"net/snapshot/")
+    start_feed("--address", bus.path, "--namespace", namespace.name)
+    assert snapshot(client, "start")[alone]["gateway"] == "10.77.0.2"
+
+    namespace.ip("nexthop", "del", "id", "4")
+    assert "10.77.0.4" not in json.dumps(messages_through(client, grouped, "new")[-1][1])
+    namespace.ip("nexthop", "replace", "id", "2", "via", "10.77.0.5", "dev", "veth0")
+    assert messages_through(client, alone, "new")[-1][1]["gateway"] == "10.77.0.5"
+    namespace.ip("nexthop", "del", "id", "2")
+    messages_through(client, alone, "remove")
+    namespace.ip("nexthop", "del", "id", "9")
+    messages_through(client, grouped, "remove")
+
+
 def test_overrun_is_followed_by_a_fresh_snapshot(bus: Daemon, namespace: Namespace, start_feed: StartFeed) -> None:
     namespace.ip("link", "add", "br0", "type", "bridge")
     client = listener(bus)

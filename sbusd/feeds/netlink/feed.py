@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sbusd.feeds.netlink.entries import Attributes, Entry
 from sbusd.feeds.netlink.notices import DecodeError, parse_notices
-from sbusd.feeds.netlink.sockets import OverrunError
+from sbusd.feeds.netlink.sockets import OverrunError, has_nexthop
 from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
 from sbusd.feeds.netlink.stored_values import PublishedKeys
 from sbusd.feeds.snapshot_feed import EventPublisher, SnapshotFeed
@@ -170,6 +170,8 @@ class NetlinkFeed(SnapshotFeed[NetlinkCounters, ChangeMonitor]):
     def _handle_datagram(self, datagram: bytes) -> int:
         """Publish the changes in one datagram, and return how many."""
         published = 0
+        if has_nexthop(datagram):
+            self._state.is_uncertain = True
         try:
             for notice in parse_notices(datagram):
                 for event in self._state.apply(notice):

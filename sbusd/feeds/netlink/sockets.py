@@ -24,8 +24,11 @@ from sbusd.feeds.netlink.entries import Entry
 from sbusd.feeds.netlink.notices import parse_notices
 from sbusd.protocol.errors import SbusError
 
-_GROUPS = (1, 3, 5, 7, 9, 11)
-"""RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE."""
+_GROUPS = (1, 3, 5, 7, 9, 11, 32)
+"""RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP."""
+
+_NEXTHOPS = frozenset({104, 105, 116, 117})
+"""RTM_NEWNEXTHOP, RTM_DELNEXTHOP, and those of the buckets of a group."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 
 _TABLES: tuple[tuple[type[nlmsg_base], int], ...] = (
@@ -264,6 +267,11 @@ class Kernel:
         """Close the sockets; callers close their monitors."""
         self._tables.close()
         self._namespace.close()
+
+
+def has_nexthop(datagram: bytes) -> bool:
+    """Return whether a nexthop object has changed: the kernel changes or drops the routes that use it without a message about each."""
+    return any(kind in _NEXTHOPS for _, kind, _ in _headers(datagram))
 
 
 def _headers(datagram: bytes) -> Iterable[tuple[int, int, int]]:
