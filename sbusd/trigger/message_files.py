@@ -42,15 +42,12 @@ class MessageFiles:
         self._finished: OrderedDict[str, float] = OrderedDict()
 
     def open(self) -> None:
-        """Create the folder, and remove files of an earlier trigger that no unit needs any more. Raises OSError."""
+        """Create the folder. Files of an earlier trigger remain as long as after a job that ends now. Raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        now = time.time()
         for each in self._folder.iterdir():
             if each.is_symlink() or not each.is_dir():
                 each.unlink()
-            elif each.stat().st_mtime < now - KEPT_SECONDS:
-                shutil.rmtree(each)
             else:
                 self._sizes[each.name] = sum(file.stat().st_size for file in each.iterdir())
                 self._finished[each.name] = self._clock()

@@ -38,6 +38,7 @@ TOPICS = {
     "client/rpc/test_streams.py",
     "client/sync/test_batches.py",
     "client/test_faces.py",
+    "test_clocks.py",
     "config/test_drop_ins.py",
     "ctl/test_manual.py",
     "ctl/test_option_effects.py",

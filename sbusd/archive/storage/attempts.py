@@ -30,6 +30,12 @@ _PERMANENT = re.compile(
     r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET|INVALID_CLIENT_TOKEN_ID|UNRECOGNIZED_CLIENT"
     r"|MISSING_AUTHENTICATION_TOKEN|INVALID_SIGNATURE)"
 )
+_ADVICE = {
+    "ExpiredToken": "The credentials have expired. Write new ones to ~/.aws/credentials, which is read again, or set AWS_* and restart",
+    "RequestTimeTooSkewed": "The clock of this machine differs from that of the server: timedatectl",
+}
+"""What to do about errors of S3, by a part of their text."""
+
 _TEMPORARY_STATUS = frozenset({"408", "409", "425", "429"})
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
@@ -110,7 +116,7 @@ def reason_of(error: BaseException, environ: Mapping[str, str] = os.environ) -> 
     for name in _SECRETS:
         if value := environ.get(name):
             reason = reason.replace(value, f"({name})")
-    return printable(reason, _MAX_REASON)
+    return printable(reason, _MAX_REASON) + next((f". {advice}" for sign, advice in _ADVICE.items() if sign in reason), "")
 
 
 def _is_permanent(reason: str) -> bool:

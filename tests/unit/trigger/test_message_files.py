@@ -81,15 +81,18 @@ def test_their_number_and_size_are_bounded(tmp_path: Path) -> None:
         files.write(firing("more.service", bytes(MAX_BYTES)), 1)
 
 
-def test_an_earlier_trigger_leaves_only_what_units_may_still_read(tmp_path: Path) -> None:
-    for name, age in (("old.service", KEPT_SECONDS + 10), ("new.service", 0)):
-        (tmp_path / name).mkdir()
-        stamp = (tmp_path / name).stat().st_mtime - age
-        os.utime(tmp_path / name, (stamp, stamp))
+def test_files_of_an_earlier_trigger_remain_for_a_time_whatever_the_date_is(tmp_path: Path) -> None:
+    (tmp_path / "x.service").mkdir()
+    os.utime(tmp_path / "x.service", (0, 0))
     (tmp_path / "a file").touch()
     (tmp_path / "a link").symlink_to("/")
-    MessageFiles(tmp_path).open()
-    assert os.listdir(tmp_path) == ["new.service"]
+    clock = Clock()
+    files = MessageFiles(tmp_path, clock)
+    files.open()
+    assert os.listdir(tmp_path) == ["x.service"]
+    clock.now = KEPT_SECONDS
+    files.sweep()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_shell_reads_the_environment(tmp_path: Path) -> None:

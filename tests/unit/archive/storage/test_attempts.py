@@ -82,6 +82,15 @@ def test_a_reason_is_one_line_without_credentials() -> None:
     assert len(reason_of(OSError("x" * 10_000), {})) < 400
 
 
+@pytest.mark.parametrize(("sign", "advice"), [("ExpiredToken", "~/.aws/credentials"), ("RequestTimeTooSkewed", "timedatectl")])
+def test_an_error_with_a_remedy_names_it(sign: str, advice: str) -> None:
+    text = f"AWS Error UNKNOWN (HTTP status 400) during PutObject operation: Unable to parse ExceptionName: {sign} Message: x"
+    attempts = Attempts(sleep=lambda _: None)
+    with pytest.raises(StorageError, match=advice):
+        attempts.run("write", PATH, failing(1, OSError(text)))
+    assert attempts.retries == 0
+
+
 def test_events_are_reported_ever_more_rarely() -> None:
     assert [count for count in range(1, 2_000) if is_reported(count)] == [1, 10, 100, 1_000]
 
