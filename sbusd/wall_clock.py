@@ -7,7 +7,7 @@ CLOCK_REALTIME minus CLOCK_BOOTTIME changes only if the clock is set. Slewing by
 sleeps. So a change of this difference is a jump. At the start, the difference is compared with the one in a kept file, or with the date
 of the newest message. A doubted date is believed after it was steady for some time and messages continued, or if an administrator writes
 a date into the kept file. Meanwhile the date continues from the last one that was known to be right. Times are in nanoseconds. Spec:
-docs/clocks.md and sbus(7), "DATES".
+docs/clocks.md and sbus(7), "DATES THAT JUMP".
 """
 
 from __future__ import annotations
