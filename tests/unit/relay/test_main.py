@@ -27,7 +27,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_good_configuration(config: Path) -> None:
-    options = ("--twin", "7", "--redis", "localhost:6379", "--substrate", "http://localhost/graphql", "--network", "dev", "--debug")
+    options = ("--twin", "7", "--redis", "localhost:6379", "--substrate", "http://localhost/graphql", "--network", "dev")
     done = run("-C", str(config), "--check", *options)
     assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is valid\n", "")
 
