@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import errno
 import fcntl
 import os
@@ -65,8 +66,6 @@ def _groups_of(sock: socket.socket) -> frozenset[int]:
 
 def _many_groups_of(sock: socket.socket) -> bytes:
     """Return the groups of a peer that has too many for socket.getsockopt."""
-    import ctypes  # noqa: PLC0415 - rare: a process with more than 256 groups
-
     room = ctypes.create_string_buffer(_MAX_GROUPS * 4)
     size = ctypes.c_uint32(len(room.raw))
     libc = ctypes.CDLL(None, use_errno=True)

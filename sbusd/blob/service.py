@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -307,8 +308,6 @@ def _refused(refusal: Refusal) -> bytes:
 
 def raised_limit() -> int:
     """Let this process open as many descriptors as it may, and return their number."""
-    import resource  # noqa: PLC0415 - only the program needs it
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The sandbox of the unit does not permit the change, and needs none: both limits are the same there.
     if soft < hard:

@@ -15,6 +15,7 @@ import math
 import signal
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -255,9 +256,6 @@ def _trace(error: BaseException | None) -> str:
     """Return the traceback of *error*, without its beginning if it is too long."""
     if error is None:
         return ""
-    # Imported here because a working bus does not need it.
-    import traceback  # noqa: PLC0415
-
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
 
 

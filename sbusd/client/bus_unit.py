@@ -54,6 +54,11 @@ class BusUnit:
     """Whether the service manager of the calling user runs it."""
 
     @property
+    def instance(self) -> str:
+        """The name of a bus that is an instance of ``sbus@.service``; empty for the others."""
+        return self.name.removesuffix(".service").partition("@")[2]
+
+    @property
     def systemctl(self) -> str:
         """The command that controls it."""
         return "systemctl --user" if self.is_user else "systemctl"
@@ -61,14 +66,19 @@ class BusUnit:
 
 def unit_of(address: str, booted: Path = _BOOTED) -> BusUnit | None:
     """Return the service of the bus at *address*, None if no unit of the packages has this address, or systemd does not run."""
+    return named_unit(address) if booted.is_dir() else None
+
+
+def named_unit(address: str) -> BusUnit | None:
+    """Return the service of the bus at *address*, whether or not systemd runs; None if no unit of the packages has this address."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     for place, is_user in ((SYSTEM_ADDRESS, False), (f"{folder}/sbus.socket" if folder.startswith("/") else "", True)):
         if place and address == place:
-            return BusUnit("sbus.service", is_user) if booted.is_dir() else None
+            return BusUnit("sbus.service", is_user)
     for head, is_user in ((_SYSTEM_FOLDER, False), (f"{folder}/sbus/" if folder.startswith("/") else "", True)):
         instance = address.removeprefix(head).removesuffix(".socket")
         if head and address == f"{head}{instance}.socket" and instance and "/" not in instance:
-            return BusUnit(f"sbus@{instance}.service", is_user) if booted.is_dir() else None
+            return BusUnit(f"sbus@{instance}.service", is_user)
     return None
 
 

@@ -347,7 +347,19 @@ def no_bus(address: str, error: OSError) -> NoBus:
         return NoBus(address, "no such socket; an address is the path of a Unix socket, such as /run/sbus.socket", number)
     reason = _REASONS.get(errnos.ENOTSOCK if is_file else number) or os.strerror(number)
     is_default = address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
-    return NoBus(address, reason.format(start=f" ({systemctl(address)} start sbus.socket)" if is_default else ""), number)
+    if number == errnos.ECONNREFUSED and not is_file and _is_mounted(address):
+        return NoBus(address, "this socket file is mounted, and is not the one of the bus any more; mount its directory instead", number)
+    # Not "start": the socket unit may be active and have lost its path. A restart keeps the connections of a bus that runs.
+    return NoBus(address, reason.format(start=f" ({systemctl(address)} restart sbus.socket)" if is_default else ""), number)
+
+
+def _is_mounted(path: str) -> bool:
+    """Return whether the file *path* is a mount of its own, as in a container. Source: proc(5), ``/proc/PID/mountinfo``."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            return any(line.split(b" ")[4:5] == [os.fsencode(os.path.realpath(path))] for line in mounts)
+    except OSError:
+        return False
 
 
 def _coded_name(digits: str) -> str:

@@ -148,9 +148,10 @@ def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, orig
 
 
 def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath, Path]) -> ConfigError:
-    """Return the first error of pydantic as a ConfigError."""
+    """Return the first error of pydantic as a ConfigError, an unknown key before others."""
     problems = error.errors(include_url=False)
-    first = problems[0]
+    # A misspelt key is also a missing one; its own error names the key that was meant.
+    first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
     path: KeyPath = tuple(first["loc"])
     reason = _reason(first, settings)
     if len(problems) > 1:

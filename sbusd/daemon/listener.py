@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from systemd import daemon
 
+from sbusd.config import default_main_file
 from sbusd.daemon.options import Options
 from sbusd.protocol.addresses import SUN_PATH_BYTES, Address, InheritedDescriptor, RandomAbstract, UnixName
 from sbusd.protocol.errors import SbusError
@@ -122,7 +123,20 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
         if activated is not None:
             return Listener(activated)
         address = options.default_address()
+        try:
+            return _open(address, options, socket.SOCK_SEQPACKET)
+        except ListenError as error:
+            if not os.environ.get("NOTIFY_SOCKET"):
+                raise
+            # Its unit has a socket unit that does not hold the socket any more, as after mask and unmask.
+            raise ListenError(f"systemd passed no socket: run: {_restart(options)} ({error})") from None
     return _open(address, options, socket.SOCK_SEQPACKET)
+
+
+def _restart(options: Options) -> str:
+    """Return the command that makes systemd listen again for the bus with *options*."""
+    instance = f"@{options.config_file.stem}" if options.config_file is not None and options.config_file != default_main_file() else ""
+    return f"systemctl {'--user ' if options.user_bus else ''}restart sbus{instance}.socket"
 
 
 def open_stream_listener(options: Options, passed: Mapping[int, str] | None = None) -> Listener | None:

@@ -72,6 +72,8 @@ class Status:
                 "messages": sum(each.messages for each in figures.streams),
                 "bytes": sum(each.bytes for each in figures.streams),
                 "gaps": sum(each.gaps for each in figures.streams),
+                "recent_gaps": figures.recent_gaps,
+                "recent_missing": figures.recent_missing,
                 "ready": sum(each.ready for each in figures.queues),
                 "leased": sum(each.leased for each in figures.queues),
                 "delayed": sum(each.delayed for each in figures.queues),

@@ -68,6 +68,7 @@ TOPICS = {
     "tools/packages/test_command.py",
     "tools/packages/test_file_lists.py",
     "tools/packages/test_maintainer_scripts.py",
+    "test_late_imports.py",
     "tools/test_ci.py",
 }
 """Unit tests of a topic instead of one module, relative to tests/unit. Every other unit test has the path of its module."""

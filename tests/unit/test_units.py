@@ -284,3 +284,26 @@ def test_what_all_programs_need_is_protected_from_the_oom_killer() -> None:
         service = read(unit)["Service"]
         if service.get("OOMScoreAdjust", "0") == "-500":
             assert "MemoryMax" in service, f"{unit.name} may take all memory, and is protected"
+
+
+def test_each_hint_names_a_unit_that_exists_and_a_command_that_helps() -> None:
+    """``start`` does nothing for an active socket unit that has lost its path, and ``reload`` fails for a service that does not run."""
+    named = 0
+    shipped = {unit.name for unit in UNITS} | {"sbusd.service", "redis-server@sbus-relay.service"}
+    sources = [
+        *sorted((ROOT / "sbusd").rglob("*.py")),
+        *sorted((ROOT / "man").iterdir()),
+        *sorted((ROOT / "packaging/debian").glob("*.README*")),
+    ]
+    pattern = re.compile(r"systemctl(?: --user| --global)? ([a-z-]+)(?: --now)? ((?:sbusd?|redis-server)[\w@.-]*)")
+    for path in sources:
+        for verb, word in pattern.findall(path.read_text()):
+            name = word.rstrip(".")
+            name = name if "." in name else f"{name}.service"
+            assert re.sub(r"@.*\.", "@.", name) in {re.sub(r"@.*\.", "@.", each) for each in shipped}, f"{path}: {word}"
+            assert verb in ("enable", "restart", "start", "status", "try-reload-or-restart", "edit", "reset-failed", "stop", "mask"), (
+                f"{path}: {verb}"
+            )
+            assert verb != "start" or not name.endswith(".socket") or path.suffix != ".py", f"{path}: restart {name} instead"
+            named += 1
+    assert named > 40

@@ -140,7 +140,7 @@ def no_service(address: str, error: OSError) -> NoBlobService:
     """Return the error for a failure of connect(2), with advice."""
     user = "--user " if address.startswith(os.environ.get("XDG_RUNTIME_DIR") or "/run/user/") else ""
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        reason = f"no process listens; install sbus-blob and run: systemctl {user}enable --now sbus-blob.socket"
+        reason = f"no process listens; install sbus-blob and run: systemctl {user}restart sbus-blob.socket"
         if not address.startswith("/run/"):
             reason = "no process listens; start sbus-blob for this bus, see sbus-blob(8)"
     else:

@@ -7,8 +7,8 @@ import stat
 from typing import Literal
 
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.installation import Unit, is_enabled, systemctl_of
 from sbusd.ctl.checks.rights import check_rights
+from sbusd.ctl.checks.units import Unit, is_enabled, is_missing, systemctl_of
 from sbusd.protocol.blobs import blob_address
 
 UNIT = "sbus-blob.socket"
@@ -24,7 +24,7 @@ def check_blobs(unit: Unit, bus: str, scope: Literal["system", "user"]) -> list[
         is_socket = stat.S_ISSOCK(os.stat(address).st_mode)
     except OSError:
         is_socket = False
-    if not is_enabled(unit) and not is_socket:
+    if is_missing(unit) or (not is_enabled(unit) and not is_socket):
         return []
     return [judge_socket(unit, address, scope, is_socket=is_socket), *check_rights("sbus-blob", scope, EFFECTS)]
 

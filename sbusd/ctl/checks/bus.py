@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sbusd import __version__
 from sbusd.client import Bus, Disconnected
 from sbusd.client.bus_documents import JsonObject
-from sbusd.client.errors import systemctl
+from sbusd.client.bus_unit import named_unit
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.processes import user_name
@@ -74,7 +74,9 @@ def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
 
 def _start(address: str) -> str:
     """Return the advice if *address* has no socket."""
-    return f"start the bus ({systemctl(address)} enable --now sbus.socket), or use another address"
+    unit = named_unit(address)
+    start = f"{unit.systemctl} restart {unit.name.removesuffix('.service')}.socket" if unit else "start the bus"
+    return f"{start}, or use another address"
 
 
 def judge_socket(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
@@ -167,8 +169,18 @@ def judge_response(answer: BusResponse) -> list[Finding]:
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
     """Return the finding for a bus at *address* that cannot be reached."""
-    journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
-    return [Finding("connection", CheckResult.FAIL, error_text(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
+    unit = named_unit(address)
+    advice = f"see: {unit.systemctl} status {unit.name}" if unit else "start the bus, or use another address"
+    return [Finding("connection", CheckResult.FAIL, error_text(error), advice)]
+
+
+def status_faults(status: str) -> list[Finding]:
+    """Return the finding for the faults in the *status* of the service, for a user that the bus refuses because of them."""
+    _, found, names = status.partition("configuration faults: ")
+    if not found:
+        return []
+    reason = f"the bus runs with faults in its configuration, and denies access because of them: {names}"
+    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: sbusd --check-config")]
 
 
 def open_connections(answer: BusResponse) -> int | None:

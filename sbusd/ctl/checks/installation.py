@@ -1,4 +1,4 @@
-"""Checks units (source: systemctl(1), ``show``), configuration, kernel limits, and the extension of the Python client."""
+"""Checks the configuration, the limits of the kernel, and the extension of the Python client."""
 
 from __future__ import annotations
 
@@ -6,132 +6,20 @@ import os
 import re
 import resource
 import socket
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from sbusd.client import incoming
-from sbusd.client.bus_unit import start_error
+from sbusd.client.bus_unit import BusUnit
 from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
-from sbusd.config.files import SYSTEM_FOLDER, drop_in_folders
+from sbusd.config.files import drop_in_folders
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-
-_SOCKET = "sbus.socket"
-_SERVICE = "sbus.service"
-_PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID"
-_PATIENCE_SECONDS = 10.0
-
-Unit = Mapping[str, str]
-
-_ENABLED = ("enabled", "enabled-runtime")
+from sbusd.systemd.service_user import acting_as_user_of
 
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
 
 FEW_DESCRIPTORS = 4_096
 """A bus with a lower limit refuses clients before the machine is busy; the units set 16,384."""
-
-
-def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/run/systemd/system")) -> tuple[list[Finding], int | None]:
-    """Return the findings for the units of the bus of *scope*, and the main process of its service if it runs.
-
-    *scope* is None for a bus at another address, which has no units. *booted* exists if systemd is the init system, sd_booted(3).
-    """
-    units = shown_units(scope, _SOCKET, _SERVICE, booted=booted)
-    if isinstance(units, Finding):
-        return [units], None
-    return judge_units(units, systemctl_of(scope)), main_process(units)
-
-
-def systemctl_of(scope: Literal["system", "user"] | None) -> str:
-    """Return the command that controls the units of *scope*."""
-    return "systemctl --user" if scope == "user" else "systemctl"
-
-
-def shown_units(
-    scope: Literal["system", "user"] | None, *names: str, booted: Path = Path("/run/systemd/system")
-) -> dict[str, Unit] | Finding:
-    """Return the properties of the units *names* of *scope*, or why they are not known."""
-    if scope is None:
-        return Finding("units", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its units are not known")
-    if not booted.is_dir():
-        return Finding("units", CheckResult.SKIP, "systemd is not the init system of this machine")
-    arguments = [*systemctl_of(scope).split(), "show", f"--property={_PROPERTIES}", *names]
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        return Finding("units", CheckResult.SKIP, "systemctl is not installed")
-    except subprocess.TimeoutExpired:
-        return Finding("units", CheckResult.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")
-    if done.returncode:
-        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
-        return Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")
-    return parse_units(done.stdout)
-
-
-def is_enabled(unit: Unit) -> bool:
-    """Return whether *unit* is started with the machine, or with the session of the user."""
-    return unit.get("UnitFileState") in _ENABLED
-
-
-def parse_units(shown: str) -> dict[str, Unit]:
-    """Return the properties of each unit in the output of ``systemctl show``, by the name of the unit."""
-    blocks = (dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n"))
-    return {block["Id"]: block for block in blocks if "Id" in block}
-
-
-def main_process(units: Mapping[str, Unit]) -> int | None:
-    """Return the main process of the service, None if it does not run."""
-    pid = units.get(_SERVICE, {}).get("MainPID", "0")
-    return int(pid) if pid.isascii() and pid.isdigit() and int(pid) else None
-
-
-def judge_units(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
-    """Return the findings for *units*; *systemctl* is the command that the advice shows."""
-    return [_judge_socket(units.get(_SOCKET, {}), systemctl), _judge_service(units.get(_SERVICE, {}), systemctl)]
-
-
-def _judge_socket(unit: Unit, systemctl: str) -> Finding:
-    """Judge the socket unit."""
-    if unit.get("LoadState") != "loaded":
-        return Finding(
-            _SOCKET, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
-        )
-    if unit.get("ActiveState") == "failed":
-        advice = f"remove the cause, then: {systemctl} reset-failed {_SERVICE} {_SOCKET}; {systemctl} start {_SOCKET}"
-        return Finding(_SOCKET, CheckResult.FAIL, f"failed ({unit.get('Result')})", advice)
-    if unit.get("ActiveState") != "active":
-        return Finding(
-            _SOCKET,
-            CheckResult.WARN,
-            f"{unit.get('ActiveState')}: systemd does not listen on the socket",
-            f"{systemctl} enable --now {_SOCKET}",
-        )
-    if unit.get("UnitFileState") not in (*_ENABLED, "static", "generated", "linked"):
-        return Finding(_SOCKET, CheckResult.WARN, "active, but not enabled: it does not start at boot", f"{systemctl} enable {_SOCKET}")
-    return Finding(_SOCKET, CheckResult.OK, f"{unit.get('UnitFileState')}, active")
-
-
-def _judge_service(unit: Unit, systemctl: str) -> Finding:
-    """Judge the service unit; a service that has not been started yet is fine."""
-    if unit.get("LoadState") != "loaded":
-        return Finding(
-            _SERVICE, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
-        )
-    state, reason = unit.get("ActiveState"), start_error(unit.get("StatusText", "")) or unit.get("Result")
-    if state == "failed":
-        advice = f"remove the cause, then: {systemctl} reset-failed {_SERVICE} {_SOCKET}; {systemctl} start {_SOCKET}"
-        return Finding(_SERVICE, CheckResult.FAIL, f"failed: {reason}", advice)
-    if state == "active":
-        return Finding(_SERVICE, CheckResult.OK, "active")
-    if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
-        advice = f"remove the cause; systemd tries again until it fails for good. See: {systemctl} status {_SERVICE}"
-        return Finding(_SERVICE, CheckResult.FAIL, f"restarts again and again: {reason}", advice)
-    if state == "activating" and unit.get("NRestarts", "0") != "0":
-        reason = f"starting, after {unit['NRestarts']} restarts since it was started by hand"
-        return Finding(_SERVICE, CheckResult.WARN, reason, f"see: {systemctl} status {_SERVICE}")
-    return Finding(_SERVICE, CheckResult.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
 
 
 def check_package() -> Finding:
@@ -146,32 +34,42 @@ def check_package() -> Finding:
     )
 
 
-def check_configuration(scope: Literal["system", "user"] | None) -> Finding:
-    """Return the finding for the configuration of the bus of *scope*; None: the files of this bus are not known."""
-    if scope is None:
-        return Finding("configuration", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its files are not known")
-    return check_file(default_main_file(user_bus=scope == "user"))
+def check_configuration(unit: BusUnit | None) -> Finding:
+    """Return the finding for the configuration of the bus of *unit*; None: the files of this bus are not known."""
+    if unit is None:
+        return Finding("configuration", CheckResult.SKIP, "this is the bus of no unit of the packages, so its files are not known")
+    return check_file(main_file_of(unit), unit)
 
 
-def check_file(main_file: Path) -> Finding:
-    """Return the finding for *main_file* and its drop-ins."""
-    if hidden := _unreadable(main_file):
-        return Finding("configuration", CheckResult.SKIP, f"{hidden} is not readable by this user")
-    try:
-        configuration = check_daemon_settings(main_file)
-    except ConfigError as error:
-        advice = "correct the file: with a faulty main file the bus does not start, with an unreadable drop-in it denies every key"
-        return Finding("configuration", CheckResult.FAIL, str(error), advice)
+def main_file_of(unit: BusUnit) -> Path:
+    """Return the main file of the bus of *unit*, which may be an instance."""
+    return default_main_file(f"{unit.instance}.toml" if unit.instance else "sbusd.toml", user_bus=unit.is_user)
+
+
+def check_file(main_file: Path, unit: BusUnit) -> Finding:
+    """Return the finding for *main_file* and its drop-ins; root reads those of the machine as the user of the service *unit*."""
+    with acting_as_user_of(unit.name, main_file) as reader:
+        if not reader and (hidden := _unreadable(main_file)):
+            return Finding("configuration", CheckResult.SKIP, f"{hidden} is not readable by this user")
+        try:
+            configuration = check_daemon_settings(main_file)
+        except ConfigError as error:
+            if reader and not os.access(error.file, os.R_OK, effective_ids=True) and os.path.lexists(error.file):
+                advice = f"let the user {reader} read it, such as: chmod a+rX {error.file}; then: {_reload(unit)}"
+                return Finding("configuration", CheckResult.FAIL, str(error), advice)
+            socket = f"{unit.name.removesuffix('.service')}.socket"
+            start = f"{unit.systemctl} reset-failed {unit.name} {socket}; {unit.systemctl} restart {socket}"
+            return Finding("configuration", CheckResult.FAIL, str(error), f"correct {error.file}, then: {start}")
     if not configuration.faults:
-        return Finding("configuration", CheckResult.OK, describe(configuration, main_file))
+        return Finding("configuration", CheckResult.OK, describe(configuration, main_file, reader))
     first, more = configuration.faults[0], len(configuration.faults) - 1
     reason = f"{first} ({more} more; sbusd --check-config lists them)" if more else str(first)
-    return Finding("configuration", CheckResult.FAIL, reason, f"correct or remove the file, then: {_reload(main_file)}")
+    return Finding("configuration", CheckResult.FAIL, reason, f"correct or remove the file, then: {_reload(unit)}")
 
 
-def _reload(main_file: Path) -> str:
+def _reload(unit: BusUnit) -> str:
     """Return the command that reloads the configuration."""
-    return "systemctl reload sbus.service" if main_file.parent == SYSTEM_FOLDER else "systemctl --user reload sbus.service"
+    return f"{unit.systemctl} try-reload-or-restart {unit.name}"
 
 
 def _unreadable(main_file: Path) -> Path | None:

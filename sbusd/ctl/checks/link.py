@@ -12,6 +12,9 @@ from sbusd.config import ConfigError, configuration_files, default_main_file
 from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.responses import mapping, text
+from sbusd.systemd.service_user import acting_as_user_of
+
+UNIT = "sbus-link.service"
 
 RULES = "50-link.toml"
 """The drop-in of the package with rights and rules for the link."""
@@ -36,7 +39,9 @@ def check_settings(main_file: Path | None = None, bus_file: Path | None = None) 
     from sbusd.config.link import LinkSettings  # noqa: PLC0415
 
     try:
-        load_settings(main_file or default_main_file("link.toml"), LinkSettings)
+        file = main_file or default_main_file("link.toml")
+        with acting_as_user_of(UNIT, file):
+            load_settings(file, LinkSettings)
         configured = Finding("link.toml", CheckResult.OK, "the configuration of the link is valid")
     except ConfigError as error:
         configured = Finding("link.toml", CheckResult.FAIL, str(error), "see link.toml(5)")

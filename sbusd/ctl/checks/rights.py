@@ -10,6 +10,7 @@ from typing import Literal
 
 from sbusd.config import ConfigError, check_daemon_settings, default_main_file
 from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.systemd.service_user import acting_as_user_of
 
 
 def check_rights(
@@ -30,7 +31,8 @@ def check_rights(
         return [Finding(check, CheckResult.WARN, f"the user {user or service} does not exist", f"install the package {service}")]
     file = main_file or default_main_file(user_bus=scope == "user")
     try:
-        rights = check_daemon_settings(file).settings.rights
+        with acting_as_user_of("sbus.service", file):
+            rights = check_daemon_settings(file).settings.rights
     except (ConfigError, OSError) as error:
         return [Finding(check, CheckResult.SKIP, f"the configuration of the bus cannot be read: {error}")]
     groups = {account.pw_gid, *os.getgrouplist(account.pw_name, account.pw_gid)}

@@ -10,10 +10,11 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.config import ConfigError, default_main_file
 from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.installation import Unit, is_enabled, systemctl_of
 from sbusd.ctl.checks.rights import check_rights
+from sbusd.ctl.checks.units import Unit, is_enabled, systemctl_of
 from sbusd.ctl.formatting import compact_bytes, human_plural
 from sbusd.ctl.responses import integer
+from sbusd.systemd.service_user import acting_as_user_of
 
 UNIT = "sbus-store.service"
 
@@ -49,7 +50,9 @@ def check_settings(scope: Literal["system", "user"], main_file: Path | None = No
     from sbusd.config.store import StoreSettings  # noqa: PLC0415
 
     try:
-        settings = load_settings(main_file or default_main_file("store.toml", user_bus=scope == "user"), StoreSettings)
+        file = main_file or default_main_file("store.toml", user_bus=scope == "user")
+        with acting_as_user_of(UNIT, file):
+            settings = load_settings(file, StoreSettings)
     except ConfigError as error:
         return [Finding("store.toml", CheckResult.FAIL, str(error), "see store.toml(5)")]
     of_streams = f"the configuration of the store is valid, streams: {len(settings.streams)}, queues: {len(settings.queues)}"
@@ -84,10 +87,10 @@ def judge_disk(free: int, size: int) -> Finding:
 def not_running(unit: Unit, scope: Literal["system", "user"], reason: str) -> list[Finding]:
     """Return the finding if no store serves the bus, for *reason*."""
     systemctl = systemctl_of(scope)
-    if is_enabled(unit):
-        state = unit.get("ActiveState") or "unknown"
-        enabled = f"{UNIT} is enabled, but does not serve ({state}): {reason}"
-        return [Finding("store", CheckResult.FAIL, enabled, f"see the reason: {systemctl} status {UNIT}")]
+    if is_enabled(unit) or unit.get("ActiveState") in ("failed", "activating"):
+        # Its state has a finding of its own, with the reason.
+        enabled = f"{UNIT} is {unit.get('ActiveState') or 'unknown'} and does not serve: {reason}"
+        return [Finding("store", CheckResult.FAIL, enabled, f"{systemctl} restart {UNIT}, when the cause is removed")]
     return [Finding("store", CheckResult.SKIP, f"{UNIT} is not enabled; to enable it: {systemctl} enable --now {UNIT}")]
 
 
@@ -98,7 +101,9 @@ def judge_state(state: JsonObject) -> list[Finding]:
         reason = f"{human_plural(dead, 'dead letter')}: jobs that failed too often and are not tried again"
         advice = "show them: sbusctl store peek --queue --state dead QUEUE; then sbusctl store revive or purge"
         findings.append(Finding("dead letters", CheckResult.WARN, reason, advice))
-    if gaps := integer(state, "gaps"):
-        reason = f"the streams have {human_plural(gaps, 'gap')}, where messages were not stored"
-        findings.append(Finding("gaps", CheckResult.WARN, reason, "show them: sbusctl store read STREAM"))
+    if gaps := integer(state, "recent_gaps"):
+        missing = human_plural(integer(state, "recent_missing") or 0, "message")
+        reason = f"{human_plural(gaps, 'gap')} in the last day, where at least {missing} were not stored"
+        advice = "show them: sbusctl store read STREAM; this warning ends a day after the last gap"
+        findings.append(Finding("gaps", CheckResult.WARN, reason, advice))
     return findings

@@ -9,7 +9,7 @@ from typing import Literal
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.installation import Unit, is_enabled, shown_units, systemctl_of
+from sbusd.ctl.checks.units import Scope, Unit, failure_of, is_enabled, is_missing, shown_units, systemctl_of, without_package
 from sbusd.ctl.formatting import human_plural
 
 UNIT = "sbus-trigger.service"
@@ -29,10 +29,12 @@ def check_trigger(scope: Literal["system", "user"], main_file: Path | None = Non
     if isinstance(shown, Finding):
         return [Finding("trigger", shown.result, shown.reason, shown.advice)] if rules else []
     unit = shown.get(UNIT, {})
+    if is_missing(unit):
+        return [without_package("sbus-trigger", file)] if rules else []
     if not rules and not is_enabled(unit):
         return []
     systemctl = systemctl_of(scope)
-    return [judge_service(unit, len(rules), systemctl), *judge_units(rules, shown), *judge_feeds(rules, shown, systemctl)]
+    return [judge_service(unit, len(rules), scope), *judge_units(rules, shown), *judge_feeds(rules, shown, systemctl)]
 
 
 def unit_of(rule: TriggerRule) -> str:
@@ -48,13 +50,16 @@ def feeds_of(rule: TriggerRule) -> list[str]:
     return [f"sbus-feed@{FEEDS[head]}.service" for head in heads if head in FEEDS]
 
 
-def judge_service(unit: Unit, rules: int, systemctl: str) -> Finding:
+def judge_service(unit: Unit, rules: int, scope: Scope) -> Finding:
     """Judge the service of the trigger; *rules* is the number of its rules."""
+    systemctl = systemctl_of(scope)
     state = unit.get("ActiveState") or "unknown"
     if state == "active":
         return Finding("trigger", CheckResult.OK, f"{UNIT} runs with {human_plural(rules, 'rule')}")
     if is_enabled(unit):
-        return Finding("trigger", CheckResult.FAIL, f"{UNIT} is enabled, but {state}", f"see the reason: {systemctl} status {UNIT}")
+        why = f": {failure_of(unit, scope)}" if state in ("failed", "activating") else ""
+        advice = f"remove the cause, then: {systemctl} restart {UNIT}" if why else f"{systemctl} restart {UNIT}"
+        return Finding("trigger", CheckResult.FAIL, f"{UNIT} is enabled, but {state}{why}", advice)
     reason = f"trigger.toml has {human_plural(rules, 'rule')}, but {UNIT} is not enabled"
     return Finding("trigger", CheckResult.WARN, reason, f"{systemctl} enable --now {UNIT}")
 
@@ -77,5 +82,9 @@ def judge_feeds(rules: Sequence[TriggerRule], shown: Mapping[str, Unit], systemc
         state = shown.get(feed, {}).get("ActiveState") or "unknown"
         if state not in ("active", "reloading", "activating"):
             reason = f'the rule "{waiting.title}" waits for messages of {feed}, which is {state}'
-            found.append(Finding("trigger feed", CheckResult.WARN, reason, f"{systemctl} enable --now {feed}"))
+            advice = f"{systemctl} enable --now {feed}"
+            if state == "failed":
+                # Its own finding says what to do first.
+                advice = f"remove the cause, then: {systemctl} reset-failed {feed}; {systemctl} restart {feed}"
+            found.append(Finding("trigger feed", CheckResult.WARN, reason, advice))
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.formatting import human_plural
 
-_CAUSES = ("address", "configuration", "sbus.service", "sbus.socket", "socket", "connection", "protocol")
+_CAUSES = ("address", "configuration", "faults", "listener", "sbus.service", "sbus.socket", "socket", "connection", "protocol")
 """The checks whose failure stops the bus, causes before consequences: a faulty configuration makes the service fail, then the socket."""
 
 _PROOFS = ("connection", "protocol")

@@ -9,8 +9,9 @@ import typer
 
 from sbusd.client import bus_address
 from sbusd.client.bus_documents import parse_document
+from sbusd.client.bus_unit import named_unit
 from sbusd.config import default_main_file
-from sbusd.ctl.checks import CheckResult, Finding, blob, bus, installation, link, metrics, store, trigger
+from sbusd.ctl.checks import CheckResult, Finding, blob, bus, installation, link, listener, metrics, store, trigger, units
 from sbusd.ctl.checks.verdict import Verdict, judge
 from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
@@ -72,32 +73,51 @@ def examine(settings: Settings) -> list[Finding]:
         ]
     scope = _scope(address)
     findings = [Finding("address", CheckResult.OK, address), *bus.check_socket(address, is_for_all=scope == "system")]
-    pid: int | None = None
-    connections: int | None = None
-    try:
-        reached = bus.reach(settings)
-    except (SbusError, OSError) as error:
-        findings += bus.unreachable(error, address)
-    else:
-        findings += bus.judge_response(reached)
-        connections = bus.open_connections(reached)
-        pid = _bus_process(reached.peer)
-    of_units, main_pid = installation.check_units(scope)
-    findings += [*of_units, installation.check_packet(), installation.check_descriptors(main_pid or pid, connections)]
-    findings += [installation.check_package(), installation.check_configuration(scope)]
+    findings += _bus_findings(settings, address)
     if scope is not None:
         findings += _store_findings(settings, scope) + blob.check_blobs(_unit(scope, blob.UNIT), address, scope)
         findings += trigger.check_trigger(scope)
     if scope == "system":
-        findings += metrics.check_metrics(_unit(scope, metrics.UNIT))
-    return findings + _link_findings(settings) if scope == "system" and link.is_configured() else findings
+        findings += metrics.check_metrics(_unit(scope, metrics.UNIT)) + _link_findings(settings)
+    return findings + (units.check_addons(scope) if scope is not None else [])
+
+
+def _bus_findings(settings: Settings, address: str) -> list[Finding]:
+    """Return the findings about the bus at *address* itself: its response, its units, its process and its configuration."""
+    findings: list[Finding] = []
+    peer: int | None = None
+    connections: int | None = None
+    failure: Exception | None = None
+    try:
+        reached = bus.reach(settings)
+    except (SbusError, OSError) as error:
+        failure = error
+        findings += bus.unreachable(error, address)
+    else:
+        findings += bus.judge_response(reached)
+        connections = bus.open_connections(reached)
+        peer = reached.peer
+    unit = named_unit(address)
+    of_units, shown = units.check_bus_units(unit)
+    findings += of_units
+    service = {} if unit is None else shown.get(unit.name, {})
+    if failure is not None:
+        findings += bus.status_faults(service.get("StatusText", ""))
+    if unit is not None:
+        findings += listener.check_listener(unit, shown, address, peer, failure)
+    pid = units.main_process(service) or (None if peer is None else _bus_process(peer))
+    findings += [*listener.check_errors(pid, unit), installation.check_packet(), installation.check_descriptors(pid, connections)]
+    return [*findings, installation.check_package(), installation.check_configuration(unit)]
 
 
 def _store_findings(settings: Settings, scope: Literal["system", "user"]) -> list[Finding]:
     """Return the findings about the store; none if this bus is not meant to have one."""
     unit = _unit(scope, store.UNIT)
-    if not store.is_used(unit, default_main_file("store.toml", user_bus=scope == "user")):
+    main_file = default_main_file("store.toml", user_bus=scope == "user")
+    if not store.is_used(unit, main_file):
         return []
+    if units.is_missing(unit):
+        return [units.without_package("sbus-store", main_file)]
     findings = store.check_settings(scope)
     try:
         with settings.connect(bus.PATIENCE_SECONDS) as connection:
@@ -107,14 +127,19 @@ def _store_findings(settings: Settings, scope: Literal["system", "user"]) -> lis
     return findings + store.judge_state(state)
 
 
-def _unit(scope: Literal["system", "user"], name: str) -> installation.Unit:
+def _unit(scope: Literal["system", "user"], name: str) -> units.Unit:
     """Return what systemd knows about the unit *name*, nothing if systemd cannot be asked."""
-    shown = installation.shown_units(scope, name)
+    shown = units.shown_units(scope, name)
     return {} if isinstance(shown, Finding) else shown.get(name, {})
 
 
 def _link_findings(settings: Settings) -> list[Finding]:
-    """Return the findings about the link to other hosts."""
+    """Return the findings about the link to other hosts; none if this host has no configuration for it."""
+    if not link.is_configured():
+        return []
+    unit = _unit("system", link.UNIT)
+    if units.is_missing(unit):
+        return [units.without_package("sbus-link", default_main_file("link.toml"))]
     findings = link.check_settings()
     try:
         with settings.connect(bus.PATIENCE_SECONDS) as connection:

@@ -378,6 +378,7 @@ class Engine:
                 readers=self._readers,
                 streams=self._streams,
                 max_users=max_users,
+                date=self.clock.date(),
             )
 
     def _start_clock(self) -> None:

@@ -241,3 +241,7 @@ class StoreStatistics:
     queues: list[QueueStatistics]
     leases: Mapping[int, int]
     file_bytes: int
+    recent_gaps: int = 0
+    """Gaps of the last day, of all streams: of the newest 1,000 of each."""
+    recent_missing: int = 0
+    """Messages that are missing there, at least: the number of some gaps is unknown."""

@@ -11,11 +11,20 @@ from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.stream import Stream
 
+RECENT_MS = 86_400_000
+"""A gap is recent for a day: it is reported as a problem for so long."""
+
+_LAST_GAPS = """
+SELECT count(*), total(gap) FROM (SELECT gap, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id DESC LIMIT 1000)
+WHERE time > ?
+"""
+
 
 def store_statistics(
-    database: Database, figures: AllFigures, *, reading: Reading, readers: Readers, streams: Mapping[str, Stream], max_users: int
+    database: Database, figures: AllFigures, *, reading: Reading, readers: Readers, streams: Mapping[str, Stream], max_users: int, date: int
 ) -> StoreStatistics:
-    """Return all figures; see Engine.statistics."""
+    """Return all figures at *date*, in milliseconds since 1970; see Engine.statistics."""
+    recent = [database.execute(_LAST_GAPS, (each.id, date - RECENT_MS)).fetchone() for each in figures.streams.values() if each.gaps]
     configured = {each.queue.figures.id for each in streams.values() if each.queue is not None}
     names = {each.id: each.name for each in figures.streams.values()}
     return StoreStatistics(
@@ -38,6 +47,8 @@ def store_statistics(
         [_queue(each, names[each.stream], each.id in configured) for each in sorted(figures.queues.values(), key=lambda queue: queue.name)],
         {uid: count for uid, count in figures.leases.items() if count},
         database.size(),
+        sum(count for count, _ in recent),
+        sum(int(missing) for _, missing in recent),
     )
 
 

@@ -127,8 +127,8 @@ def test_an_abstract_name_that_is_not_hexadecimal(digits: str) -> None:
 @pytest.mark.parametrize(
     ("address", "advice"),
     [
-        ("/run/sbus.socket", "start the bus (systemctl start sbus.socket) or"),
-        ("/run/user/7/sbus.socket", "start the bus (systemctl --user start sbus.socket) or"),
+        ("/run/sbus.socket", "start the bus (systemctl restart sbus.socket) or"),
+        ("/run/user/7/sbus.socket", "start the bus (systemctl --user restart sbus.socket) or"),
         ("/run/user/7/other.socket", "start the bus or"),
         ("/tmp/sbus.socket", "start the bus or"),
     ],

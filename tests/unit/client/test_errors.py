@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sbusd.client import errors
 from sbusd.client.errors import SbusError, no_bus
+from tests.support import skips
+from tools.stage import ROOT
 
 EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
     (errors.NoBus("/s", "why"), ConnectionError, "cannot connect to /s: why"),
@@ -79,3 +85,23 @@ def test_a_failed_connect_says_why(number: int) -> None:
 def test_an_address_in_hexadecimal_that_names_a_path() -> None:
     error = no_bus(f"/dev/unix/abstract/{b'/no/such'.hex()}", OSError(errno.ENOENT, ""))
     assert error.reason == "no such socket; the digits are those of the path '/no/such'; use the address that sbusd printed"
+
+
+def test_a_mounted_socket_file_that_is_stale_is_named(folder: Path) -> None:
+    """As in a container: the file on the host is another one after the socket was created again."""
+    skips.require_namespaces()
+    code = f"""
+import socket
+from sbusd.client import Bus, NoBus
+try:
+    Bus.connect({str(folder / "inside")!r})
+except NoBus as error:
+    print(error.reason)
+"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as before:
+        before.bind(str(folder / "outside"))
+    (folder / "inside").touch()
+    script = 'mount --bind "$1/outside" "$1/inside" && exec "$2" -c "$3"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert "mount its directory instead" in done.stdout, done

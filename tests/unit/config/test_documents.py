@@ -141,6 +141,7 @@ def test_a_table_replaces_another_value(tmp_path: Path) -> None:
             " (errors in total: 3)",
         ),
         ('[[policy]]\npublish = "deny"', "policy.1.keys: required key is missing"),
+        ('[[policy]]\nkey = "a"\npublish = "deny"', "policy.1.key: unknown key; did you mean keys? (errors in total: 2)"),
         ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; set publish or subscribe to "allow" or "deny"'),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\n[[policy]]\nkeys = "a*"\npublish = "deny"',

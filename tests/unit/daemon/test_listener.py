@@ -361,3 +361,24 @@ def test_a_socket_that_cannot_listen_is_an_error() -> None:
     with pytest.raises(ListenError, match="cannot listen on an unnamed socket: Operation not supported"):
         listener.listen()
     listener.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (Options(), "systemctl restart sbus.socket"),
+        (Options(user_bus=True), "systemctl --user restart sbus.socket"),
+        (Options(config_file=Path("/etc/sbus/lab.toml")), "systemctl restart sbus@lab.socket"),
+    ],
+)
+def test_a_service_whose_socket_systemd_has_lost_says_so(
+    options: Options, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path still belongs to the previous socket, which -r would not be allowed to replace."""
+    monkeypatch.setattr(Options, "default_address", lambda _self: UnixName(os.fsencode(folder / "s")))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as before:
+        before.bind(str(folder / "s"))
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    assert _refusal(options).startswith(f"systemd passed no socket: run: {command} (cannot listen on ")
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    assert "replace it with -r" in _refusal(options)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from sbusd.client import incoming
+from sbusd.client.bus_unit import BusUnit
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.installation import (
     check_configuration,
@@ -17,97 +17,14 @@ from sbusd.ctl.checks.installation import (
     check_file,
     check_package,
     check_packet,
-    check_units,
     judge_descriptors,
-    judge_units,
-    main_process,
-    parse_units,
+    main_file_of,
 )
+from sbusd.systemd import service_user
+from tests.support import skips
 from tests.support.users import User
 
-_SHOWN = """\
-Id=sbus.socket
-LoadState=loaded
-ActiveState=active
-UnitFileState=enabled
-Result=success
-
-MainPID=4321
-Result=success
-Id=sbus.service
-LoadState=loaded
-ActiveState=active
-UnitFileState=static
-"""
-
-
-def test_a_good_state() -> None:
-    units = parse_units(_SHOWN)
-    assert set(units) == {"sbus.socket", "sbus.service"}
-    assert main_process(units) == 4321
-    assert [finding.result for finding in judge_units(units, "systemctl")] == [CheckResult.OK, CheckResult.OK]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "results"),
-    [
-        ("LoadState=loaded", "LoadState=not-found", [CheckResult.WARN, CheckResult.WARN]),
-        ("ActiveState=active", "ActiveState=failed", [CheckResult.FAIL, CheckResult.FAIL]),
-        ("ActiveState=active", "ActiveState=inactive", [CheckResult.WARN, CheckResult.OK]),
-        ("UnitFileState=enabled", "UnitFileState=disabled", [CheckResult.WARN, CheckResult.OK]),
-        (_SHOWN, "", [CheckResult.WARN, CheckResult.WARN]),
-    ],
-)
-def test_other_states(old: str, new: str, results: list[CheckResult]) -> None:
-    found = judge_units(parse_units(_SHOWN.replace(old, new)), "systemctl --user")
-    assert [finding.result for finding in found] == results
-    assert all(finding.advice for finding in found if finding.result is not CheckResult.OK)
-
-
-@pytest.mark.parametrize(("shown", "pid"), [("", None), ("Id=sbus.service\nMainPID=0", None), ("Id=sbus.service\nMainPID=x", None)])
-def test_no_process(shown: str, pid: int | None) -> None:
-    assert main_process(parse_units(shown)) is pid
-
-
-def test_a_missing_systemd_is_reported_and_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, pid = check_units("system", tmp_path / "none")
-    assert ([finding.result for finding in found], pid) == ([CheckResult.SKIP], None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found, pid = check_units("system", tmp_path)
-    assert [finding.reason for finding in found] == ["systemctl is not installed"]
-    found, _ = check_units(None, tmp_path)
-    assert [finding.result for finding in found] == [CheckResult.SKIP]
-
-
-def _fake_systemctl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a systemctl that runs *script* in front of the path."""
-    program = folder / "systemctl"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-
-def test_systemctl_is_asked_for_the_right_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _fake_systemctl(tmp_path, monkeypatch, f"echo \"$1\" > '{tmp_path}/said'\ncat <<'END'\n{_SHOWN}END")
-    found, pid = check_units("user", tmp_path)
-    assert ([finding.result for finding in found], pid) == ([CheckResult.OK, CheckResult.OK], 4321)
-    assert (tmp_path / "said").read_text() == "--user\n"
-
-
-def test_a_failing_service_manager_is_skipped_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _fake_systemctl(tmp_path, monkeypatch, "echo 'Failed to connect to bus: No medium found' >&2; exit 1")
-    found, pid = check_units("user", tmp_path)
-    assert pid is None
-    assert [finding.reason for finding in found] == ["systemctl failed: Failed to connect to bus: No medium found"]
-
-
-def test_a_manager_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_: object, **__: object) -> None:
-        raise subprocess.TimeoutExpired("systemctl", 10)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    found, _ = check_units("system", tmp_path)
-    assert [finding.result for finding in found] == [CheckResult.WARN]
+SYSTEM, OWN = BusUnit("sbus.service", is_user=False), BusUnit("sbus.service", is_user=True)
 
 
 def test_a_package_that_was_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +37,7 @@ def test_a_package_that_was_not_built_is_a_warning(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_file_is_well(tmp_path: Path) -> None:
-    assert check_file(tmp_path / "sbusd.toml").result is CheckResult.OK
+    assert check_file(tmp_path / "sbusd.toml", SYSTEM).result is CheckResult.OK
 
 
 @pytest.mark.parametrize(
@@ -129,7 +46,7 @@ def test_no_file_is_well(tmp_path: Path) -> None:
 def test_files(tmp_path: Path, text: str, result: CheckResult) -> None:
     file = tmp_path / "sbusd.toml"
     file.write_text(text)
-    finding = check_file(file)
+    finding = check_file(file, SYSTEM)
     assert finding.result is result
     assert str(file) in finding.reason
     assert "\n" not in finding.reason
@@ -143,7 +60,7 @@ def test_the_user_s_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "sbus").mkdir()
     (tmp_path / "sbus" / "sbusd.toml").write_text("nonsense\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert check_configuration("user").result is CheckResult.FAIL
+    assert check_configuration(OWN).result is CheckResult.FAIL
 
 
 @pytest.mark.parametrize("hidden", ["sbusd.toml", "sbusd.toml.d", "sbusd.toml.d/a.toml", "."])
@@ -152,15 +69,39 @@ def test_a_file_that_this_user_may_not_read_is_not_a_fault(folder: Path, first_u
     file = folder / "etc" / "sbusd.toml"
     for each in (file, folder / "etc" / "sbusd.toml.d" / "a.toml"):
         each.write_text("separator = \n")
-    check_file(file)  # imports all that it needs, before the other user forks off
+    check_file(file, SYSTEM)  # imports all that it needs, before the other user forks off
     (folder / "etc" / hidden).chmod(0)
 
     def look() -> Finding:
-        return check_file(file)
+        return check_file(file, SYSTEM)
 
     finding = first_user.call(look)
     assert finding.result is CheckResult.SKIP
     assert finding.reason.endswith("is not readable by this user")
+
+
+def test_a_file_that_only_root_can_read_fails_with_its_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root reads as the user of the service: the bus would admit no user after its next start."""
+    skips.require_root()
+    daemon = service_user.parse_user({"LoadState": "loaded", "User": "daemon"})
+    monkeypatch.setattr(service_user, "user_of", lambda unit, main_file: daemon)
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    file = tmp_path / "sbusd.toml"
+    (tmp_path / "sbusd.toml.d").mkdir()
+    hidden = tmp_path / "sbusd.toml.d" / "60-umask.toml"
+    hidden.write_text('[[policy]]\nkeys = "lab/"\npublish = "deny"\n')
+    hidden.chmod(0o600)
+    finding = check_file(file, SYSTEM)
+    assert (finding.result, str(hidden) in finding.reason) == (CheckResult.FAIL, True)
+    assert finding.advice.endswith(f"chmod a+rX {hidden}; then: systemctl try-reload-or-restart sbus.service")
+    hidden.chmod(0o644)
+    assert check_file(file, SYSTEM).result is CheckResult.OK
+
+
+def test_an_instance_has_a_file_of_its_own() -> None:
+    assert main_file_of(BusUnit("sbus@lab.service", is_user=False)) == Path("/etc/sbus/lab.toml")
+    assert main_file_of(SYSTEM) == Path("/etc/sbus/sbusd.toml")
 
 
 def test_a_small_packet_can_be_sent() -> None:

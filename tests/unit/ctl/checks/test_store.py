@@ -63,13 +63,15 @@ def test_a_disk_that_is_not_there_is_skipped(tmp_path: Path) -> None:
 
 def test_an_enabled_service_that_does_not_serve_is_a_failure() -> None:
     (finding,) = not_running(ENABLED, "user", "no service")
-    assert (finding.result, finding.advice) == (FAIL, "see the reason: systemctl --user status sbus-store.service")
-    assert "(failed)" in finding.reason
+    assert (finding.result, finding.advice) == (FAIL, "systemctl --user restart sbus-store.service, when the cause is removed")
+    assert "is failed and does not serve" in finding.reason
     assert not_running({}, "system", "no service")[0].result is SKIP, "a package may be installed and not enabled"
 
 
 def test_dead_letters_and_gaps_are_reported() -> None:
     assert [each.result for each in judge_state({"messages": 3})] == [OK]
-    found = judge_state({"messages": 3, "dead_letters": 2, "gaps": 1})
+    found = judge_state({"messages": 3, "dead_letters": 2, "gaps": 5, "recent_gaps": 1, "recent_missing": 7})
     assert [(each.check, each.result) for each in found] == [("store", OK), ("dead letters", WARN), ("gaps", WARN)]
     assert found[1].reason.startswith("2 dead letters: ")
+    assert found[2].reason == "1 gap in the last day, where at least 7 messages were not stored"
+    assert judge_state({"messages": 3, "gaps": 5, "recent_gaps": 0})[1:] == [], "a warning does not stay"

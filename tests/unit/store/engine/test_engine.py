@@ -173,6 +173,18 @@ def test_many_gaps_become_fewer_and_none_is_uncounted(tmp_path: Path, monkeypatc
     engine.close()
 
 
+def test_gaps_of_the_last_day_are_recent(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = opened(tmp_path, LOG, MAIL, clock=clock)
+    engine.add_gap("log", b"log/", 5, "old")
+    clock.now += 86_400_000 + 1
+    engine.add_gap("log", b"log/", 2, "lost")
+    engine.add_gap("mail", b"mail/", 0, "the store did not run")
+    figures = engine.statistics()
+    assert (figures.recent_gaps, figures.recent_missing, sum(each.gaps for each in figures.streams)) == (2, 2, 3)
+    engine.close()
+
+
 def test_streams_and_queues_that_leave_the_configuration_keep_their_messages(tmp_path: Path) -> None:
     engine = opened(tmp_path, MAIL, queues=(replace(QUEUE, in_order="none"),))
     for payload in (b"1", b"2"):

@@ -1,0 +1,216 @@
+"""Checks the state of each unit of the packages. Source: systemctl(1), ``show``; systemd.exec(5), process exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from sbusd.client.bus_unit import BusUnit, start_error
+from sbusd.ctl.checks import CheckResult, Finding
+
+Unit = Mapping[str, str]
+Scope = Literal["system", "user"]
+
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID,ExecMainStatus,InvocationID"
+_PATIENCE_SECONDS = 10.0
+_BOOTED = Path("/run/systemd/system")
+_ENABLED = ("enabled", "enabled-runtime")
+_NAMESPACE = "226"
+"""Exit status of a service whose namespaces systemd could not make."""
+
+_FEEDS = tuple(f"sbus-feed@{name}.service" for name in ("netlink", "udev", "journal", "systemd", "logind", "dbus"))
+ADDONS: Mapping[Scope, tuple[str, ...]] = {
+    "system": (
+        "sbus-stream.socket", "sbus-store.service", "sbus-link.service", "sbus-trigger.service", "sbus-relay.service",
+        "redis-server@sbus-relay.service", "sbus-blob.socket", "sbus-blob.service", "sbus-metrics.socket", "sbus-metrics.service",
+        "sbus-recorder.service", "sbus-ship.service", "sbus-live.service", "sbus-pipeline.timer", "sbus-pipeline.service", *_FEEDS,
+    ),
+    "user": (
+        "sbus-stream.socket", "sbus-store.service", "sbus-trigger.service", "sbus-blob.socket", "sbus-blob.service", "sbus-web.service",
+        *_FEEDS,
+    ),
+}  # fmt: skip
+"""The units of the packages, besides those of the bus."""
+
+
+def systemctl_of(scope: Scope | None) -> str:
+    """Return the command that controls the units of *scope*."""
+    return "systemctl --user" if scope == "user" else "systemctl"
+
+
+def shown_units(scope: Scope | None, *names: str, booted: Path = _BOOTED) -> dict[str, Unit] | Finding:
+    """Return the properties of the units *names* of *scope*, or why they are not known. *booted* exists under systemd, sd_booted(3)."""
+    if scope is None:
+        return Finding("units", CheckResult.SKIP, "this is the bus of no unit of the packages, so its units are not known")
+    if not booted.is_dir():
+        return Finding("units", CheckResult.SKIP, "systemd is not the init system of this machine")
+    try:
+        done = _ask([*systemctl_of(scope).split(), "show", f"--property={_PROPERTIES}", *names])
+    except FileNotFoundError:
+        return Finding("units", CheckResult.SKIP, "systemctl is not installed")
+    except subprocess.TimeoutExpired:
+        return Finding("units", CheckResult.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")
+    if done.returncode:
+        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
+        return Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")
+    return parse_units(done.stdout)
+
+
+def parse_units(shown: str) -> dict[str, Unit]:
+    """Return the properties of each unit in the output of ``systemctl show``, by the name of the unit."""
+    blocks = (dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n"))
+    return {block["Id"]: block for block in blocks if "Id" in block}
+
+
+def is_enabled(unit: Unit) -> bool:
+    """Return whether *unit* is started with the machine, or with the session of the user."""
+    return unit.get("UnitFileState") in _ENABLED
+
+
+def is_missing(unit: Unit) -> bool:
+    """Return whether systemd says that *unit* is not installed; its configuration may have stayed after the removal of its package."""
+    return unit.get("LoadState") == "not-found"
+
+
+def main_process(unit: Unit) -> int | None:
+    """Return the main process of the service *unit*, None if it does not run."""
+    pid = unit.get("MainPID", "0")
+    return int(pid) if pid.isascii() and pid.isdigit() and int(pid) else None
+
+
+def failure_of(unit: Unit, scope: Scope) -> str:
+    """Return in one line why *unit* has failed, from its status, its exit status, or the last line of its last run in the journal."""
+    if reason := start_error(unit.get("StatusText", "")):
+        return reason
+    if unit.get("ExecMainStatus") == _NAMESPACE:
+        return "systemd could not make its namespaces (226/NAMESPACE), as in a container of LXC that does not allow nesting"
+    result = unit.get("Result") or "unknown"
+    status = unit.get("ExecMainStatus", "0")
+    known = f"{result}, status {status}" if status not in ("", "0") else result
+    line = _last_line(unit.get("InvocationID", ""), scope) if unit.get("Id", "").endswith(".service") else ""
+    return f"{line} ({known})" if line else known
+
+
+def repair_of(unit: Unit, name: str, scope: Scope) -> str:
+    """Return the commands that start the failed *unit* again."""
+    systemctl = systemctl_of(scope)
+    if unit.get("ExecMainStatus") == _NAMESPACE:
+        return "allow nesting for the container, or use the drop-in in /usr/share/doc/sbusd/README.Debian"
+    return f"remove the cause, then: {systemctl} reset-failed {name}; {systemctl} restart {name}"
+
+
+def check_bus_units(unit: BusUnit | None, *, booted: Path = _BOOTED) -> tuple[list[Finding], dict[str, Unit]]:
+    """Return the findings for the socket and the service *unit* of a bus, and the properties of both; None: no unit has its address."""
+    if unit is None:
+        shown = shown_units(None)
+        return ([shown] if isinstance(shown, Finding) else []), {}
+    scope: Scope = "user" if unit.is_user else "system"
+    socket = f"{unit.name.removesuffix('.service')}.socket"
+    shown = shown_units(scope, socket, unit.name, booted=booted)
+    if isinstance(shown, Finding):
+        return [shown], {}
+    return [_judge_socket(shown.get(socket, {}), socket, scope), judge_service(shown.get(unit.name, {}), unit.name, scope)], shown
+
+
+def _judge_load(unit: Unit, name: str, scope: Scope) -> Finding | None:
+    """Return the finding for a *unit* of a bus that systemd has not loaded."""
+    state = unit.get("LoadState") or "unknown"
+    if state == "loaded":
+        return None
+    if state == "masked":
+        systemctl, socket = systemctl_of(scope), f"{name.rpartition('.')[0]}.socket"
+        # The socket fails at the first connection while its service is masked.
+        advice = f"{systemctl} unmask {name}; {systemctl} restart {socket}"
+        return Finding(name, CheckResult.FAIL, "masked: systemd does not start it", advice)
+    return Finding(name, CheckResult.WARN, f"not installed ({state})", "install the units of the package")
+
+
+def _judge_socket(unit: Unit, name: str, scope: Scope) -> Finding:
+    """Judge the socket unit of a bus."""
+    if found := _judge_load(unit, name, scope):
+        return found
+    systemctl = systemctl_of(scope)
+    if unit.get("ActiveState") == "failed":
+        service = f"{name.removesuffix('.socket')}.service"
+        advice = f"remove the cause, then: {systemctl} reset-failed {service} {name}; {systemctl} start {name}"
+        return Finding(name, CheckResult.FAIL, f"failed ({unit.get('Result')})", advice)
+    if unit.get("ActiveState") != "active":
+        return Finding(
+            name, CheckResult.WARN, f"{unit.get('ActiveState')}: systemd does not listen on the socket", f"{systemctl} enable --now {name}"
+        )
+    if unit.get("UnitFileState") not in (*_ENABLED, "static", "generated", "linked"):
+        return Finding(name, CheckResult.WARN, "active, but not enabled: it does not start at boot", f"{systemctl} enable {name}")
+    return Finding(name, CheckResult.OK, f"{unit.get('UnitFileState')}, active")
+
+
+def judge_service(unit: Unit, name: str, scope: Scope) -> Finding:
+    """Judge the service unit of a bus; a service that has not been started yet is fine."""
+    if found := _judge_load(unit, name, scope):
+        return found
+    systemctl = systemctl_of(scope)
+    state, socket = unit.get("ActiveState"), f"{name.removesuffix('.service')}.socket"
+    if state == "failed":
+        advice = f"remove the cause, then: {systemctl} reset-failed {name} {socket}; {systemctl} start {socket}"
+        if unit.get("ExecMainStatus") == _NAMESPACE:
+            advice = repair_of(unit, name, scope)
+        return Finding(name, CheckResult.FAIL, f"failed: {failure_of(unit, scope)}", advice)
+    if state == "active":
+        return Finding(name, CheckResult.OK, "active")
+    if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
+        advice = f"remove the cause; systemd tries again until it fails for good. See: {systemctl} status {name}"
+        return Finding(name, CheckResult.FAIL, f"restarts again and again: {failure_of(unit, scope)}", advice)
+    if state == "activating" and unit.get("NRestarts", "0") != "0":
+        reason = f"starting, after {unit['NRestarts']} restarts since it was started by hand"
+        return Finding(name, CheckResult.WARN, reason, f"see: {systemctl} status {name}")
+    return Finding(name, CheckResult.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
+
+
+def check_addons(scope: Scope, *, booted: Path = _BOOTED) -> list[Finding]:
+    """Return a finding for each unit of the other packages that is enabled, runs, or has failed."""
+    shown = shown_units(scope, *ADDONS[scope], booted=booted)
+    if isinstance(shown, Finding):
+        return []
+    return [found for name in ADDONS[scope] if (found := judge_addon(shown.get(name, {}), name, scope)) is not None]
+
+
+def judge_addon(unit: Unit, name: str, scope: Scope) -> Finding | None:
+    """Judge a unit of another package; None if it is not installed, masked, or off."""
+    if unit.get("LoadState") != "loaded":
+        return None
+    state = unit.get("ActiveState", "")
+    if state == "failed":
+        return Finding(name, CheckResult.FAIL, f"failed: {failure_of(unit, scope)}", repair_of(unit, name, scope))
+    if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
+        return Finding(name, CheckResult.FAIL, f"restarts again and again: {failure_of(unit, scope)}", repair_of(unit, name, scope))
+    if state in ("active", "activating", "reloading"):
+        return Finding(name, CheckResult.OK, state)
+    if is_enabled(unit):
+        return Finding(name, CheckResult.WARN, f"enabled, but {state or 'unknown'}", f"{systemctl_of(scope)} restart {name}")
+    return None
+
+
+def without_package(name: str, main_file: Path) -> Finding:
+    """Return the finding for the configuration *main_file* of the service *name*, which is not installed."""
+    return Finding(name, CheckResult.SKIP, f"configuration without the package: {main_file} has settings, but {name} is not installed")
+
+
+def _last_line(invocation: str, scope: Scope) -> str:
+    """Return the last line in the journal of one run of a service; empty if there is none, or this user may not read it."""
+    if not invocation:
+        return ""
+    user = ["--user"] if scope == "user" else []
+    command = ["journalctl", *user, "--quiet", "--output=cat", "--lines=20", f"_SYSTEMD_INVOCATION_ID={invocation}"]
+    try:
+        lines = [line for line in _ask(command).stdout.splitlines() if line.strip()]
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of systemd. Raises OSError, TimeoutExpired."""
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL
+    )
