@@ -97,7 +97,7 @@ def test_explanations_match_the_enforcement(ruled: Daemon, config: Path, stage: 
     _, address = service(ruled)
     key = address + b"rpc/danger"
     denied = ruled.client(SECOND)
-    refused = f"refused by rule 2 of {config}: only operators may call"
+    refused = f"refused by rule 2 of {config}: only operators may call; another rule allows it to a group: new members must log in again"
     reported = json.loads(denied.ask(controls.EXPLAIN, b"%d\0publish\0%b" % (SECOND.uid, key)))
     assert (reported["allowed"], reported["error"], reported["reason"]) == (False, "EPERM", refused)
     reported = json.loads(ruled.client(FIRST).ask(controls.EXPLAIN, b"%d\0publish\0%b" % (FIRST.uid, key)))
