@@ -125,6 +125,12 @@ RESOLVER_AWAY = LogMessage(
     "resolver-away",
     "address lookup failed {count} times: {reason}; using known addresses",
 )
+SHARED_NUMBER = LogMessage(
+    "e7241d6bc05f4f6e9a83bd1790c2f548",
+    Priority.WARNING,
+    "shared-number",
+    "messages of host {twin} come from {address} and from {other} in turn: two hosts may have one number; notices: {count}",
+)
 CREDENTIALS_READ = LogMessage(
     "2d61a7f0b95c4e38a0c4713d8f2be956", Priority.INFO, "credentials-read", "read changed certificates and keys: {files} files"
 )

@@ -28,7 +28,8 @@ from sbusd.relay.http.authentication import (
 )
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
-from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME
+from sbusd.relay.http.shared_numbers import SharedNumbers
+from sbusd.relay.log_messages import FAULT, FORGED, FULL, SHARED_NUMBER, TOO_LARGE, TOO_SLOW, UNWELCOME
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.network import AddressGroups
 from sbusd.relay.redis import names
@@ -77,6 +78,7 @@ class HttpServer:
         self._authentication = authentication
         self._journal = journal
         self._clock = time.time
+        self._shared = SharedNumbers()
         self.groups = AddressGroups(settings.peer_hosts)
         self._unverified_bytes = UnverifiedBytes(self.groups, settings.pending_bytes, settings.body_bytes)
 
@@ -152,6 +154,7 @@ class HttpServer:
         is_redirected = unverified.path == REPLY_PATH and message.is_misaddressed_error
         if is_redirected:
             message = message.with_(dst=(self._twin,))
+        self._notice_sharing(message.src, unverified.client[0])
         if message.dst != (self._twin,):
             raise _unwelcome(421, f"dst is {list(message.dst)}, but this is host {self._twin}")
         if not message.uid:
@@ -162,6 +165,11 @@ class HttpServer:
         if is_redirected and result == "accepted":
             await self._store.count("answers-redirected")
         return result
+
+    def _notice_sharing(self, twin: int, address: str) -> None:
+        """Log that two hosts have the number of the verified host *twin*, if its messages come from two addresses in turn."""
+        if (other := self._shared.other_address(twin, address, time.monotonic())) is not None:
+            self._journal.record_limited(SHARED_NUMBER, str(twin), twin=twin, address=address, other=other)
 
     async def _read(self, request: web.BaseRequest, incoming: UnverifiedBody) -> bytes:
         """Return the body if it is within the size limit and the timeout, and *incoming* has room for it."""
