@@ -152,7 +152,7 @@ class LinkSettings:
     nkey_file: Annotated[str, AbsoluteFile()] = ""
     """File with the seed of this host's nkey."""
     listen: Annotated[str, HostPort(PORT)] = ""
-    """The address on which ``transport = "direct"`` listens."""
+    """The address on which ``transport = "direct"`` listens. Empty: it does not, and connects to each of the peers."""
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
     """The socket of the bus."""
     spool: Annotated[int, Size(0, 1 << 30, "the link keeps it in memory")] = 8 << 20
@@ -193,6 +193,9 @@ class LinkSettings:
         for what, is_set in (("servers", bool(self.servers)), *secrets):
             if is_set:
                 raise ValueError(f'{what} is for transport = "nats"; remove it, or set the transport')
-        for what, is_set in (("listen", bool(self.listen)), ("[tls]", self.tls.is_on), ("[[peers]]", bool(self.peers))):
+        for what, is_set in (("[tls]", self.tls.is_on), ("[[peers]]", bool(self.peers))):
             if not is_set:
                 raise ValueError(f'{what} is not set; transport = "direct" requires it')
+        called = next((peer.host for peer in self.peers if not peer.address), None)
+        if called is not None and not self.listen:
+            raise ValueError(f"listen is not set, and [[peers]] with host = {show(called)} has no address; set one of them")

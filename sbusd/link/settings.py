@@ -88,7 +88,7 @@ def _direct(settings: LinkSettings) -> DirectSettings:
     return DirectSettings(
         settings.realm,
         settings.host,
-        split_address(settings.listen) or ("", 0),
+        split_address(settings.listen) if settings.listen else None,
         {peer.host: peer_address(peer.address) for peer in settings.peers},
         _files(settings),
         settings.max_pending,

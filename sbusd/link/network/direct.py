@@ -7,7 +7,7 @@ least one other host is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sbusd.config.certificates import CertificateFiles, client_context
@@ -35,7 +35,8 @@ MAX_ROUTES = 4_096
 class DirectSettings:
     """Who this host is, where it listens, and which the other hosts are.
 
-    ``peers`` has a host and a port for each of them, or None for a host that only connects to this one. Certificates name their host as
+    ``listen`` is None if it does not. ``peers`` has a host and a port for each of them, or None for a host that only connects to this one.
+    Certificates name their host as
     ``DNS:<host>``. At most ``max_pending_bytes`` of messages wait for each of them.
 
     Raises:
@@ -44,7 +45,7 @@ class DirectSettings:
 
     realm: str
     host: str
-    listen: tuple[str, int]
+    listen: tuple[str, int] | None
     peers: Mapping[str, tuple[str, int] | None]
     tls: CertificateFiles
     max_pending_bytes: int = 4 << 20
@@ -138,7 +139,9 @@ class DirectNetwork:
         self._defect = asyncio.get_running_loop().create_future()
         settings = self._settings
         self._listener = Listener(settings.tls, frozenset(settings.peers), self._accept, self.counters, self._report)
-        await self._listener.start(*settings.listen)
+        if settings.listen is not None:
+            await self._listener.start(*settings.listen)
+        self.counters.last_error = "; ".join(self._absent())
         tasks = [asyncio.create_task(self._dial(name, address)) for name, address in settings.peers.items() if address is not None]
         try:
             await asyncio.wait([*tasks, self._defect], return_when=asyncio.FIRST_EXCEPTION)
@@ -211,6 +214,12 @@ class DirectNetwork:
     def backlog(self, subject: str) -> int:
         """Return the most bytes that wait for a host that has subscribed to *subject*."""
         return max((peer.pending_bytes for peer in self._receivers(subject)), default=0)
+
+    def _absent(self) -> Iterator[str]:
+        """Yield why each host that this one cannot connect to is not connected at the start."""
+        for name, address in self._settings.peers.items():
+            if address is None:
+                yield f"host {name} has no address here, and has not connected to this host yet"
 
     # What the connections report
 

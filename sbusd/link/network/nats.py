@@ -73,6 +73,8 @@ class NatsNetwork:
         self._subscriptions: dict[str, int] = {}
         self._last_subscription = 0
         self._is_dropping = False
+        self._tls_first: set[str] = set()
+        """Servers that wait for the TLS handshake."""
 
     @property
     def state(self) -> NetworkState:
@@ -109,8 +111,7 @@ class NatsNetwork:
     async def _use(self, server: str, events: NetworkEvents) -> float | None:
         """Use *server* until the connection ends; return how many seconds it lasted, or None if there was none."""
         try:
-            connection = NatsConnection(events, self.counters, self._stall, self._tls())
-            await connection.open(server, self._settings.host, self._credentials())
+            connection = await self._open(server, events)
         except (ConnectFailedError, ConfigError) as error:
             self.counters.connect_failures += 1
             self.counters.last_error = f"cannot connect to {server}: {error}"
@@ -132,6 +133,27 @@ class NatsNetwork:
             connection.abort()
             events.disconnected(reason)
         return loop.time() - begin
+
+    async def _open(self, server: str, events: NetworkEvents) -> NatsConnection:
+        """Return a connection to *server*. Raises ConnectFailedError, ConfigError.
+
+        A server with ``handshake_first`` sends nothing before the TLS handshake: then it is tried again in this order, which is remembered.
+        """
+        tls, name, credentials = self._tls(), self._settings.host, self._credentials()
+        connection = NatsConnection(events, self.counters, self._stall, tls)
+        try:
+            await connection.open(server, name, credentials, tls_first=server in self._tls_first)
+        except ConnectFailedError as error:
+            if tls is None or server in self._tls_first or not connection.was_silent:
+                self._tls_first.discard(server)
+                raise
+            connection = NatsConnection(events, self.counters, self._stall, tls)
+            try:
+                await connection.open(server, name, credentials, tls_first=True)
+            except ConnectFailedError as second:
+                raise ConnectFailedError(f"{error}; as a server with handshake_first: {second}") from None
+            self._tls_first.add(server)
+        return connection
 
     def publish(self, subject: str, head: bytes, body: bytes) -> None:
         """Send a message to every subscriber of *subject* but this host. Raises ValueError for an invalid *subject* or *head*."""

@@ -7,8 +7,9 @@ import contextlib
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,6 +61,8 @@ class NatsConnection:
         """Bytes that the socket has not taken."""
         self.server_version = ""
         """The version that the server announces."""
+        self.was_silent = False
+        """Whether there was a connection, and the server has sent nothing: perhaps it waits for the TLS handshake."""
         self.own_address = ""
         """The address of this end, as the server announces it, or else as this host knows it."""
         self._events = events
@@ -82,11 +85,15 @@ class NatsConnection:
         """The server's limit for head and body together."""
         return self._parser.max_payload
 
-    async def open(self, server: str, name: str, credentials: Credentials) -> None:
-        """Connect to the URL *server* as the client *name*. Raises ConnectFailedError."""
+    async def open(self, server: str, name: str, credentials: Credentials, *, tls_first: bool = False) -> None:
+        """Connect to the URL *server* as the client *name*; with *tls_first*, the server has ``handshake_first``.
+
+        Raises:
+            ConnectFailedError: the server cannot be used.
+        """
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                early = await self._connect(server, name, credentials)
+                early = await self._connect(server, name, credentials, tls_first=tls_first)
         except (OSError, EOFError, InvalidBytesError) as error:  # also a TimeoutError
             self.abort()
             raise ConnectFailedError(error_words(error)) from None
@@ -130,19 +137,24 @@ class NatsConnection:
 
     # Connecting
 
-    async def _connect(self, server: str, name: str, credentials: Credentials) -> list[Event]:
+    async def _connect(self, server: str, name: str, credentials: Credentials, *, tls_first: bool) -> list[Event]:
         """Connect and authenticate; return what the server sent after its first PONG."""
         parts = urlsplit(server)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
         sock = await _connected(host, port)
+        self.was_silent = True
         try:
-            info, early = await _read_info(sock, self._parser)
-            self._check(info)
-            self._check_early(early)
+            if not tls_first:
+                info, early = await self._announced(partial(asyncio.get_running_loop().sock_recv, sock, READ_BYTES))
+                self._check(info)
+                self._check_early(early)
             if self._tls is None:
                 self._reader, self._writer = await open_streams(sock=sock, limit=READ_BYTES)
             else:
                 self._reader, self._writer = await open_streams(sock=sock, limit=READ_BYTES, ssl=self._tls, server_hostname=host)
+            if tls_first:
+                info, early = await self._announced(partial(self._reader.read, READ_BYTES))
+                self._check(info)
         except BaseException:
             if self._writer is None:
                 sock.close()
@@ -151,12 +163,28 @@ class NatsConnection:
         self._writer.write(protocol.connect(_introduction(name, credentials, info, self._tls is not None)) + protocol.PING)
         return await self._await_pong(self._reader, early)
 
+    async def _announced(self, receive: Callable[[], Awaitable[bytes]]) -> tuple[Mapping[str, Any], list[Event]]:
+        """Return what the server announces, and what it sent after that. Bytes before TLS are not authenticated.
+
+        Raises:
+            ConnectFailedError: it is not a NATS server; also OSError, EOFError, InvalidBytesError.
+        """
+        while True:
+            chunk = await receive()
+            if not chunk:
+                raise EOFError("the server closed the connection")
+            self.was_silent = False
+            if events := self._parser.feed(chunk):
+                if not isinstance(events[0], Info):
+                    raise ConnectFailedError("the server does not begin with INFO; it is not a NATS server")
+                return events[0].fields, events[1:]
+
     def _check(self, info: Mapping[str, Any]) -> None:
         """Refuse a server before a password is sent, if it does not offer what is needed. Raises ConnectFailedError."""
-        offers_tls = info.get("tls_required") is True
-        if self._tls is not None and not offers_tls:
-            raise ConnectFailedError("the server does not require TLS; set tls in its configuration")
-        if self._tls is None and offers_tls:
+        requires_tls = info.get("tls_required") is True
+        if self._tls is not None and self._writer is None and not (requires_tls or info.get("tls_available") is True):
+            raise ConnectFailedError("the server does not offer TLS; set tls in its configuration")
+        if self._tls is None and requires_tls:
             raise ConnectFailedError("the server requires TLS; set tls in the configuration of the link")
         if info.get("headers") is not True:
             raise ConnectFailedError("the server does not know headers; it must be version 2.2 or later")
@@ -301,24 +329,6 @@ async def _connected(host: str, port: int) -> socket.socket:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
     raise failure
-
-
-async def _read_info(sock: socket.socket, parser: NatsParser) -> tuple[Mapping[str, Any], list[Event]]:
-    """Return what the server announces, and what it sent after that. Raises OSError, EOFError, InvalidBytesError, ConnectFailedError.
-
-    With TLS the handshake follows, and a server waits for it: bytes before it are not authenticated.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        chunk = await loop.sock_recv(sock, READ_BYTES)
-        if not chunk:
-            raise EOFError("the server closed the connection")
-        events = parser.feed(chunk)
-        if events:
-            first = events[0]
-            if not isinstance(first, Info):
-                raise ConnectFailedError("the server does not begin with INFO; it is not a NATS server")
-            return first.fields, events[1:]
 
 
 def _introduction(name: str, credentials: Credentials, info: Mapping[str, Any], has_tls: bool) -> dict[str, Any]:

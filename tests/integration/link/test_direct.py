@@ -90,6 +90,14 @@ def mesh(tmp_path: Path) -> Iterator[Mesh]:
         yield made
 
 
+def test_a_host_that_does_not_listen_connects_and_the_other_one_reports_that_it_waits(mesh: Mesh) -> None:
+    beta = mesh.start("beta", replace(mesh.settings("beta", ("alpha",)), peers={"alpha": None}))
+    beta.wait(lambda: "host alpha has no address here, and has not connected" in beta.network.counters.last_error)
+    alpha = mesh.start("alpha", replace(mesh.settings("alpha", ("beta",)), listen=None))
+    for each in (alpha, beta):
+        each.wait_for_connection()
+
+
 class Enemy:
     """A program with the certificate of a host, or another one, that sends any bytes."""
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbusd.link.network.nats import NatsSettings
+from sbusd.link.network.nats import NatsNetwork, NatsSettings
 from sbusd.link.network.nkey import sign
 from tests.integration.link.conftest import Realm
 from tests.support.link_networks import RunningNetwork
-from tests.support.nats_servers import NatsServer, free_port, user_seed
+from tests.support.nats_servers import NatsServer, free_port, require_server, user_seed
 from tests.support.skips import require_namespaces, require_root
 from tools.netns_hosts import PREFIX, NetnsHosts
 
@@ -158,8 +159,23 @@ def test_a_host_that_needs_tls_sends_no_password_without_it(program: Path, tmp_p
     with NatsServer(program, tmp_path / "plain", f'listen: "127.0.0.1:{port}"\n'), realm:
         alpha = realm.host("alpha", settings=settings)
         alpha.wait(lambda: alpha.reports)
-        assert "the server does not require TLS" in alpha.reports[0]
+        assert "the server does not offer TLS" in alpha.reports[0]
         assert not alpha.events.all
+
+
+@pytest.mark.parametrize(
+    ("option", "place"), [("handshake_first: true", "tls"), ('handshake_first: "auto"', "tls"), ("allow_non_tls: true", "")]
+)
+def test_a_server_may_begin_with_tls_or_only_offer_it(tmp_path: Path, option: str, place: str) -> None:
+    with ExitStack() as stack:
+        realm = Realm(require_server("pypi"), tmp_path)
+        realm.replace_configuration(lambda text: text.replace("tls {", f"tls {{\n  {option}", 1) if place else f"{option}\n{text}")
+        stack.enter_context(realm)
+        alpha, beta = realm.connected("alpha", "beta")
+        for each in (alpha, beta):
+            assert isinstance(each.network, NatsNetwork)
+            assert each.network.state.encrypted
+            assert each.reports == []
 
 
 @pytest.mark.parametrize("hosts", [1, 300])

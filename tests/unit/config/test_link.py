@@ -104,3 +104,10 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, text: str, says: str) -> No
         read(tmp_path, text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_host_that_connects_to_all_others_need_not_listen(tmp_path: Path) -> None:
+    settings = read(tmp_path, 'transport = "direct"\n' + TLS + '[[peers]]\nhost = "b"\naddress = "b.example:4223"')
+    assert (settings.listen, settings.peers[0].address) == ("", "b.example:4223")
+    with pytest.raises(ConfigError, match=r'listen is not set, and \[\[peers\]\] with host = "b" has no address'):
+        read(tmp_path, 'transport = "direct"\n' + TLS + '[[peers]]\nhost = "b"')
