@@ -39,6 +39,9 @@ _NO_DOTS_OF_KEYS = re.compile(
 )
 """A string or a comment. An unterminated one extends to where tomllib stops, so the time is proportional to the text."""
 
+MAX_SHOWN = 8
+"""Errors that follow the first one in a line."""
+
 _TOO_DEEP = "tables are nested too deeply: two levels are enough for every key"
 
 _MISSING = "required key is missing"
@@ -48,8 +51,7 @@ def read_settings(files: Sequence[Path], settings: type[Settings]) -> Settings:
     """Return an instance of the dataclass *settings* from all *files* together; later files override earlier ones.
 
     Raises:
-        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value. It names the first such key and the
-            number of errors.
+        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value. It names all such keys.
     """
     return settings_of([(file, read_table(file)) for file in files], settings)
 
@@ -61,12 +63,23 @@ def settings_of(tables: Sequence[tuple[Path, Table]], settings: type[Settings]) 
     try:
         for file, table in tables:
             _merge(document, table, (), file, origins)
-        return TypeAdapter(settings).validate_python(document)
+        return _adapter(settings).validate_python(document)
     except RecursionError:
         # The earlier tables were read without this error.
         raise ConfigError(tables[-1][0], "", _TOO_DEEP) from None
     except ValidationError as error:
         raise _config_error(error, settings, origins) from None
+
+
+def _adapter(settings: type[Settings]) -> TypeAdapter[Settings]:
+    """Return what checks documents against *settings*."""
+    if settings not in _ADAPTERS:
+        _ADAPTERS[settings] = TypeAdapter(settings)
+    return _ADAPTERS[settings]
+
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+"""By settings: one takes longer to make than to use, and a file is read several times."""
 
 
 def read_table(file: Path) -> Table:
@@ -148,16 +161,21 @@ def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, orig
 
 
 def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath, Path]) -> ConfigError:
-    """Return the first error of pydantic as a ConfigError, an unknown key before others."""
-    problems = error.errors(include_url=False)
-    # A misspelt key is also a missing one; its own error names the key that was meant.
-    first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
-    path: KeyPath = tuple(first["loc"])
-    reason = _reason(first, settings)
-    if len(problems) > 1:
-        reason += f" (errors in total: {len(problems)})"
+    """Return all errors of pydantic as one ConfigError: unknown keys first, because a misspelt key can cause the other errors."""
+    problems = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
+    (file, key, reason), *others = [_located(each, settings, origins) for each in problems]
+    if others:
+        shown = [": ".join(filter(None, ("" if place == file else printable(str(place), PATH_MAX), *rest))) for place, *rest in others]
+        more = [f"{len(shown) - MAX_SHOWN} more"] if len(shown) > MAX_SHOWN else []
+        reason += f" (errors in total: {len(problems)}; also {'; '.join([*shown[:MAX_SHOWN], *more])})"
+    return ConfigError(file, key, reason)
+
+
+def _located(problem: ErrorDetails, settings: type, origins: dict[KeyPath, Path]) -> tuple[Path, str, str]:
+    """Return the file, the dotted key and the reason of an error of pydantic."""
+    path: KeyPath = tuple(problem["loc"])
     origin = next(origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
-    return ConfigError(origin, ".".join(_dotted(part) for part in _numbered(path, origins)), reason)
+    return origin, ".".join(_dotted(part) for part in _numbered(path, origins)), _reason(problem, settings)
 
 
 def _numbered(path: KeyPath, origins: dict[KeyPath, Path]) -> KeyPath:

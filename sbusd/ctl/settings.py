@@ -19,6 +19,9 @@ TIMEOUT_SECONDS = 30.0
 """Time limit for responses of the bus: systemd may have to start it first."""
 
 
+MAX_SECONDS = 31_536_000
+"""The greatest number of seconds of an option, a year: more is a mistake, and infinity does not fit into the clocks of the system."""
+
 JSON_OPTION = "--json"
 """The option whose value can be omitted; the parsers of command lines do not know such options, see :func:`with_json_flag`."""
 

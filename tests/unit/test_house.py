@@ -40,6 +40,8 @@ TOPICS = {
     "client/test_faces.py",
     "test_clocks.py",
     "config/test_drop_ins.py",
+    "config/test_hostile_values.py",
+    "ctl/test_hostile_values.py",
     "ctl/test_manual.py",
     "ctl/test_option_effects.py",
     "daemon/test_manual.py",

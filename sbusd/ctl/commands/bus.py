@@ -12,7 +12,7 @@ from sbusd import __version__
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.formatting import human_microseconds, percentile
 from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines
-from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.settings import MAX_SECONDS, Settings, settings_of
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
@@ -40,7 +40,9 @@ def ping_command(
     context: typer.Context,
     *,
     count: Annotated[int, typer.Option("--count", "-c", min=1, max=10_000_000, metavar="COUNT", help="Number of round trips.")] = 10,
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Pause between round trips.")] = 0.1,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Pause between round trips.")
+    ] = 0.1,
 ) -> None:
     """Measure the round-trip time to the bus."""
     settings = settings_of(context)

@@ -13,7 +13,7 @@ from sbusd.ctl.errors import error_text, print_error, status_of
 from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, text_or_base64, visible, write_bytes
 from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.processes import user_name
-from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
+from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, settings_of
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
 
@@ -26,7 +26,7 @@ def call_command(
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="Call every service separately, and print each response.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait for the response.")
+        float, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Maximum time to wait for the response.")
     ] = CALL_SECONDS,
     twin: Annotated[
         int | None,

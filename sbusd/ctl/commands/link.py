@@ -12,7 +12,7 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_duration, human_plural
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
-from sbusd.ctl.settings import TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
+from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
@@ -56,7 +56,7 @@ class LinkStateError(SbusError):
     """The response of the link is not a state."""
 
 
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Maximum time to wait.")]
 
 
 def status_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECONDS) -> None:

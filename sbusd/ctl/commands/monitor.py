@@ -17,7 +17,7 @@ from sbusd.ctl.formatting import human_plural, local_time
 from sbusd.ctl.output import JsonStyle, encode, flush, follow, json_text, text_or_base64, visible, write_bytes
 from sbusd.ctl.processes import user_id, user_name
 from sbusd.ctl.responses import connection_info, connections
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import MAX_SECONDS, settings_of
 from sbusd.protocol.keys import bytes_of
 from sbusd.systemd.processes import Process, process_of
 
@@ -119,7 +119,9 @@ def monitor_command(
     *,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern to match keys, including reserved keys; '' matches all.")] = "",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many records.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Exit after this time.")
+    ] = None,
     user: Annotated[str | None, typer.Option("--filter-user", metavar="USER", help="Print only records about this user.")] = None,
     pid: Annotated[int | None, typer.Option("--filter-pid", min=1, metavar="PID", help="Print only records about this process.")] = None,
     unit: Annotated[str | None, typer.Option("--filter-unit", metavar="UNIT", help="Print only records about this systemd unit.")] = None,
@@ -171,7 +173,9 @@ def presence_command(
     context: typer.Context,
     *,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many events.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Exit after this time.")
+    ] = None,
 ) -> None:
     """Print connects, disconnects, subscriptions and unsubscriptions."""
     settings = settings_of(context)

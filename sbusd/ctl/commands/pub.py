@@ -17,7 +17,7 @@ from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.payloads import InputTooLongError, one_payload
 from sbusd.ctl.settings import forbid_json, settings_of
-from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE
+from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE
 from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -63,7 +63,9 @@ def pub_command(
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
     blob: Annotated[Path | None, typer.Option("--blob", metavar="FILE", help="Publish this file as a blob; '-' is standard input.")] = None,
     kind: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="With --blob: media type of FILE, such as image/png.")] = None,
-    expire: Annotated[float | None, typer.Option("--expire", metavar="SECONDS", help="With --blob: how long the blob is kept.")] = None,
+    expire: Annotated[
+        float | None, typer.Option("--expire", min=0, max=MAX_EXPIRE, metavar="SECONDS", help="With --blob: how long the blob is kept.")
+    ] = None,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
     if not receipt:

@@ -19,7 +19,7 @@ from sbusd.client.bus_socket import open_socket, parse_target
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import MAX_SECONDS, settings_of
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ SPOOL = ".spool"
 
 _FOR_EVER = 36_525 * 86_400.0
 _UNBOUNDED = 1 << 50
+
+MAX_SPEED = 1_000_000
+"""A day in a tenth of a second; 0 has no pauses at all."""
 
 PROGRESS_SECONDS = 0.5
 """Interval between updates of the progress."""
@@ -59,7 +62,9 @@ def record_command(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="PATTERN", help="Record only messages with keys that match this pattern.")
     ] = "",
-    seconds: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Exit after this time.")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many messages.")] = None,
     keep: Annotated[
         str, typer.Option("--keep", metavar="SIZE", help="Bytes of each payload to record: whole, none, or a size such as 1KiB.")
@@ -176,7 +181,13 @@ def replay_command(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Directory of the archive.")],
     speed: Annotated[
         float,
-        typer.Option("--speed", min=0, metavar="FACTOR", help="Speed: 1 is the recorded speed, 2 is twice as fast, 0 is without pauses."),
+        typer.Option(
+            "--speed",
+            min=0,
+            max=MAX_SPEED,
+            metavar="FACTOR",
+            help="Speed: 1 is the recorded speed, 2 is twice as fast, 0 is without pauses.",
+        ),
     ] = 1.0,
     key: Annotated[str, typer.Option("--key", metavar="PATTERN", help="Publish only messages with keys that match this pattern.")] = "",
     host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Publish only messages that this host recorded.")] = None,

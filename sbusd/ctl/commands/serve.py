@@ -13,7 +13,7 @@ from systemd import daemon as service_manager
 from sbusd.client import Allow, AsyncBus, Twins
 from sbusd.client.rpc.service import Service
 from sbusd.ctl.program_runner import ProgramRunner
-from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, forbid_json, settings_of
+from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, Settings, forbid_json, settings_of
 
 AT_ONCE = 8
 """Default number of concurrent programs: a few for each processor of a small machine."""
@@ -31,7 +31,10 @@ def serve_command(
         int, typer.Option("--max-concurrent", min=1, max=64, metavar="COUNT", help="Maximum number of programs that run concurrently.")
     ] = AT_ONCE,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Maximum run time of the program, after which it is killed.")
+        float,
+        typer.Option(
+            "--timeout", min=0.001, max=MAX_SECONDS, metavar="SECONDS", help="Maximum run time of the program, after which it is killed."
+        ),
     ] = 30.0,
     users: Annotated[list[str] | None, typer.Option("--allow-user", metavar="USER", help="Accept calls of this user. Repeatable.")] = None,
     groups: Annotated[

@@ -14,8 +14,11 @@ from sbusd.client.sync.stored_streams import StoredStreams
 from sbusd.config.relay import MAX_TWIN
 from sbusd.ctl.job_programs import run_jobs
 from sbusd.ctl.payloads import one_payload
-from sbusd.ctl.settings import forbid_json, settings_of
+from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
 from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
+
+MAX_NUMBER = (1 << 63) - 1
+"""The greatest number of a message."""
 
 MAX_PEEKED = 256
 """Messages of one response."""
@@ -53,8 +56,10 @@ def put_action(
         str | None, typer.Argument(metavar="PAYLOAD", help="Payload, by default empty. Use '-' to read standard input.")
     ] = None,
     ident: Annotated[str, typer.Option("--id", metavar="TEXT", help="Do not store a second message with this id within an hour.")] = "",
-    delay: Annotated[float | None, typer.Option("--delay", min=0, metavar="SECONDS", help="Delay the job.")] = None,
-    expire: Annotated[float | None, typer.Option("--expire", min=0, metavar="SECONDS", help="Remove the message after this time.")] = None,
+    delay: Annotated[float | None, typer.Option("--delay", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Delay the job.")] = None,
+    expire: Annotated[
+        float | None, typer.Option("--expire", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Remove the message after this time.")
+    ] = None,
 ) -> None:
     """Store a message, and print its number."""
     settings = settings_of(context)
@@ -128,7 +133,9 @@ def work_action(
     queue: QueueArgument,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program to run, with its arguments.")],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many jobs.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End if no job comes in this time.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="End if no job comes in this time.")
+    ] = None,
 ) -> None:
     """Run a program for each job of a queue.
 
@@ -144,7 +151,9 @@ def purge_action(
     *,
     name: NameArgument,
     queue: QueueOption = False,
-    before: Annotated[int | None, typer.Option("--before", min=1, metavar="NUMBER", help="Only messages with lower numbers.")] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", min=1, max=MAX_NUMBER, metavar="NUMBER", help="Only messages with lower numbers.")
+    ] = None,
     pattern: MatchOption = "",
 ) -> None:
     """Remove messages of a stream, or dead letters of a queue."""
@@ -188,8 +197,8 @@ def _readable(bus: Bus, twin: int | None) -> StoredStreams:
 
 def _number(word: str) -> int:
     """Return the number of a message. Raises BadParameter."""
-    if not (word.isascii() and word.isdigit()):
-        raise typer.BadParameter(f"invalid number {word!r}: must be the number of a message")
+    if not (word.isascii() and word.isdigit() and 0 < len(word) <= len(str(MAX_NUMBER)) and int(word) <= MAX_NUMBER):
+        raise typer.BadParameter(f"invalid number {word!r}: must be the number of a message, at most {MAX_NUMBER}")
     return int(word)
 
 

@@ -35,7 +35,7 @@ from sbusd.ctl.blob_files import BlobFolder
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.formatting import human_plural, local_time
 from sbusd.ctl.output import JsonStyle, encode, flush, follow, is_terminal, json_text, text_or_base64, visible, write_bytes
-from sbusd.ctl.settings import settings_of
+from sbusd.ctl.settings import MAX_SECONDS, settings_of
 from sbusd.protocol.errors import SbusError
 
 Item = Message | Gap | Replaced | Reconnected
@@ -101,7 +101,9 @@ def sub_command(
         list[str], typer.Argument(metavar="PATTERN", help="Pattern to match keys; '' matches every key that is not reserved.")
     ],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many messages.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Exit after this time.")
+    ] = None,
     template: Annotated[
         str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"Output format of a message. Default: %k\t%p.")
     ] = None,

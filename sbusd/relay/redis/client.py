@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -45,7 +46,7 @@ def redis_url(spelling: str) -> str:
         InvalidRedisError: *spelling* is none of them.
     """
     if "://" in spelling:
-        if spelling.split("://", maxsplit=1)[0] in {"redis", "rediss", "unix"}:
+        if spelling.split("://", maxsplit=1)[0] in {"redis", "rediss", "unix"} and _is_resolvable(spelling):
             return spelling
     elif spelling.startswith("/"):
         return f"unix://{spelling}"
@@ -53,9 +54,20 @@ def redis_url(spelling: str) -> str:
         host, colon, port = spelling.rpartition(":") if not spelling.endswith("]") else (spelling, "", "")
         if not colon:
             host, port = spelling, "6379"
-        if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
-            return f"redis://{host}:{port}"
+        url = f"redis://{host}:{port}"
+        is_port = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
+        if host and is_port and not set(host) & set("/@? ") and _is_resolvable(url):
+            return url
     raise InvalidRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
+
+
+def _is_resolvable(url: str) -> bool:
+    """Return whether the host in *url* can be asked for: the resolver raises an error of Python for others."""
+    try:
+        (urlsplit(url).hostname or "").encode("idna")
+    except ValueError:
+        return False
+    return True
 
 
 class RedisClient:

@@ -138,10 +138,17 @@ def test_a_table_replaces_another_value(tmp_path: Path) -> None:
         (
             "[limits]\nbatch_packets = 0\nqueue_packets = 0\nkey_bytes = 0",
             'limits.queue_packets: must be 1 to 16777216, not 0: each pending packet uses memory; "none" means no limit'
-            " (errors in total: 3)",
+            " (errors in total: 3; also limits.key_bytes: must be 16B to 64KiB, not 0: the cost of a match grows with the depth of the key;"
+            " limits.batch_packets: must be 1 to 64, not 0: the bus reads at most 64 packets together)",
+        ),
+        (
+            '[[policy]]\nkeys = "a"\npublsh = "deny"\n[limits]\nkey_bytes = 0\nqueue_byte = 1',
+            "policy.1.publsh: unknown key; did you mean publish? (errors in total: 3; also limits.queue_byte: unknown key;"
+            " did you mean queue_bytes?; limits.key_bytes: must be 16B to 64KiB, not 0: the cost of a match"
+            " grows with the depth of the key)",
         ),
         ('[[policy]]\npublish = "deny"', "policy.1.keys: required key is missing"),
-        ('[[policy]]\nkey = "a"\npublish = "deny"', "policy.1.key: unknown key; did you mean keys? (errors in total: 2)"),
+        ('[[policy]]\nkey = "a"\npublish = "deny"', "policy.1.key: unknown key; did you mean keys? (errors in total: 2; also policy.1.keys: required key is missing)"),
         ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; set publish or subscribe to "allow" or "deny"'),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\n[[policy]]\nkeys = "a*"\npublish = "deny"',

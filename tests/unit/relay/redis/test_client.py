@@ -158,7 +158,10 @@ def test_spellings(spelling: str, url: str) -> None:
     assert redis_url(spelling) == url
 
 
-@pytest.mark.parametrize("spelling", ["", ":1", "h:0", "h:65536", "h:x", "http://h", "a b:1", "user@h:1"])
+@pytest.mark.parametrize(
+    "spelling",
+    ["", ":1", "h:0", "h:65536", "h:x", "http://h", "a b:1", "user@h:1", "\udcff", "h" * 64, "redis://" + "h" * 64, "h:" + "9" * 5_000],
+)
 def test_an_invalid_redis_address(spelling: str) -> None:
     with pytest.raises(InvalidRedisError):
         RedisClient(spelling)
