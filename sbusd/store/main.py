@@ -28,6 +28,7 @@ from sbusd.store.service import Store
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import ENDING
 
 FILE_NAME = "store.sqlite"
 
@@ -71,7 +72,12 @@ def store(
 
 
 def main() -> None:
-    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
+    """Run the program.
+
+    Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change.
+    """
+    for number in ENDING:
+        signal.signal(number, lambda _number, _frame: sys.exit(0))  # until the event loop has handlers
     app(prog_name="sbus-store")
 
 
@@ -122,12 +128,18 @@ async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> No
     log, manager = LimitedLog("sbus-store"), ServiceManager.of_environment()
     made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive)
     loop = asyncio.get_running_loop()
+    opening = asyncio.ensure_future(made.open())
+    for number in ENDING:
+        loop.add_signal_handler(number, _stop, opening, manager)
     try:
-        await made.open()
+        try:
+            await opening
+        except asyncio.CancelledError:
+            return
         task = asyncio.ensure_future(made.run(_once(lambda: manager.ready("storing"))))
         reloads = _Reloads(made, load, log, manager)
         loop.add_signal_handler(signal.SIGHUP, reloads.begin)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             loop.add_signal_handler(number, _stop, task, manager)
         log.record(log_messages.STARTED, streams=len(settings.streams), queues=len(settings.queues), file=settings.file)
         try:

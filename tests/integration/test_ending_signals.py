@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -137,3 +138,16 @@ def test_a_signal_that_interrupts_nothing_ends_it(
         program.wait_ready()
     program.rest()
     program.end(number)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_the_store_ends_with_status_0_while_it_opens_its_file(tmp_path: Path, number: signal.Signals) -> None:
+    config, file = tmp_path / "store.toml", tmp_path / "store.sqlite"
+    config.write_text(f'bus = "{tmp_path}/no.socket"\nfile = "{file}"\n')
+    with sqlite3.connect(file, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")  # the store waits for the end of this
+        process = subprocess.Popen([sys.executable, "-m", "sbusd.store.main", "-C", str(config)], env={"PYTHONPATH": str(ROOT)}, cwd="/")
+        wait_for((tmp_path / "store.sqlite.lock").exists, "the lock of the store")
+        process.send_signal(number)
+        assert process.wait(SECONDS) == 0
+    other.close()

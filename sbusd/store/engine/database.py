@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -78,6 +79,8 @@ class Database:
         except BaseException:
             os.close(self._lock)
             raise
+        status = os.stat(path)
+        self._identity = (status.st_dev, status.st_ino)
         self.execute = self.connection.execute
         self.executemany = self.connection.executemany
 
@@ -192,11 +195,16 @@ class Database:
         return _store_error(error, self.path)
 
     def free_bytes(self) -> int:
-        """Return the free space of the disk, in bytes."""
+        """Return the free space of the disk, in bytes. Raises StoreError (EIO) if the file is not at its path any more."""
+        name = printable(str(self.path))
         try:
-            found = os.statvfs(self.path)
-        except OSError:
-            return 0
+            found, status = os.statvfs(self.path), os.stat(self.path)
+        except OSError as error:
+            raise StoreError(
+                "EIO", f"the file {name} is not there any more: {error.strerror}; move it back, or restart the store"
+            ) from None
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise StoreError("EIO", f"the file {name} was replaced by another one while the store runs; restart the store")
         return found.f_bavail * found.f_frsize
 
     def size(self) -> int:
@@ -233,6 +241,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            words = f"cannot create {printable(str(path))}: its disk has no free space, or no free inode; free some: see df -h and df -i"
+            raise StoreError("ENOSPC", words) from None
         raise StoreError("EACCES", f"cannot open {printable(str(path))}: {error.strerror}") from None
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256)
 
@@ -240,6 +251,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Set up *connection*, and create the tables in a new file. Raises StoreError if the file is of another program or version."""
     run = connection.execute
+    # The only user of the file needs no shared memory, which some file systems do not have. SQLite then locks the file itself, too.
+    run("PRAGMA locking_mode = EXCLUSIVE")
     (version,) = run("PRAGMA user_version").fetchone()
     (application,) = run("PRAGMA application_id").fetchone()
     (objects,) = run("SELECT COUNT(*) FROM sqlite_schema").fetchone()
@@ -251,7 +264,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError("EINVAL", f"{words}; install the newer version, or use another path")
     if not objects:
         run("PRAGMA auto_vacuum = INCREMENTAL")
-    run("PRAGMA journal_mode = WAL")
+    (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        words = f"the file system of {name} cannot have a write-ahead log: SQLite keeps the mode '{printable(str(mode))}'"
+        raise StoreError("EIO", f"{words}; use a file on a local disk, see file in store.toml(5)")
     run("PRAGMA synchronous = FULL")
     run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     run(f"PRAGMA journal_size_limit = {LOG_BYTES}")

@@ -350,7 +350,7 @@ class Engine:
         with self.database.operation():
             self._keep_clock()
             self._continuity.keep()
-            return self._retention.sweep(self._streams, self.clock, max_rows)
+            return self._retention.sweep(self._streams, self.clock, max_rows, is_full=self._is_full())
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
         """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
@@ -426,11 +426,20 @@ class Engine:
         with self.database.operation():
             return self._unpublished.next(max_messages)
 
+    def _is_full(self) -> bool:
+        """Return whether the disk is almost full; False if that is not known."""
+        try:
+            return self.database.free_bytes() < 2 * self._min_free
+        except StoreError:
+            return False
+
     def _check_space(self) -> None:
         """Raise StoreError if the disk is almost full."""
         if self._min_free and self.database.free_bytes() < self._min_free:
             name, least = printable(str(self.database.path)), show_size(self._min_free)
-            raise StoreError("ENOSPC", f"the disk of {name} has less than {least} free; free some space")
+            raise StoreError(
+                "ENOSPC", f"the disk of {name} has less than {least} free; free some space on it, or remove messages: sbusctl store purge"
+            )
 
     def _each_held(self, queue: str, leases: Sequence[int], worker: Worker, action: Callable[[Held], None]) -> list[bool]:
         """Call *action* with each job that *worker* has by *leases*, and return which leases were valid."""

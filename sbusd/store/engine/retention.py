@@ -53,8 +53,8 @@ class Retention:
         self._queues = queues
         self._ids = ids
 
-    def sweep(self, streams: Mapping[str, Stream], clock: StoreClock, max_rows: int) -> Sweep:
-        """Do what is due now, with at most about *max_rows* rows of each kind; see Engine.sweep."""
+    def sweep(self, streams: Mapping[str, Stream], clock: StoreClock, max_rows: int, *, is_full: bool) -> Sweep:
+        """Do what is due now, with at most about *max_rows* rows of each kind; see Engine.sweep. *is_full*: the disk is almost full."""
         now, date = clock.now(), clock.date()
         found, busy = Sweep(), False
         removed = 0
@@ -82,7 +82,7 @@ class Retention:
         values = self._removal.ended(max_rows)
         busy |= len(values) >= max_rows
         busy |= self._ids.forget(now, max_rows) >= max_rows
-        self._shrink()
+        self._shrink(is_full=is_full)
         next_ms = now if busy else self._next(streams, clock)
         return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms, values)
 
@@ -160,12 +160,13 @@ class Retention:
             stream.removed_seq = max(stream.removed_seq, old[-1].id & MAX_SEQ)
         return len(old)
 
-    def _shrink(self) -> None:
-        """Return unused pages of the file to the disk, if there are many."""
+    def _shrink(self, *, is_full: bool) -> None:
+        """Return unused pages of the file to the disk, if there are many, or *is_full*: so a purge helps a full disk."""
         ((free,),) = self._run("PRAGMA freelist_count").fetchall()
         ((pages,),) = self._run("PRAGMA page_count").fetchall()
-        if free > FREE_PAGES and free * 4 > pages:
-            self._run(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        if (free > FREE_PAGES and free * 4 > pages) or (free and is_full):
+            for _ in range(min(free, _VACUUM_PAGES)):
+                self._run("PRAGMA incremental_vacuum(1)")  # one page each: the module runs only the first step of this statement
 
     def _next(self, streams: Mapping[str, Stream], clock: StoreClock) -> int:
         """Return when something will be due, or 0."""

@@ -195,6 +195,31 @@ def test_only_one_store_uses_a_file(tmp_path: Path) -> None:
     opened(tmp_path / "store.sqlite").close()
 
 
+def test_the_file_is_locked_without_shared_memory(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "store.sqlite")
+    put(engine)
+    assert not list(tmp_path.glob("*-shm"))
+    (tmp_path / "store.sqlite.lock").unlink()
+    with pytest.raises(StoreError, match=r"^EBUSY another process writes to"):
+        opened(tmp_path / "store.sqlite")
+    assert put(engine) == Put(2)
+    engine.close()
+
+
+@pytest.mark.parametrize(("replaced", "words"), [(False, "is not there any more: No such file"), (True, "was replaced by another one")])
+def test_a_file_that_is_not_at_its_path_any_more_takes_no_message(tmp_path: Path, replaced: bool, words: str) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path, 1)
+    put(engine)
+    path.rename(tmp_path / "moved")
+    if replaced:
+        shutil.copy(tmp_path / "moved", path)
+    with pytest.raises(StoreError, match=rf"^EIO .*{words}"):
+        put(engine)
+    assert len(engine.read("log", 0, 9, 1_000).items) == 1
+    engine.close()
+
+
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"^EACCES cannot open"):
         opened(tmp_path / "none" / "store.sqlite")
@@ -218,9 +243,26 @@ def test_a_full_disk_fails_puts_and_nothing_else(tmp_path: Path) -> None:
 
 def test_space_is_left_for_what_frees_some(tmp_path: Path) -> None:
     engine = opened(tmp_path / "store.sqlite", 1 << 62)
-    with pytest.raises(StoreError, match=r"^ENOSPC the disk of .* free some space"):
+    with pytest.raises(StoreError, match=r"^ENOSPC the disk of .* free some space on it, or remove messages"):
         put(engine)
     assert engine.read("log", 0, 10, 100).items == []
+    engine.close()
+
+
+def test_a_purge_returns_space_to_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path, 1 << 20)
+    for _ in range(200):
+        put(engine, 10_000)
+    ((before,),) = engine.database.execute("PRAGMA page_count").fetchall()
+    monkeypatch.setattr(engine.database, "free_bytes", lambda: 1_000_000)
+    with pytest.raises(StoreError, match=r"^ENOSPC"):
+        put(engine)
+    engine.purge("log")
+    for _ in range(5):
+        engine.sweep()
+    ((after,),) = engine.database.execute("PRAGMA page_count").fetchall()
+    assert after < before / 4
     engine.close()
 
 
