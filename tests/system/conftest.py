@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def built() -> Packages:
     """This tree's packages; they are built once for each state of the tree."""
     require_packages()
-    return debian_packages()
+    found = debian_packages()
+    # The timer of pytest for the stacks of a test that hangs runs since before the build, which takes many minutes on a busy machine. It
+    # would show the next command of this test as if that hung. Each command has a limit, and pytest-timeout has that of the whole test.
+    faulthandler.cancel_dump_traceback_later()
+    return found
 
 
 @pytest.fixture
