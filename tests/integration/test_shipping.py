@@ -60,7 +60,7 @@ class Host:
 
     def ship(self, environment: Mapping[str, str], *options: str) -> tuple[int, str]:
         """Run the program once; return its status and output."""
-        process = self.start(environment, "--once", *options)
+        process = self.start(environment, *(options or ("--once",)))
         said, _ = process.communicate(timeout=_SECONDS)
         assert SECRET not in said
         return process.returncode, said
