@@ -21,6 +21,7 @@ from sbusd.blob.descriptors import open_again
 from sbusd.blob.link_calls import AgainError, LinkCalls, NoLinkError
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.blob.users import User, Users
+from sbusd.client.memory_files import create_memory_file
 from sbusd.protocol.blobs import CHUNK_BYTES, F_ADD_SEALS, MAX_EXPIRE, SEALS, is_media_type
 
 WINDOW = 8
@@ -114,7 +115,7 @@ class RemoteBlobs:
             seconds = min(float(expire), MAX_EXPIRE) if isinstance(expire, int | float) else 0.0
             self._charge(blob, size)
             blob.type, blob.until = kind, loop.time() + seconds
-            fd = os.memfd_create("sbus-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            fd = create_memory_file("sbus-blob")
             await self._fill(blob, fd)
             fcntl.fcntl(fd, F_ADD_SEALS, SEALS)
             blob.fd = open_again(fd)

@@ -37,6 +37,7 @@ PULL_SECONDS = MAX_EXPIRE + 60.0
 
 _LARGEST_ID = (1 << 32) - 1
 _LARGEST_FD = (1 << 31) - 1
+_NO_DESCRIPTOR = "the response has no descriptor: this process may have too many, or a security policy of this machine denies it"
 
 _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 
@@ -153,7 +154,7 @@ def blob_of(reply: Reply, address: str) -> Blob:
     try:
         members, fd = reply.members, reply.fd
         if fd is None:
-            raise NoBlobService(address, "the response has no descriptor: this process may have too many")
+            raise NoBlobService(address, _NO_DESCRIPTOR)
         size, kind, owner = members.get("size"), members.get("type"), members.get("from")
         ids = [owner.get(name) for name in ("pid", "uid", "gid")] if isinstance(owner, dict) else []
         pid, uid, gid = (each if isinstance(each, int) else -1 for each in (ids or [-1] * 3))
@@ -171,7 +172,7 @@ def blob_of(reply: Reply, address: str) -> Blob:
 def descriptor_of(reply: Reply, address: str) -> int:
     """Return the descriptor in the response to ``get``. Raises NoBlobService if there is none."""
     if reply.fd is None:
-        raise NoBlobService(address, "the response has no descriptor: this process may have too many")
+        raise NoBlobService(address, _NO_DESCRIPTOR)
     return reply.fd
 
 

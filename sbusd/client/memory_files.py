@@ -26,7 +26,20 @@ except ImportError:  # a tree that is not built: everything works, but slower
 BlobData = Data | os.PathLike[str] | BinaryIO
 """What a program can give as a blob: bytes, the path of a file, or an open file, which is read to its end."""
 
+_MFD_NOEXEC_SEAL = 0x8
+
 _CHUNK_BYTES = 1 << 20
+
+
+def create_memory_file(name: str) -> int:
+    """Return a new memfd that can be sealed and never be executed, as vm.memfd_noexec of Linux 6.3 can require. Raises OSError."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an older kernel
+            raise
+        return os.memfd_create(name, flags)
 
 
 def is_sealed(fd: int) -> bool:
@@ -143,7 +156,7 @@ def _name(source: BinaryIO) -> str:
 
 def _new_file(size: int) -> int:
     """Return a new memfd for *size* bytes, all of which the caller writes."""
-    fd = os.memfd_create("sbus-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = create_memory_file("sbus-blob")
     if IS_COMPILED and size >= HUGE_PAGE_BYTES:
         with _closed_on_error(fd):
             os.ftruncate(fd, size)

@@ -11,6 +11,7 @@ import subprocess
 
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.printable import printable
+from sbusd.state.memory_file import create_memory_file
 from sbusd.systemd.service_user import CHECKS_FOR_ITSELF
 
 _OUTPUT_BYTES = 8_192
@@ -37,7 +38,7 @@ class ProgramCheck:
         self.close()
         self._result = None
         try:
-            self._output = os.memfd_create("sbusd-check", os.MFD_CLOEXEC)
+            self._output = create_memory_file("sbusd-check")
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,

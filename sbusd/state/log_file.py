@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sbusd.protocol.errors import SbusError
+from sbusd.state.memory_file import create_memory_file
 from sbusd.state.syscalls import write_at
 
 FORMAT = 2
@@ -44,8 +45,6 @@ _MAGIC = b"sbusd\0st"
 _HEADER = struct.Struct("<8sIQQI")
 _CHECK = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
-_MFD_NOEXEC_SEAL = 0x8
-"""Since Linux 6.3; Python does not have it."""
 _READ_AT_ONCE = 1 << 20
 
 _AREAS = (PAGE, 1 << 40)
@@ -82,11 +81,7 @@ class StateFile:
     @classmethod
     def create(cls) -> StateFile:
         """Return a new, empty log. Raises OSError if memory or descriptors are short."""
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        try:
-            fd = os.memfd_create("sbusd-state", flags | _MFD_NOEXEC_SEAL)
-        except OSError:
-            fd = os.memfd_create("sbusd-state", flags)
+        fd = create_memory_file("sbusd-state")
         file = cls(fd)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, PAGE)

@@ -41,7 +41,7 @@ static inline int sbus_blob_get(struct sbus *bus, const char *ticket, int timeou
     status = sbus_blob_exchange_(bus, request, -1, timeout_ms, text, &reply, &fd);
     if (status == 0) {
         if (fd < 0)
-            why = "the response has no descriptor: this process may have too many";
+            why = "the response has no descriptor: this process may have too many, or a security policy denies it";
         else if (!reply.has_size || !reply.type.size || !sbus_copy_text_(blob->type, sizeof blob->type, reply.type))
             why = "the response has no size or no type";
         else

@@ -20,6 +20,7 @@ extern int sbus_madvise_(void *address, size_t size, int advice) __asm__("madvis
 }
 #endif
 #define SBUS_MFD_FLAGS_ 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */
+#define SBUS_MFD_NOEXEC_SEAL_ 8u /* since Linux 6.3, which can require it: vm.memfd_noexec */
 #define SBUS_ADD_SEALS_ 1033
 #define SBUS_GET_SEALS_ 1034
 #define SBUS_SEALS_ 15 /* F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE */
@@ -98,7 +99,9 @@ static inline void sbus_use_huge_pages_(int fd, size_t size) {
 /* Return a new sealed memory file with *size* bytes of *data*, or -1 with errno. */
 static inline int sbus_seal_(const void *data, size_t size) {
     size_t place = 0;
-    int error, fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_);
+    int error, fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_ | SBUS_MFD_NOEXEC_SEAL_);
+    if (fd < 0 && errno == EINVAL)
+        fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_);
     if (fd < 0)
         return -1;
     if (ftruncate(fd, (off_t)size) == 0) {

@@ -37,6 +37,7 @@ from sbusd.client.errors import (
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Item
+from sbusd.client.late_modules import import_late_modules
 from sbusd.client.operations import Begin, Deadline, Operation, Send, Step, until_check
 from sbusd.client.outgoing import CLOSING_SECONDS
 from sbusd.client.reconnection import Backoff, resubscribe
@@ -99,6 +100,8 @@ class AsyncLink:
                     raise await self._loop.run_in_executor(None, explained, error, self._unit) from None
                 self._backoff.attempt(time.monotonic())
                 await asyncio.sleep(max(0.0, self._backoff.due - time.monotonic()))
+        if self._reconnect:
+            import_late_modules("asyncio")
         self._attach(sock)
         self.is_open = True
         forks.watch(self)
@@ -386,7 +389,9 @@ class AsyncLink:
         self.session.disconnected(make_error, is_final=False)
         self._backoff.lost(time.monotonic())
         if self._reviver is None:
-            self._reviver = self._loop.create_task(self._revive(), name="sbus reconnect")
+            reviver = self._loop.create_task(self._revive(), name="sbus reconnect")
+            if not reviver.done():  # an eager task may have ended already
+                self._reviver = reviver
         self._log.write()
 
     async def _revive(self) -> None:

@@ -32,7 +32,9 @@ class AsyncPutGathering:
         future: asyncio.Future[Put | StoreError] = asyncio.get_running_loop().create_future()
         self._waiting.append((message, future))
         if self._task is None:
-            self._task = asyncio.create_task(self._send_all())
+            task = asyncio.create_task(self._send_all())
+            if not task.done():  # an eager task may have ended already
+                self._task = task
         return await future
 
     async def _send_all(self) -> None:

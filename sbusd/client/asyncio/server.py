@@ -91,7 +91,8 @@ class AsyncServer:
     def _start(self, coroutine: Coroutine[None, None, None]) -> None:
         """Run *coroutine* concurrently with the others; when it is done, start others."""
         running = asyncio.ensure_future(coroutine)
-        self._running.add(running)
+        if running not in self._streaming:  # an eager task may stream already
+            self._running.add(running)
         running.add_done_callback(self._ended)
 
     def _ended(self, running: asyncio.Task[None]) -> None:

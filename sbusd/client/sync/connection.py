@@ -447,7 +447,7 @@ class Connection:
             backoff.attempt(time.monotonic())
             self.session.counters.reconnect_attempts += 1
             try:
-                sock = self.threads.unlocked(partial(open_socket, self.target, deadline.remaining()))
+                sock = self.threads.unlocked(partial(self._opened, deadline.remaining()))
             except NoBus:
                 if not self._is_connected():
                     deadline.check()
@@ -476,6 +476,12 @@ class Connection:
         self.session.reconnected(self._backoff.attempts, now - self._backoff.since)
         self._resuming = resubscribe(self.session)
         self.threads.notify()
+
+    def _opened(self, timeout: float | None) -> socket.socket:
+        """Return a new socket. Raises NoBus."""
+        sock = open_socket(self.target, timeout)
+        sock.setblocking(self.target.is_connected)  # gevent ignores MSG_DONTWAIT; flags of a given socket are shared with others
+        return sock
 
     def _is_connected(self) -> bool:
         """Return whether there is a connection. Only a signal handler, or the caller itself, makes one while the caller connects."""

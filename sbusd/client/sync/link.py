@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from sbusd.client import forks
 from sbusd.client.arguments import check_count
-from sbusd.client.bus_socket import State, Target, open_socket, packet_limit
+from sbusd.client.bus_socket import State, Target, packet_limit
 from sbusd.client.bus_unit import explained
 from sbusd.client.errors import Closed, Disconnected, ForkedError, NoBus, SbusError
 from sbusd.client.features import Paced
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Item, Message
+from sbusd.client.late_modules import import_late_modules
 from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.session import Session
@@ -42,12 +43,14 @@ class SyncLink(Connection):
         """Make the first connection, unless that has been done. Raises NoBus."""
         if not self.is_open:
             try:
-                self._sock = open_socket(self.target, self.timeout)
+                self._sock = self._opened(self.timeout)
             except NoBus as error:
                 raise explained(error, self._unit) from None
             self.session.outgoing.packet_limit = packet_limit(self._sock)
             self.is_open = True
             forks.watch(self)
+            if self._reconnect or self._reads_in_background:
+                import_late_modules("sync")
             with self.entered():
                 self._log.connected(self.target.text)
                 self._start_background()

@@ -1,4 +1,4 @@
-"""Parts of a ``Bus`` that most programs do not use: they are imported at the first use. The same for asyncio: ``asyncio.parts``."""
+"""Parts of a ``Bus`` that most programs do not use, imported at the first use: see ``late_modules``. For asyncio: ``asyncio.parts``."""
 
 from __future__ import annotations
 

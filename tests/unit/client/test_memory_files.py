@@ -7,13 +7,15 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sbusd.client import memory_files
-from sbusd.client.memory_files import BlobData, is_copied_file, is_sealed, make_memfd, map_file
+from sbusd.client.memory_files import BlobData, create_memory_file, is_copied_file, is_sealed, make_memfd, map_file
 from sbusd.protocol.blobs import SEALS
+from sbusd.state.memory_file import create_memory_file as of_the_daemon
 from tests.support.blob_programs import sealed
 from tools.stage import ROOT
 
@@ -130,3 +132,26 @@ def test_a_tree_that_is_not_built_works() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, text=True)
     assert done.stdout == "False True\n"
+
+
+@pytest.mark.parametrize("create", [create_memory_file, of_the_daemon])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_memory_files_can_never_be_executed(monkeypatch: pytest.MonkeyPatch, create: Callable[[str], int], is_old: bool) -> None:
+    flags: list[int] = []
+    real = os.memfd_create
+
+    def memfd_create(name: str, given: int) -> int:
+        flags.append(given)
+        if is_old and given & 0x8:
+            raise OSError(errno.EINVAL, "an older kernel")
+        return real(name, given & ~0x8)
+
+    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    os.close(create("x"))
+    assert [bool(each & 0x8) for each in flags] == ([True, False] if is_old else [True])
+
+
+def test_nothing_else_creates_memory_files() -> None:
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "sbusd").rglob("*.py")}
+    users = {name for name, text in sources.items() if "os.memfd_create(" in text}
+    assert users == {"sbusd/client/memory_files.py", "sbusd/state/memory_file.py"}
