@@ -148,7 +148,10 @@ def test_a_table_replaces_another_value(tmp_path: Path) -> None:
             " grows with the depth of the key)",
         ),
         ('[[policy]]\npublish = "deny"', "policy.1.keys: required key is missing"),
-        ('[[policy]]\nkey = "a"\npublish = "deny"', "policy.1.key: unknown key; did you mean keys? (errors in total: 2; also policy.1.keys: required key is missing)"),
+        (
+            '[[policy]]\nkey = "a"\npublish = "deny"',
+            "policy.1.key: unknown key; did you mean keys? (errors in total: 2; also policy.1.keys: required key is missing)",
+        ),
         ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; set publish or subscribe to "allow" or "deny"'),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\n[[policy]]\nkeys = "a*"\npublish = "deny"',
