@@ -5,6 +5,8 @@ A publisher numbers its messages from 1 on; its keys take turns. The payload nam
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -139,17 +141,26 @@ class Accounts:
             last[name, number % len(KEYS)] = number
 
     def _check_places(self, receiver: Receiver, missing: list[tuple[str, int]], where: str) -> None:
-        """Raise LossError unless a report follows the last message that came before each missing one."""
-        last_report = max((place for place, item in enumerate(receiver.items) if isinstance(item, int)), default=-1)
-        first: dict[tuple[str, int], int] = {}
-        for name, number in missing:
-            flow = name, number % len(KEYS)
-            first[flow] = min(number, first.get(flow, number))
+        """Raise LossError unless a report is between the messages of its publisher and key before and after each missing one.
+
+        What is published between two reports of an unknown number may be missing too.
+        """
+        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for place, item in enumerate(receiver.items):
             if isinstance(item, tuple):
-                flow = item[0], item[1] % len(KEYS)
-                if flow in first and item[1] < first[flow] and place > last_report:
-                    raise LossError(f"{where}: no report after {item}, the last before {first[flow]}")
+                places.setdefault((item[0], item[1] % len(KEYS)), []).append((item[1], place))
+        reports = [place for place, item in enumerate(receiver.items) if isinstance(item, int)]
+        unknown = list(itertools.pairwise(place for place in reports if receiver.items[place] == 0))
+        for name, number in missing:
+            received = places.get((name, number % len(KEYS)), [])
+            index = bisect.bisect(received, (number,))
+            before = received[index - 1][1] if index else -1
+            after = received[index][1] if index < len(received) else len(receiver.items)
+            found = bisect.bisect(reports, before)
+            if found < len(reports) and reports[found] < after:
+                continue
+            if not any(first < after and second > before for first, second in unknown):
+                raise LossError(f"{where}: no report between items {before} and {after}, where number {number} of {name} is missing")
 
 
 def _ranges(missing: list[tuple[str, int]]) -> str:

@@ -44,7 +44,8 @@ def test_complete_histories_are_accepted(items: list[tuple[str, int] | int], los
         ([("s", 3), ("s", 6), ("s", 9), 1], "0 missing, but reported"),
         ([("s", 3), ("s", 3), ("s", 6), ("s", 9)], "repeated"),
         ([("s", 6), 1, ("s", 3), ("s", 9)], "order"),
-        ([1, ("s", 3), ("s", 9)], "no report after"),
+        ([1, ("s", 3), ("s", 9)], "no report between"),
+        ([("s", 3), ("s", 9), 1], "no report between"),
         ([("s", 3), 0, ("s", 9)], "unknown loss without a reason"),
         ([("s", 1), ("s", 3), ("s", 6), ("s", 9)], "does not want, or that was not published"),
         ([("s", 3), ("s", 6), ("s", 9), ("s", 12)], "does not want, or that was not published"),
@@ -62,3 +63,9 @@ def test_an_unknown_number_needs_a_reason() -> None:
 
 def test_a_report_can_include_what_was_lost_before_the_round() -> None:
     assert judged([("s", 3), 5, ("s", 9)], is_exact=False).lost == 1
+
+
+def test_what_is_missing_between_two_reports_of_an_unknown_number_is_reported() -> None:
+    assert judged([0, ("s", 3), ("s", 9), 0], excused=True).lost == 1
+    with pytest.raises(LossError, match="no report between"):
+        judged([("s", 3), ("s", 9), 0], excused=True)
