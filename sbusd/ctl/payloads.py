@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
 import stat
 from typing import BinaryIO
 
@@ -10,6 +12,9 @@ import typer
 
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+
+END_SECONDS = 1
+"""How long the end of a pipe is awaited before its data is asked for: its writer may be closing it."""
 
 
 class InputTooLongError(SbusError):
@@ -40,8 +45,28 @@ def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") ->
 
 
 def is_without_data(source: BinaryIO) -> bool:
-    """Return whether *source* is a terminal or the null device, which have no data for this program."""
+    """Return whether *source* has no data for this program: it is a terminal, the null device, or a pipe or socket that has ended.
+
+    A file belongs to the loop that reads it, also at its end. Waits at most END_SECONDS for the end of a pipe.
+    """
     if source.isatty():
         return True
     found = os.fstat(source.fileno())
+    if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+        return _has_ended(source.fileno(), stat.S_ISSOCK(found.st_mode))
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
+
+
+def _has_ended(fd: int, is_socket: bool) -> bool:
+    """Return whether the pipe or socket *fd* ends without data. Nothing is read: what there is belongs to somebody else."""
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    for _, events in waiting.poll(END_SECONDS * 1_000):
+        if not events & select.POLLIN:
+            return True
+        if not is_socket:
+            return False
+        # A socket that was shut down can be read; its end is a read of nothing.
+        with socket.socket(fileno=os.dup(fd)) as peer:
+            return not peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False

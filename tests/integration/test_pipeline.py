@@ -127,7 +127,7 @@ def test_links_of_many_histories_are_those_of_plain_python(bench: Bench) -> None
     record: dict[str, list[Row]] = {}
     for seed in range(12):
         growing, chance = GrowingRecord(seed), random.Random(seed)
-        for ts in sorted(chance.choices(range(3 * HOUR_NS), k=60)):
+        for ts in sorted(chance.choices(range(3 * HOUR_NS), k=75)):
             growing.add_state(chance, NOON + ts)
         record[f"h{seed}"] = growing.rows
     for part in (slice(0, None, 2), slice(1, None, 2)):

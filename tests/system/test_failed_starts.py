@@ -92,7 +92,7 @@ def test_the_doctor_begins_with_the_cause(loop: Container) -> None:
     done = soon(loop, "sbusctl doctor", "alice")
     first, second, *_ = done.stdout.splitlines()
     assert first.startswith("The bus does not work: configuration: /etc/sbus/sbusd.toml: connectoins: unknown key")
-    assert second.startswith("-> correct the file")
+    assert second.startswith("-> correct /etc/sbus/sbusd.toml, then: systemctl reset-failed")
     said = json.loads(soon(loop, "sbusctl doctor --json=short").stdout)
     assert (said["works"], said["cause"]["check"]) == (False, "configuration")
     results = {each["check"]: each["result"] for each in said["checks"]}
@@ -108,7 +108,7 @@ def test_it_fails_in_the_end_and_starts_after_the_repair(loop: Container) -> Non
     assert "cannot connect to /run/sbus.socket: the bus does not start: /etc/sbus/sbusd.toml: connectoins" in done.stderr
     done = soon(loop, "sbusctl doctor", "alice")
     assert done.stdout.startswith("The bus does not work: configuration: ")
-    assert "systemctl reset-failed sbus.service sbus.socket; systemctl start sbus.socket" in done.stdout
+    assert "systemctl reset-failed sbus.service sbus.socket; systemctl restart sbus.socket" in done.stdout
 
 
 def test_connections_survive_until_a_repair_in_time(machine: Container) -> None:
@@ -168,7 +168,7 @@ def test_a_user_bus_names_the_manager_of_the_user(machine: Container) -> None:
     machine.run("loginctl enable-linger alice")
     machine.wait_for("systemctl is-active user@$(id --user alice).service")
     done = soon(machine, "sbusctl --user whoami", "alice")
-    assert "systemctl --user start sbus.socket" in done.stderr
+    assert "systemctl --user restart sbus.socket" in done.stderr
     machine.run("mkdir --parents .config/sbus && echo 'connectoins = 1' >.config/sbus/sbusd.toml", user="alice")
     machine.run("systemctl --user start sbus.socket", user="alice")
     done = soon(machine, "sbusctl --user whoami", "alice")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 
-from sbusd.ctl.payloads import InputTooLongError, one_payload
+from sbusd.ctl.payloads import InputTooLongError, is_without_data, one_payload
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
 
@@ -47,6 +49,17 @@ def test_the_null_device_is_an_empty_payload_and_a_file_or_a_pipe_is_not(tmp_pat
             with pytest.raises(typer.BadParameter, match="missing DATA: write '-' to read standard input"):
                 one_payload(None, source, "DATA")
         assert file.read() == b"one\n"
+
+
+@pytest.mark.parametrize("pair", [os.pipe, lambda: tuple(end.detach() for end in socket.socketpair())])
+def test_a_pipe_that_has_ended_without_data_is_an_empty_payload(pair: Callable[[], tuple[int, int]]) -> None:
+    for written in (b"", b"line"):
+        reading, writing = pair()
+        with os.fdopen(reading, "rb") as source:
+            os.write(writing, written)
+            os.close(writing)
+            assert is_without_data(source) is not bool(written)
+            assert source.read() == written
 
 
 def test_the_maximum_packet_size_bounds_the_input() -> None:
