@@ -170,7 +170,7 @@ def test_the_switch_rejects_exactly_what_the_policy_denies(
         expected = [
             refused(Refusal.RESERVED, key)
             if verdict.rule is None
-            else error_packet(ErrorCode.EPERM, f"refused by {verdict.rule.name}") + b"\0" + key
+            else error_packet(ErrorCode.EPERM, access.policy.refusal_reason(verdict.rule, "publish")) + b"\0" + key
             for key, verdict in zip(keys, verdicts, strict=True)
             if not verdict.is_allowed
         ]
