@@ -208,7 +208,7 @@ member = "NameOwnerChanged"
 arg0 = "org.freedesktop.hostname1"
 """
     feeding.run("cat >/etc/sbus/feed-dbus.toml", stdin=table)
-    assert feeding.output("sbus-feed dbus --check") == "configuration is valid"
+    assert feeding.output("sbus-feed dbus --check") == "configuration is valid for the user sbus-dbus"
     feeding.run("systemctl start sbus-feed@dbus.service")
     feeding.run("systemd-run --quiet --collect --unit=names.service sh -c 'exec sbusctl sub --count 1 dbus/names/ >/tmp/names'")
     feeding.wait_for("sbusctl --no-legend members dbus/names/x | grep --quiet .")
