@@ -54,7 +54,7 @@ def test_the_links_of_the_machine_are_last_values(storing: Container) -> None:
 def test_doctor_finds_the_service_and_its_rights(storing: Container) -> None:
     assert "sbus-store has: presence vouch deliver" in _said_by_doctor(storing)
     storing.run("systemctl stop sbus-store.service")
-    assert "sbus-store.service is enabled, but does not serve" in _said_by_doctor(storing)
+    assert "sbus-store.service is inactive and does not serve" in _said_by_doctor(storing)
     storing.run("systemctl start sbus-store.service")
 
 

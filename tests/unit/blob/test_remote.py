@@ -104,7 +104,7 @@ def test_a_blob_is_pulled_once_for_all_users() -> None:
         blobs = await asyncio.gather(*(world.blobs.get(user, "alpha", "t") for user in (one, two, one)))
         assert all(blob is blobs[0] for blob in blobs)
         assert content(blobs[0]) == DATA
-        assert fcntl.fcntl(blobs[0].fd, F_GET_SEALS) == SEALS
+        assert fcntl.fcntl(blobs[0].fd, F_GET_SEALS) & SEALS == SEALS  # and F_SEAL_EXEC, if the kernel knows it
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.write(blobs[0].fd, b"x")
         assert [ask for ask, _ in world.link.asked] == ["open", *["read"] * 21, "digest"]
