@@ -42,7 +42,7 @@ def test_text_escaped_by_typer_is_shown_unescaped(monkeypatch: pytest.MonkeyPatc
 def test_ranges_are_in_words_and_global_options_apart() -> None:
     shown = CliRunner().invoke(application(), ["serve", "--help"], env={"COLUMNS": "200"}).output
     assert "[default: 8; 1 to 64]" in shown
-    assert "[default: 30.0]" in shown
+    assert "[default: 30.0; 0.001 to 31536000]" in shown
     arguments, options = shown.partition("Options:\n")[0], shown.partition("Global Options:\n")
     assert "  COMMAND  Command to serve.\n" in arguments
     assert "--max-concurrent" in options[0]
