@@ -237,6 +237,9 @@ class BlobTooLarge(SbusError, OSError):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.limit, self.filename)
 
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
 
 class NoBlobService(SbusError, ConnectionError):
     """No service for blobs listens at ``address``, or the connection to it has ended. Blobs that end with the connection are gone."""
