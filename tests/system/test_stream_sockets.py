@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.container import Container
 from tests.system.numbered_clients import numbered_clients
 
-ENABLE = "systemctl enable --quiet sbus-stream.socket && systemctl restart sbus.service sbus-stream.socket"
+ENABLE = "systemctl enable --quiet sbus-stream.socket && systemctl restart sbus.service"
 """As sbusd(8) says."""
 
 WHOAMI = """

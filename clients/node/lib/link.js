@@ -229,8 +229,8 @@ function noBus(path, error) {
 
 /** The errors of connect(2), in words for users. */
 const REASONS = {
-  EPROTOTYPE: 'it is the SEQPACKET socket of a bus; start sbus-stream.socket, or sbusd with --stream-address',
-  ENOENT: 'the socket does not exist; start sbus-stream.socket, or sbusd with --stream-address',
+  EPROTOTYPE: 'it is the SEQPACKET socket of a bus; enable sbus-stream.socket and restart sbus.service, or start sbusd with --stream-address',
+  ENOENT: 'the socket does not exist; enable sbus-stream.socket and restart sbus.service, or start sbusd with --stream-address',
   ECONNREFUSED:
     'no process listens on this socket; start the bus, or if this is a mounted socket file, mount its directory instead: the file was made again',
   EACCES: 'permission denied; check the modes of the socket and of its directory',

@@ -50,7 +50,7 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         RuntimeError,
         "the bus refused SUB 'a': EACCES no; the bus has closed the connection",
     ),
-    (errors.BlobTooLarge(9, "f"), OSError, "[Errno 27] it has more than 9 bytes, the quota of this user for blobs; see blob.toml(5): 'f'"),
+    (errors.BlobTooLarge(9, "f"), OSError, "f: it has more than 9 bytes, the quota of this user for blobs; see blob.toml(5)"),
     (
         errors.InboxFull((b"a/", b""), 5),
         BufferError,
