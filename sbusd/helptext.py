@@ -110,6 +110,9 @@ _OUT_OF_RANGE = re.compile(r"(?P<value>\S+) is not in the range (?:(?P<least>[\d
 """The texts of click for an invalid number."""
 
 
+_QUOTED_OPTION = re.compile(r"(?<=[Oo]ption )'(--?[A-Za-z][\w-]*)'")
+"""The name of an option in a text of click. Values are quoted, names are not."""
+
 _OPTIONS_OF_OTHERS = {"--queue": "--group", "--server": "--address", "-s": "--address"}
 """Options of the programs of NATS, and those that do the same here."""
 
@@ -122,7 +125,10 @@ def show_usage_error(error: Any) -> None:
     error.message = _invalid_number(error) or _missing_action(error) or error.message
     if type(error).__name__ == "NoSuchOption":
         _suggest_option(error)
+    if getattr(error, "param", None) is not None and not error.param_hint:
+        error.param_hint = _name(error.param)
     words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
+    words = _QUOTED_OPTION.sub(r"\1", words)
     context = error.ctx
     path = context.command_path if context else ""
     program, _, command = path.partition(" ")
@@ -201,9 +207,11 @@ def _invalid_number(error: Any) -> str:
     return ""
 
 
-def _name(argument: Any) -> str:
-    """Return the name of *argument* in help texts."""
-    return argument.metavar or (argument.name or "").upper()
+def _name(parameter: Any) -> str:
+    """Return the name of *parameter* in help texts and errors: the longest of an option, such as ``--count``, and else ``KEY``."""
+    if parameter.param_type_name == "option":
+        return str(max(parameter.opts, key=len))
+    return parameter.metavar or (parameter.name or "").upper()
 
 
 def _usage(argument: Any) -> str:

@@ -97,7 +97,7 @@ def test_blobs_are_listed_got_and_dropped(service: BlobProgram, bus: Daemon, tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("blob", "get"), "missing argument 'TICKET'"),
+        (("blob", "get"), "missing argument TICKET"),
         (("blob", "list", "x"), "unexpected extra argument"),
         (("blob", "drop", "x", "-o", "f"), "-o is not an option of drop; it is one of get"),
         (("pub", "--blob", "f", "k", "payload"), "--blob publishes a file"),

@@ -70,8 +70,8 @@ def test_older_versions_report_invalid_numbers_in_the_same_words(words: str, sho
     [
         (["--bogus"], "sbusctl", "no such option: --bogus"),
         (["bogus"], "sbusctl", "no such command 'bogus'"),
-        (["sub"], "sbusctl sub", "missing argument 'PATTERN"),
-        (["sub", "a", "-n"], "sbusctl sub", "option '-n' requires an argument"),
+        (["sub"], "sbusctl sub", "missing argument PATTERN"),
+        (["sub", "a", "-n"], "sbusctl sub", "option -n requires an argument"),
         (["sub", "a", "--raw", "-F", "%k"], "sbusctl sub", "--raw, --format and --json are mutually exclusive"),
     ],
 )

@@ -72,3 +72,13 @@ def test_an_option_without_an_effect_is_refused(program: tuple[str, str], monkey
             line = [*command.split(), *mode.split(), option, *([] if each.is_flag else ["1min" if each.name == "backlog" else "1"])]
             result = CliRunner().invoke(import_module(f"sbusd.{module}.main").app, line)
             assert (result.exit_code, option in result.stderr.splitlines()[0]) == (2, True), (line, result.stderr)
+
+
+@pytest.mark.parametrize("program", _MODES, ids=lambda program: ".".join(program).strip("."))
+def test_errors_name_an_option_without_quotes(program: tuple[str, str]) -> None:
+    module, command = program
+    for each in _parameters(*program):
+        option = max(each.opts, key=len)
+        line = [*command.split(), f"{option}=1" if each.is_flag else option]
+        first = CliRunner().invoke(import_module(f"sbusd.{module}.main").app, line).stderr.splitlines()[0]
+        assert f"option {option} {'does not take a value' if each.is_flag else 'requires an argument'}" in first, line

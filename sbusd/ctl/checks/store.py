@@ -12,7 +12,7 @@ from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.rights import check_rights
 from sbusd.ctl.checks.units import Unit, is_enabled, systemctl_of
-from sbusd.ctl.formatting import compact_bytes, human_plural
+from sbusd.ctl.formatting import human_bytes, human_plural
 from sbusd.ctl.responses import integer
 from sbusd.systemd.service_user import acting_as_user_of
 
@@ -75,7 +75,7 @@ def check_disk(folder: Path) -> Finding:
 
 def judge_disk(free: int, size: int) -> Finding:
     """Judge a disk of *size* bytes with *free* bytes for the store."""
-    reason = f"{compact_bytes(free)} of {compact_bytes(size)} are free"
+    reason = f"{human_bytes(free)} of {human_bytes(size)} are free"
     advice = "free some space, or remove old messages: sbusctl store purge"
     if free < FULL_BYTES:
         return Finding("store disk", CheckResult.FAIL, f"{reason}: the store rejects new messages", advice)

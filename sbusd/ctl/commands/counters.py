@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sbusd.client.bus_documents import JsonObject
-from sbusd.ctl.formatting import NOTHING, human_bytes, human_count, human_duration, human_plural
+from sbusd.ctl.formatting import NOTHING, human_bytes, human_count, human_duration, human_plural, local_time
 from sbusd.ctl.output import JsonStyle, flush, terminal_width, visible, write_bytes, write_json, write_page
 from sbusd.ctl.processes import labelled, unit_shown, user_name
 from sbusd.ctl.responses import ConnectionInfo, ask, connection_info, connections, integer, mapping, number, objects, waits_text
@@ -20,6 +20,12 @@ from sbusd.systemd.processes import process_of
 
 MAX_USERS = 100
 """Users with metrics of their own, as by default in sbus-metrics(8)."""
+
+_SINCE = "counted_since"
+"""Seconds since 1970 from which on the bus counts."""
+
+_LATEST = 253_402_000_000.0
+"""The end of the year 9999, the last that can be shown as a date."""
 
 _COLUMNS = (
     Column("ID", is_number=True),
@@ -112,7 +118,7 @@ def stats_command(
     with settings.connect() as bus:
         stats = ask(bus, controls.STATS)
     if settings.json is JsonStyle.OFF:
-        write_page(stats_lines(stats, legend=settings.legend), pager=settings.pager)
+        write_page(stats_lines(stats, now=time.time(), legend=settings.legend), pager=settings.pager)
     else:
         write_json(stats, settings.json)
 
@@ -138,16 +144,18 @@ def _write_metrics(settings: Settings, textfile: Path | None) -> None:
         text_file.replace(textfile, exposition.prometheus_text(made))
 
 
-def stats_lines(stats: JsonObject, *, legend: bool) -> list[str]:
-    """Return *stats* as lines of name and value; sections are groups, with a legend under their name."""
+def stats_lines(stats: JsonObject, *, now: float, legend: bool) -> list[str]:
+    """Return *stats* as lines of name and value; sections are groups, with a legend under their name. *now* is in seconds since 1970."""
     apart = ("scope", "uptime_seconds", "waits")
     plain = [(name, stats[name]) for name in stats if not isinstance(stats[name], dict) and name not in apart]
     uptime = number(stats, "uptime_seconds")
-    named = [(name, _value(name, value)) for name, value in plain] + ([("uptime", human_duration(uptime))] if uptime is not None else [])
+    named = [(name, _value(name, value, now)) for name, value in plain]
+    if uptime is not None:
+        named.append(("uptime", human_duration(uptime)))
     groups = [("", named)]
     for name in (name for name in stats if isinstance(stats[name], dict)):
         section = mapping(stats, name)
-        groups.append((name, [(inner, _value(inner, section[inner])) for inner in section]))
+        groups.append((name, [(inner, _value(inner, section[inner], now)) for inner in section]))
     groups.append(("blocked publishers", [_wait(each) for each in objects(stats, "waits")]))
     width = max((len(visible(name)) for _, pairs in groups for name, _ in pairs), default=0)
     page: list[str] = []
@@ -169,10 +177,12 @@ def _wait(wait: JsonObject) -> tuple[str, str]:
     return human_count(publisher), words
 
 
-def _value(name: str, value: object) -> str:
-    """Return one value as text, bytes with units."""
+def _value(name: str, value: object, now: float) -> str:
+    """Return one value as text, bytes with units, and a date with its age at *now*."""
     if value is None:
         return NOTHING
+    if name == _SINCE and isinstance(value, float) and 0 <= value <= _LATEST:
+        return f"{local_time(value)} ({human_duration(now - value)} ago)"
     if isinstance(value, list):
         return waits_text([item for item in value if isinstance(item, dict)], None) or NOTHING
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_bytes"):

@@ -13,7 +13,7 @@ import typer
 from sbusd.client import Peer, RemoteRefusal, Unsupported
 from sbusd.client.bus_documents import BadResponseError, JsonObject
 from sbusd.ctl.commands.call import peer_json
-from sbusd.ctl.errors import DENIED
+from sbusd.ctl.errors import DENIED, print_error
 from sbusd.ctl.formatting import NOTHING, human_count, human_plural
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.processes import group_name, login_groups, user_id, user_name
@@ -41,13 +41,20 @@ def members_command(context: typer.Context, *, key: Annotated[str, typer.Argumen
     """List the subscribers that would receive a message with a key."""
     settings = settings_of(context)
     with settings.connect() as bus:
-        peers = bus.members(os.fsencode(key))
+        peers = bus.members(_one_key(key))
     found = [(peer, process_of(peer.pid, time.time())) for peer in peers]
     if settings.json is not JsonStyle.OFF:
         write_json({"members": [member_json(peer, process) for peer, process in found]}, settings.json)
         return
     width = terminal_width()
     write_page(member_lines(found, legend=settings.legend, width=width), pager=settings.pager)
+
+
+def _one_key(key: str) -> bytes:
+    """Return *key* for the bus. One with a wildcard is valid, but probably meant as a pattern, for which nothing is found: warn."""
+    if "*" in key:
+        print_error(f"warning: {key!r} looks like a pattern; write the key of one message, because '*' in a key is not a wildcard")
+    return os.fsencode(key)
 
 
 def member_lines(found: list[tuple[Peer, Process]], *, legend: bool, width: int | None) -> list[str]:
@@ -71,7 +78,7 @@ def trace_command(context: typer.Context, key: Annotated[str, typer.Argument(met
     """
     settings = settings_of(context)
     with settings.connect() as bus:
-        pages = trace(bus, os.fsencode(key))
+        pages = trace(bus, _one_key(key))
     if settings.json is not JsonStyle.OFF:
         write_json(pages.as_json(), settings.json)
         return

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_duration, human_plural
+from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_duration, human_plural
 from sbusd.ctl.output import visible
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.ctl.top.rates import Row
@@ -244,7 +244,7 @@ def head_lines(report: TopReport) -> list[str]:
 
 def _both(sums: Row, what: str) -> str:
     """Return packets and bytes per second."""
-    return f"{_rate(sums, f'{what}_packets')}/s ({compact_bytes(_number(sums, f'{what}_bytes_per_second'))}B/s)"
+    return f"{_rate(sums, f'{what}_packets')}/s ({_bytes(sums, f'{what}_bytes_per_second')}/s)"
 
 
 def _rate(sums: Row, counter: str) -> str:
@@ -259,7 +259,8 @@ def _count(sums: Row, name: str) -> str:
 
 def _bytes(sums: Row, name: str) -> str:
     """Return a size."""
-    return f"{compact_bytes(_number(sums, name))}B"
+    value = _number(sums, name)
+    return human_bytes(None if value is None else round(value))
 
 
 def _number(sums: Row, name: str) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sbusd.client.bus_documents import JsonObject
-from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_duration, human_plural
+from sbusd.ctl.formatting import NOTHING, compact_count, human_bytes, human_duration, human_plural
 from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.top.display import Field, show_bytes, show_count, show_text
 from sbusd.ctl.top.rates import Row, ordered, per_second
@@ -69,7 +69,7 @@ class LinkReport:
             f"{now} host {text(self.state, 'host') or NOTHING}, {connected}, {human_plural(len(self.rows), 'other host')}, {alive} alive",
             f"in {self._rate('messages_in')}/s ({self._size('bytes_in')}/s), "
             f"out {self._rate('messages_out')}/s ({self._size('bytes_out')}/s), "
-            f"spooled {compact_bytes(integer(self.state, 'spooled_bytes'))}B",
+            f"spooled {human_bytes(integer(self.state, 'spooled_bytes'))}",
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -87,7 +87,7 @@ class LinkReport:
 
     def _size(self, counter: str) -> str:
         value = self.totals.get(f"{counter}_per_second")
-        return f"{compact_bytes(value if isinstance(value, int | float) else None)}B"
+        return human_bytes(round(value) if isinstance(value, int | float) else None)
 
 
 class LinkWatch:

@@ -56,9 +56,9 @@ def test_ctrl_c_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("--json version", 0, ""),
         ("version --json", 0, ""),
-        ("--json sub -n 1", 2, "sbusctl: sub: missing argument 'PATTERN'"),
+        ("--json sub -n 1", 2, "sbusctl: sub: missing argument PATTERN"),
         ("--json short version", 2, "sbusctl: unknown command 'short'; write the style of JSON as --json=short"),
-        ("--json=x version", 2, "sbusctl: invalid value for '--json': 'x' is not one of 'short', 'pretty', 'off'"),
+        ("--json=x version", 2, "sbusctl: invalid value for --json: 'x' is not one of 'short', 'pretty', 'off'"),
     ],
 )
 def test_json_with_and_without_a_style(tmp_path: Path, line: str, status: int, error: str) -> None:

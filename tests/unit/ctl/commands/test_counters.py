@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.ctl.commands.counters import connection_lines, stats_lines
-from sbusd.ctl.formatting import human_duration
+from sbusd.ctl.formatting import human_duration, local_time
 from sbusd.ctl.responses import connection_info
 
 _FULL = connection_info(
@@ -62,7 +62,7 @@ def test_an_older_bus_leaves_dashes() -> None:
 
 
 def test_sections_and_units() -> None:
-    assert stats_lines(_STATS, legend=True) == [
+    assert stats_lines(_STATS, now=0.0, legend=True) == [
         "version         1.2",
         "new             -",
         "uptime          1min1s",
@@ -78,11 +78,11 @@ def test_sections_and_units() -> None:
 
 
 def test_without_a_legend_no_headings() -> None:
-    assert stats_lines(_STATS, legend=False) == [line for line in stats_lines(_STATS, legend=True) if "  " in line]
+    assert stats_lines(_STATS, now=0.0, legend=False) == [line for line in stats_lines(_STATS, now=0.0, legend=True) if "  " in line]
 
 
 def test_an_empty_answer_is_an_empty_page() -> None:
-    assert stats_lines({}, legend=True) == []
+    assert stats_lines({}, now=0.0, legend=True) == []
 
 
 def test_waits_are_named_one_in_a_line() -> None:
@@ -90,15 +90,23 @@ def test_waits_are_named_one_in_a_line() -> None:
         {"publisher": 12, "publisher_uid": 0, "recipient": 7, "recipient_uid": 0, "paced": True, "ms": 1500},
         {"publisher": 3, "recipient": None, "paced": False},
     ]
-    page = stats_lines({"waits": waits}, legend=True)
+    page = stats_lines({"waits": waits}, now=0.0, legend=True)
     assert page[:2] == ["", "BLOCKED PUBLISHERS"]
     assert [" ".join(line.split()) for line in page[2:]] == [
         f"12 of root: blocked by 7 of root for {human_duration(1.5)}, paced",
         "3 of -: blocked by - of - for -",
     ]
-    assert stats_lines({"waits": []}, legend=True) == []
+    assert stats_lines({"waits": []}, now=0.0, legend=True) == []
 
 
 def test_a_connection_s_own_waits_are_numbers() -> None:
-    page = stats_lines({"connection": {"blocked_by": [{"id": 7, "ms": 3}, {"id": None}], "blocks": []}}, legend=False)
+    page = stats_lines({"connection": {"blocked_by": [{"id": 7, "ms": 3}, {"id": None}], "blocks": []}}, now=0.0, legend=False)
     assert [line.split() for line in page] == [["blocked_by", "7", "+1"], ["blocks", "-"]]
+
+
+def test_the_begin_of_the_counters_is_a_date_with_its_age() -> None:
+    (line,) = stats_lines({"counted_since": 1_795_855_155.069}, now=1_795_855_155.069 + 3_600, legend=False)
+    assert line == f"counted_since  {local_time(1_795_855_155.069)} (1h ago)"
+    for strange in (1e300, float("nan"), float("inf"), -1.0, "x", None, True):
+        (line,) = stats_lines({"counted_since": strange}, now=0.0, legend=False)
+        assert " ago" not in line

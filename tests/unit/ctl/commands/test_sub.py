@@ -124,8 +124,8 @@ def test_too_few_says_how_many() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "sub: missing argument 'PATTERN"),
-        (["a", "-n", "0"], "invalid value for '--count' / '-n': must be at least 1, not 0\n"),
+        ([], "sub: missing argument PATTERN"),
+        (["a", "-n", "0"], "invalid value for --count: must be at least 1, not 0\n"),
         (["a", "--timeout", "-1"], "must be at least 0, not -1\n"),
         (["a", "-n", "x"], "'x' is not a whole number\n"),
         (["a", "--timeout", "x"], "'x' is not a number\n"),

@@ -19,10 +19,10 @@ from sbusd.protocol import controls
         (["--sort", "bogus"], "--sort: no column 'bogus' in this table: use id, user, pid,"),
         (["--sort", "id", "--by-uid"], "--sort: no column 'id' in this table: use user, connections,"),
         (["--once", "-n", "2"], "top: --once prints one report; omit it or --count"),
-        (["-n", "0"], "'--count' / '-n'"),
-        (["-i", "0"], "'--interval' / '-i'"),
-        (["-i", "nan"], "'--interval' / '-i'"),
-        (["-i", "1e9"], "'--interval' / '-i'"),
+        (["-n", "0"], "for --count:"),
+        (["-i", "0"], "for --interval:"),
+        (["-i", "nan"], "for --interval:"),
+        (["-i", "1e9"], "for --interval:"),
     ],
 )
 def test_invalid_options_are_reported_before_connecting(monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:

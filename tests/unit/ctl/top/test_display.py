@@ -99,8 +99,8 @@ _REPORT = TopReport(
 def test_the_head() -> None:
     first, second, third = head_lines(_REPORT)
     assert first[8:] == " up 1min1s, 2 connections, 1 of other users hidden"
-    assert second == "in 1000/s (2KB/s), out -/s (-B/s), lost -/s, refused -/s"
-    assert third == "queued 3 (1.5KB), lost 7, refused -"
+    assert second == "in 1000/s (2KiB/s), out -/s (-/s), lost -/s, refused -/s"
+    assert third == "queued 3 (1.5KiB), lost 7, refused -"
 
 
 def test_the_heading_reports_omissions() -> None:

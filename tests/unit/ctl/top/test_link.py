@@ -60,7 +60,7 @@ def test_a_report_fits_a_terminal_and_a_pipe_has_all(clock: None) -> None:
     assert all(len(line) <= 80 for line in terminal_lines(report, legend=True, width=80))
     lines = plain_lines(report, legend=True)
     assert lines[0].endswith("host alpha, not connected, 2 other hosts, 1 alive")
-    assert lines[1] == "in 50/s (0B/s), out 100/s (-B/s), spooled 2KB"
+    assert lines[1] == "in 50/s (0B/s), out 100/s (-/s), spooled 2KiB"
     assert lines[3].split() == [field.heading for field in LINK_FIELDS]
     assert lines[4].split() == ["beta", "alive", "1s", "50", "500", "110", "1", "0", "-", "2", "-"]
 
