@@ -12,6 +12,8 @@ _DEEPEST = 100
 _CLASS = re.compile(r"(?:[a-z]\w*\.)+[A-Z][\w$]*: ")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = "Caused by: "
+_JAVA_IS_GONE = "does not exist in the JVM"
+"""How an error of Py4J ends when the Java process ends while it looks a class up."""
 
 
 class PipelineError(SbusError):
@@ -32,7 +34,7 @@ class DamagedOutboxError(SourceError, PermanentError):
 
 def root_cause(error: BaseException) -> str:
     """Return the message of the root cause of *error*: the deepest Java cause, or the exception of another process that it quotes."""
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError" or str(error).endswith(_JAVA_IS_GONE):
         return f"its Java process has ended, perhaps because memory was exhausted, or it was killed ({error})"
     words = _java_words(error) or str(error)
     lines = [line.strip() for line in words.splitlines() if line.strip()]

@@ -97,8 +97,7 @@ class ArchiveIndex:
             silent=self._last_rows.silent_at(hour, found.present),
         )  # fmt: skip
         if not found.present:
-            # Listed as missing, so that it is tried again, and readers can report it.
-            return HourTask(manifest, ()) if made is None and (found.absent or found.removed) else None
+            return _unread(replace(manifest, following=(), absent=tuple(found.absent)), made)
         if made is None or rebuild or _names(made.segments) != _names(found.present):
             return HourTask(manifest, _ALL)
         if _names(made.following) != _names(following.present):
@@ -247,6 +246,15 @@ class _Found:
     removed: list[str]
     gone: list[str]
     """Segments that the hour was computed from, and that cannot be read anymore."""
+
+
+def _unread(manifest: Manifest, made: Manifest | None) -> HourTask | None:
+    """Return the task for an hour of which nothing can be read and nothing was read before; None if *made* says the same.
+
+    What is missing is listed, so that it is tried again, and readers can report it; no longer when nothing is missing anymore.
+    """
+    known = (made.absent, made.removed) if made is not None else ((), ())
+    return HourTask(manifest, ()) if known != (manifest.absent, manifest.removed) else None
 
 
 def _identity(entry: IndexEntry) -> tuple[str, str]:

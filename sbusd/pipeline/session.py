@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -172,17 +173,24 @@ def _start() -> SparkSession:
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
         raise PermanentError(f"PySpark is not installed. Install it with: {how_to_install('pipeline')}") from None
-    _silence_accumulators()
+    silence_tracebacks()
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise PipelineError(f"cannot start Spark: {root_cause(error)}") from None
 
 
-def _silence_accumulators() -> None:
-    """Keep a thread of PySpark from printing a traceback when Java ends: the query that fails then says so in one line."""
+def silence_tracebacks() -> None:
+    """Keep PySpark and Py4J from printing tracebacks when Java ends: the query that fails then says so in one line.
+
+    With ``python3 -X dev`` they are printed.
+    """
+    if sys.flags.dev_mode:
+        return
     from pyspark import accumulators  # noqa: PLC0415 - an optional package
 
+    # Without any handler the functions of logging that Py4J calls would add one for standard error.
+    logging.getLogger().addHandler(logging.NullHandler())
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
         if (server := getattr(accumulators, name, None)) is not None:
             server.handle_error = lambda *_: None

@@ -78,7 +78,8 @@ class DisturbedRuns:
         for name, lines in tables_of(self._fleet.record).items():
             assert found[name] == lines, f"{name} differs from the rows of the hosts"
             assert quiet[name] == lines, f"{name} of the quiet run differs from the rows of the hosts"
-        assert not [each.hour for each in manifests(self._folder / "disturbed") if each.absent or each.left_out or each.removed]
+        left = [each for each in manifests(self._folder / "disturbed") if each.absent or each.left_out or each.removed]
+        assert not left
 
     def _disturbed(self, number: int, proxy: FaultyProxy) -> None:
         """Run once, and disturb the run at a random moment."""

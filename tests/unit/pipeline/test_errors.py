@@ -82,5 +82,6 @@ def test_without_its_java_machine_an_error_has_its_own_words() -> None:
     assert root_cause(GatewayError(Gone(""))) == "An error occurred while calling o1.parquet."
 
 
-def test_a_java_process_that_has_gone_is_named() -> None:
-    assert root_cause(ConnectionRefusedError(111, "Connection refused")).startswith("its Java process has ended, ")
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), RuntimeError("PythonUtils does not exist in the JVM")])
+def test_a_java_process_that_has_gone_is_named(error: Exception) -> None:
+    assert root_cause(error).startswith("its Java process has ended, ")

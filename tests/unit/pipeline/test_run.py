@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,7 +18,7 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.compaction import compact
 from sbusd.archive.record.days import list_days
 from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import list_index
+from sbusd.archive.record.index import list_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.local import LocalStore
@@ -113,6 +114,18 @@ def test_an_hour_of_which_only_a_damaged_entry_is_there_is_published_as_missing(
     assert runs.run() == []
     assert read_tables(runs.root).manifests[Hour.at(NOON)].absent == (str(entry.name.index_path),)
     assert runs.starts == []
+
+
+def test_what_retention_removed_is_not_missing_anymore(runs: Runs) -> None:
+    (entry,) = deliver(runs.archive, "alpha", [message(1)])
+    path = runs.archive / entry.name.index_path
+    path.write_bytes(b"{")
+    runs.run()
+    path.unlink()
+    write_entry(runs.archive, replace(entry, removed_at=NOON))
+    runs.run()
+    manifest = read_tables(runs.root).manifests[Hour.at(NOON)]
+    assert (manifest.absent, manifest.removed) == ((), (entry.path,))
 
 
 def test_without_news_spark_is_not_started(runs: Runs) -> None:
@@ -317,4 +330,5 @@ def test_a_day_file_that_cannot_be_read_is_listed_and_read_later(runs: Runs) -> 
         assert day.path in read_tables(runs.root).manifests[Hour.at(NOON)].absent
     (runs.archive / day.path).write_bytes(content)
     assert runs.run() == [[f"{Hour.at(NOON)}:traffic"]]
-    assert read_tables(runs.root).manifests[Hour.at(NOON)].absent == ()
+    # Nobody knew which hours the day has: those without rows are not listed as incomplete for ever.
+    assert not any(manifest.absent for manifest in read_tables(runs.root).manifests.values())
