@@ -220,10 +220,7 @@ class UserQuotas(UsageTable):
 
         If that is an owner or unknown, the first id of the range is charged for all: a container does not have the quotas of an owner.
         """
-        found = None if self.subordinates is None else self.subordinates.range_of(uid)
-        if found is None or uid in self._owners:
-            return uid
-        return found.first if found.owner is None or found.owner in self._owners else found.owner
+        return uid if self.subordinates is None else self.subordinates.charged(uid, self._owners)
 
     def charged_credentials(self, credentials: Credentials) -> Credentials:
         """Return the credentials of the user that is charged for a client. Without a connection of that user, its groups are unknown."""

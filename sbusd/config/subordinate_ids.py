@@ -1,7 +1,7 @@
 """The user ids that users have for their containers. Source: subuid(5).
 
 A user can connect with thousands of them. They must not take the place of users with an account in the metrics, and in the quotas of the
-bus they are one person with the user who has them.
+bus and its services they are one person with the user who has them. Rights are those of the id itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import accumulate
 from pathlib import Path
 from threading import Event, Thread
@@ -25,6 +25,8 @@ WATCH_SECONDS = 10.0
 
 START_SECONDS = 1.0
 """For how long the start of a bus waits for the first look, which looks up names of users."""
+
+_ROOT = frozenset({0})
 
 _MAX_BYTES = 4 << 20
 """Part of the file that is read: a hundred thousand users."""
@@ -64,6 +66,17 @@ class SubordinateIds:
                 return found
             place -= 1
         return None
+
+    def charged(self, uid: int, owners: Collection[int]) -> int:
+        """Return the uid of the user whose quotas *uid* takes: of a subordinate id, that of the user who has it.
+
+        If that is one of *owners* or unknown, the first id of the range is charged for all: a container does not have the quotas of an
+        owner.
+        """
+        found = None if uid in owners else self.range_of(uid)
+        if found is None:
+            return uid
+        return found.first if found.owner is None or found.owner in owners else found.owner
 
 
 def no_ids(_uid: int) -> bool:
@@ -155,3 +168,35 @@ class SubordinateIdsWatch:
         except OSError:
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class ChargedUsers:
+    """Says which user a service charges for a uid. Each service that has quotas of users counts by this, and by the uid alone before the
+    first :meth:`start`.
+
+    The answer about a uid can change. Release what was charged from the user that :meth:`of` returned when it was charged.
+    """
+
+    def __init__(self, ids: SubordinateIds | None = None) -> None:
+        """Begin with *ids*, for tests."""
+        self.ids = SubordinateIds() if ids is None else ids
+        """What the file has: another object after each change."""
+        self._watch: SubordinateIdsWatch | None = None
+
+    def start(self, file: Path = SUBUID, wait_seconds: float = START_SECONDS) -> None:
+        """Read *file* on a thread whenever it changes. Wait for it at most *wait_seconds*. Raises RuntimeError if no thread is left."""
+        self._watch = SubordinateIdsWatch(self._set, file)
+        self._watch.start(wait_seconds)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def of(self, uid: int) -> int:
+        """Return the user that is charged for *uid*: of a subordinate id, the user who has it, but never root. A number below 0, which
+        services use for hosts, stays as it is."""
+        return self.ids.charged(uid, _ROOT)
+
+    def _set(self, ids: SubordinateIds) -> None:
+        self.ids = ids

@@ -8,7 +8,15 @@ from threading import Event
 
 import pytest
 
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateIdsWatch, SubordinateRange, accounts_first, read_ranges, subordinate_ids
+from sbusd.config.subordinate_ids import (
+    ChargedUsers,
+    SubordinateIds,
+    SubordinateIdsWatch,
+    SubordinateRange,
+    accounts_first,
+    read_ranges,
+    subordinate_ids,
+)
 
 
 def test_the_ids_of_containers_come_last(tmp_path: Path) -> None:
@@ -74,3 +82,14 @@ def test_a_directory_service_that_is_slow_does_not_keep_the_bus_from_starting(tm
     is_over.set()
     assert len(read.get(timeout=30)) == 1
     watch.close()
+
+
+def test_a_service_charges_the_user_who_has_the_ids_but_never_root(tmp_path: Path) -> None:
+    file = tmp_path / "subuid"
+    file.write_text("1000:100000:65536\nroot:200000:10\nnobody-there:300000:10\n")
+    charged = ChargedUsers()
+    assert charged.of(100_001) == 100_001
+    charged.start(file, wait_seconds=60)
+    assert [charged.of(uid) for uid in (-7, 0, 1000, 100_000, 165_535, 165_536)] == [-7, 0, 1000, 1000, 1000, 165_536]
+    assert [charged.of(uid) for uid in (200_009, 300_004)] == [200_000, 300_000]
+    charged.close()
