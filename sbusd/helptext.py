@@ -45,6 +45,36 @@ VersionOption = Annotated[
 """The option of every program that prints its version; its parameter is ``_version``."""
 
 
+_MAY_BE_EMPTY = frozenset(("ARG", "DATA", "KEY", "PATTERN", "PAYLOAD"))
+"""Metavariables of arguments whose empty value has a meaning, such as the pattern that matches every key."""
+
+
+def may_be_empty(metavar: str | None, *, is_option: bool, is_repeatable: bool) -> bool:
+    """Return whether the empty text is a value of the parameter with *metavar*.
+
+    It is not one of an option: the program could not tell it from an omitted option, and it is often an unset variable of a shell. One of
+    several patterns can be the empty one. The words after a program to run are arguments of that program.
+    """
+    if is_option:
+        return is_repeatable and metavar == "PATTERN"
+    return metavar in _MAY_BE_EMPTY or (is_repeatable and metavar == "COMMAND")
+
+
+def _refuse_empty_values(context: Any, arguments: list[str]) -> None:
+    """Raise UsageError if a value in *arguments* is empty, and its parameter has no meaning for that.
+
+    They are parsed again, because conversions hide it: the empty path becomes the working directory.
+    """
+    values, _, _ = context.command.make_parser(context).parse_args(arguments)
+    for each in context.command.get_params(context):
+        given = values.get(each.name)
+        is_option = each.param_type_name == "option"
+        is_repeatable = getattr(each, "multiple", False) or each.nargs == _MANY
+        is_allowed = may_be_empty(each.metavar, is_option=is_option, is_repeatable=is_repeatable)
+        if "" in (given if isinstance(given, list | tuple) else (given,)) and not is_allowed:
+            raise typer.BadParameter("must not be empty", context, each)
+
+
 def require_only(context: typer.Context, mode: str, *used: str) -> None:
     """Raise UsageError if the command line has an option that has no effect with *mode*; it uses only the parameters *used*."""
     for each in context.command.params:
@@ -58,10 +88,21 @@ class _Plain:
 
     # Any, because the types of contexts and formatters moved from click to typer.
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse a command line. Raises typer.Exit with status 2 after printing a usage error."""
-        fallback: Any = typer.Context(self, info_name=info_name, parent=parent)  # type: ignore[arg-type]  # it is click's Command
+        """Parse a command line. Raises typer.Exit after printing an error: with status 2 for a usage error, 1 for a full disk."""
+        command: Any = self
+        fallback: Any = typer.Context(command, info_name=info_name, parent=parent, **command.context_settings)
+        words = list(args)
         with _usage_errors(fallback):
-            return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+            try:
+                made = super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                # --help and --version print, everything else only parses.
+                sys.stderr.write(f"{fallback.find_root().info_name}: cannot write to standard output: {error.strerror}\n")
+                raise typer.Exit(1) from None
+            _refuse_empty_values(made, words)
+            return made
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Raises what :meth:`make_context` raises."""
@@ -203,7 +244,7 @@ def _invalid_number(error: Any) -> str:
         return f"{value!r} is not a {'whole ' if kind.startswith('int_') else ''}number"
     for name, words in (("ge", "least"), ("le", "most")):
         if name in limits:
-            return f"must be at {words} {limits[name]:.15g}, not {value}"
+            return f"must be at {words} {limits[name]:.16g}, not {value}"
     return ""
 
 

@@ -19,7 +19,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from sbusd.ctl.group import ACTIONS, COMMANDS, command_function
 from sbusd.ctl.settings import common_options
-from sbusd.helptext import UsageError
+from sbusd.helptext import UsageError, may_be_empty
 
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
@@ -141,7 +141,7 @@ def _fill(parameters: Iterable[_Parameter], words: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for parameter in parameters:
         if words and parameter.kind == list[str]:
-            values[parameter.name] = [_text(word) for word in words]
+            values[parameter.name] = [_converted(parameter, word) for word in words]
             words = []
         elif words:
             values[parameter.name] = _converted(parameter, words[0])
@@ -170,7 +170,9 @@ def _converted(parameter: _Parameter, word: str) -> Any:
     kind, info = parameter.kind, parameter.info
     if kind is Path:
         raise _Unsupported  # typer checks the file
-    if kind is str:
+    if not word and not may_be_empty(info.metavar, is_option=isinstance(info, OptionInfo), is_repeatable=kind == list[str]):
+        raise _Unsupported
+    if kind in (str, list[str]):
         return _text(word)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         if word not in [each.value for each in kind]:

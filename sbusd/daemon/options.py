@@ -114,6 +114,13 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
+def _path(text: str) -> Path:
+    """Return *text* as a path. Raises ArgumentTypeError if it is empty, which Path would take for the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return Path(text)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that raises UsageError, with a text of one line."""
 
@@ -128,19 +135,19 @@ def _parser() -> _Parser:
     add("-a", "--address", metavar="ADDRESS", help="listen on ADDRESS: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")
     add("--stream-address", metavar="ADDRESS", help="listen on ADDRESS too, for clients that use a stream socket")
     add("-f", "--foreground", action="store_true", help="stay in the foreground; close standard output when the bus is ready")
-    add("-p", "--pid-file", metavar="FILE", type=Path, default=DEFAULT_PID_FILE, help="in the background, write the process id to FILE")
+    add("-p", "--pid-file", metavar="FILE", type=_path, default=DEFAULT_PID_FILE, help="in the background, write the process id to FILE")
     add("-u", "--allow-user", metavar="USER", dest="users", action="append", default=[], help="allow only USER, a name or id; repeatable")
     add("-c", "--exit-after-last", action="store_true", help="exit when the last client disconnects")
     add("-g", "--group-access", dest="group", action="store_true", help="allow the group of the socket to connect")
     add("-o", "--others-access", dest="others", action="store_true", help="allow all other users to connect; use with -g")
     add("-r", "--reuse-address", action="store_true", help="replace an existing socket or empty file at ADDRESS")
-    add("-C", "--config", metavar="FILE", type=Path, help="read the configuration from FILE and FILE.d/*.toml")
+    add("-C", "--config", metavar="FILE", type=_path, help="read the configuration from FILE and FILE.d/*.toml")
     add("--check-config", action="store_true", help="check the configuration and exit")
     add("--user", action="store_true", help="run a user bus: use the socket and configuration of the user")
     add(
         "--stalls",
         metavar="FILE",
-        type=Path,
+        type=_path,
         help="measure stalls of the main loop and write them to FILE at exit; for tests",
     )
     add("--version", action="version", version=f"sbusd {__version__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -16,7 +17,13 @@ def print_link(link: str) -> None:
 
 
 def link_file(path: Path) -> Callable[[str], None]:
-    """Return a function that replaces the content of *path* by a link. The file has the mode 0600. It raises OSError."""
+    """Return a function that replaces the content of *path* by a link. The file has the mode 0600. It raises OSError.
+
+    Raises:
+        OSError: *path* is a device, a pipe or a socket, which the file would replace.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
+        raise OSError(errno.EEXIST, "is not a regular file", str(path))
 
     def write(link: str) -> None:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Annotated
 
@@ -96,6 +97,20 @@ def test_each_program_prints_its_version(name: str) -> None:
     program = importlib.import_module(f"sbusd.{name}.main").app
     done = CliRunner().invoke(program, ["--version"], prog_name="sbus-name")
     assert (done.exit_code, done.output) == (0, f"sbus-name {__version__}\n")
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_a_full_disk_is_one_line(option: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module("sbusd.store.main").app([option], prog_name="sbus-name")
+        monkeypatch.undo()
+        # What is left in the buffer.
+        with contextlib.suppress(OSError):
+            full.close()
+    assert ended.value.code == 1
+    assert capfd.readouterr().err == "sbus-name: cannot write to standard output: No space left on device\n"
 
 
 def test_sbusctl_prints_its_version_before_a_command_only() -> None:

@@ -82,3 +82,15 @@ def test_errors_name_an_option_without_quotes(program: tuple[str, str]) -> None:
         line = [*command.split(), f"{option}=1" if each.is_flag else option]
         first = CliRunner().invoke(import_module(f"sbusd.{module}.main").app, line).stderr.splitlines()[0]
         assert f"option {option} {'does not take a value' if each.is_flag else 'requires an argument'}" in first, line
+
+
+@pytest.mark.parametrize("program", _MODES, ids=lambda program: ".".join(program).strip("."))
+def test_an_empty_value_is_never_an_omitted_one(program: tuple[str, str]) -> None:
+    module, command = program
+    for each in _parameters(*program):
+        if each.is_flag or (each.multiple and each.metavar == "PATTERN"):
+            continue
+        option = max(each.opts, key=len)
+        result = CliRunner().invoke(import_module(f"sbusd.{module}.main").app, [*command.split(), option, ""])
+        first = result.stderr.splitlines()[0]
+        assert (result.exit_code, option in first, "empty" in first or "''" in first) == (2, True, True), (option, result.stderr)

@@ -174,6 +174,8 @@ class _LoginNames:
 
 def _write(path: Path, page: str) -> None:
     """Write the page atomically to *path*, readable only for its owner: it contains activity of users."""
+    if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
+        raise _ReportError(f"cannot write {path}: is not a regular file")  # it would be replaced by one
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as stream:

@@ -164,3 +164,36 @@ def test_an_option_has_an_effect_or_is_refused(name: str, monkeypatch: pytest.Mo
         if is_refused is case.has_effect or (result.exit_code == 2) is not is_refused:
             wrong.append((" ".join(case.line), case.has_effect, result.exit_code, said or repr(result.exception)))
     assert not wrong
+
+
+_MEANS_SOMETHING = {"KEY", "PATTERN", "PAYLOAD", "DATA", "ARG"}
+"""Metavariables of arguments that can be empty, sbusctl(1); a command to run is looked up instead."""
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_an_empty_value_is_never_an_omitted_one(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SBUS_ADDRESS", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    command: Any = typer.main.get_command(application())
+    for word in name.split():
+        command = command.get_command(None, word)
+    mode, *_ = _MODES[name]
+    lines = [([*name.split(), *mode.split(), f"{max(each.opts, key=len)}="], each) for each in _options(name) if not each.is_flag]
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    values = {"USER": "root", "ACTION": "publish", "SHELL": "bash", "NUMBER": "1"}
+    options = [word for word in mode.split() if word.startswith("--")]
+    for place, each in enumerate(arguments):
+        if each.metavar not in _MEANS_SOMETHING and (name, each.metavar) != ("store work", "COMMAND"):
+            words = ["" if other == place else values.get(found.metavar, "a") for other, found in enumerate(arguments)]
+            lines.append(([*name.split(), *mode.split()[: mode.split().index(options[0]) + 2 if options else 0][-2:], *words], each))
+    for line, each in lines:
+        result = CliRunner().invoke(application(), line)
+        shown = max(each.opts, key=len) if each.param_type_name == "option" else each.metavar
+        first = result.stderr.splitlines()[0]
+        is_named = shown in first or shown == "--address"
+        assert (result.exit_code, is_named, "empty" in first or "''" in first) == (2, True, True), (line, first)
+
+
+def test_an_empty_address_before_the_command_is_refused() -> None:
+    result = CliRunner().invoke(application(), ["--address", "", "stats"])
+    assert (result.exit_code, "the address is empty" in result.stderr) == (2, True)

@@ -52,3 +52,10 @@ def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         link_file(tmp_path / "folder")("x")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is not a regular file"):
+        link_file(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
