@@ -64,7 +64,7 @@ def _run_command(arguments: list[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (SbusError, OSError) as error:
-        # From outside the commands, such as help written to a full disk.
+        # From outside the commands.
         print_error(error_text(error))
         sys.exit(1)
     except Exception as error:
@@ -107,12 +107,16 @@ def _run_call(call: Call) -> None:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null for closed standard descriptors: otherwise the socket of the bus could become standard output."""
-    for fd in range(3):
+    """Open /dev/null for closed standard descriptors: otherwise the socket of the bus could become standard output.
+
+    Input cannot be read from it and output cannot be written, so what would be lost is an error. Only messages can be lost, with standard
+    error.
+    """
+    for fd, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, mode)
     sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8")
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import stat
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import typer
@@ -17,11 +19,26 @@ END_SECONDS = 1
 """How long the end of a pipe is awaited before its data is asked for: its writer may be closing it."""
 
 
+class InputError(SbusError):
+    """Standard input cannot be read."""
+
+
 class InputTooLongError(SbusError):
     """Standard input is longer than a packet."""
 
     def __init__(self) -> None:
         super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE' sends more")
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Raise InputError for an OSError in the block, which reads standard input: it may be closed."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, SbusError):
+            raise
+        raise InputError(f"cannot read standard input: {error.strerror or error}") from None
 
 
 def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") -> bytes:
@@ -30,6 +47,7 @@ def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") ->
     Raises:
         BadParameter: there is no argument, and *source* may have data. In ``while read line; do sbusctl pub KEY; done < FILE`` they are
             the remaining lines, which belong to the loop.
+        InputError: *source* cannot be read.
         InputTooLongError: *source* is longer than a packet.
     """
     if payload is not None and payload != "-":
@@ -38,7 +56,8 @@ def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") ->
         if is_without_data(source):
             return b""
         raise typer.BadParameter(f"missing {name}: write '-' to read standard input, or '' for an empty payload")
-    data = source.read(MAX_PACKET_BYTES + 1)
+    with reading():
+        data = source.read(MAX_PACKET_BYTES + 1)
     if len(data) > MAX_PACKET_BYTES:
         raise InputTooLongError
     return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from sbusd.client import QueuedJob, StoreGap
 from sbusd.client.store.items import StoreItem
@@ -11,6 +11,8 @@ from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_pl
 from sbusd.ctl.output import JsonStyle, flush, terminal_width, text_or_base64, visible, write_json, write_lines, write_page
 from sbusd.ctl.settings import Settings
 from sbusd.ctl.tables import Column, table_lines
+
+ItemT = TypeVar("ItemT", bound=StoreItem | QueuedJob)
 
 _STREAMS = (
     Column("STREAM"),
@@ -74,13 +76,14 @@ def show_streams(settings: Settings, found: dict[str, Any]) -> None:
     write_page(page, pager=settings.pager)
 
 
-def print_items(settings: Settings, items: Iterable[StoreItem | QueuedJob], count: int | None) -> None:
-    """Print *items* as they come, at most *count*."""
+def print_items(settings: Settings, items: Iterable[ItemT], count: int | None) -> ItemT | None:
+    """Print *items* as they come, at most *count*. Return the last one if there can be more, and otherwise None."""
     for number, item in enumerate(items, 1):
         show(settings, [_value_of(item)], [_line_of(item)])
         flush()
         if number == count:
-            return
+            return item
+    return None
 
 
 def _value_of(item: StoreItem | QueuedJob) -> dict[str, object]:
@@ -99,7 +102,8 @@ def _line_of(item: StoreItem | QueuedJob) -> str:
     """Return an item as a line of text."""
     if isinstance(item, StoreGap):
         lost = human_plural(item.count, "message") if item.count else "messages"
-        return f"{item.seq}\t{local_time(item.time)}\tlost {lost} of {visible(item.pattern)!r}: {visible(item.reason)}"
+        keys = f" of {visible(item.pattern)!r}" if item.pattern else ""
+        return f"{item.seq}\t{local_time(item.time)}\tlost {lost}{keys}: {visible(item.reason)}"
     message = item.message if isinstance(item, QueuedJob) else item
     line = f"{message.seq}\t{local_time(message.time)}\t{visible(message.key_bytes)}\t{visible(message.payload)}"
     if isinstance(item, QueuedJob):

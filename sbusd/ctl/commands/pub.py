@@ -15,7 +15,7 @@ from sbusd.client import PayloadTooLarge, RemoteRefusal
 from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
-from sbusd.ctl.payloads import InputTooLongError, one_payload
+from sbusd.ctl.payloads import InputError, InputTooLongError, one_payload, reading
 from sbusd.ctl.settings import forbid_json, settings_of
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE
 from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
@@ -73,6 +73,9 @@ def pub_command(
     if blob is not None:
         if payload is not None or lines or receipt or null or to is not None:
             raise typer.BadParameter("--blob publishes a file; omit PAYLOAD, --lines, --receipt, --to and --null")
+        if blob == Path("-"):
+            with reading():
+                os.read(sys.stdin.fileno(), 0)  # errors of the client do not name it
         with settings_of(context).connect(pace=wait) as bus:
             # This process ends before subscribers have got the blob.
             ticket = bus.publish_blob(
@@ -130,7 +133,7 @@ def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]],
     With *to*, only that connection can get them.
 
     Raises:
-        MessageError: a payload is too large; those before it have been routed.
+        MessageError: a payload is too large, or cannot be read; those before it have been routed.
         SbusError: the bus refused a message, or is gone.
     """
     count = 0
@@ -140,7 +143,7 @@ def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]],
                 for payload in payloads:
                     bus.publish(key, payload, to=to)
                     count += 1
-    except (ProtocolError, PayloadTooLarge, InputTooLongError) as error:
+    except (ProtocolError, PayloadTooLarge, InputTooLongError, InputError) as error:
         bus.ping()
         raise MessageError(count + 1, error) from None
     bus.ping()
@@ -151,11 +154,16 @@ def read_records(source: BinaryIO, end: bytes) -> Iterator[list[bytes]]:
 
     Raises:
         InputTooLongError: a record is longer than the largest packet.
+        InputError: *source* cannot be read.
     """
     # read1 returns what is available, so that a line of a slow program is published at once.
     pending = b""
     read1 = getattr(source, "read1", source.read)
-    while chunk := read1(_CHUNK_BYTES):
+    while True:
+        with reading():
+            chunk = read1(_CHUNK_BYTES)
+        if not chunk:
+            break
         *records, pending = (pending + chunk).split(end)
         yield records
         if len(pending) > MAX_PACKET_BYTES:

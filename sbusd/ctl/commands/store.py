@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.client import Bus
+from sbusd.client.arguments import LARGEST_COUNT
 from sbusd.client.sync.stored_streams import StoredStreams
 from sbusd.config.relay import MAX_TWIN
 from sbusd.ctl.job_programs import run_jobs
@@ -17,8 +18,8 @@ from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
 from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
 
-MAX_NUMBER = (1 << 63) - 1
-"""The greatest number of a message."""
+_LEAST_EXPIRE = 0.001
+"""Seconds; sbus-store(8)."""
 
 MAX_PEEKED = 256
 """Messages of one response."""
@@ -58,7 +59,8 @@ def put_action(
     ident: Annotated[str, typer.Option("--id", metavar="TEXT", help="Do not store a second message with this id within an hour.")] = "",
     delay: Annotated[float | None, typer.Option("--delay", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Delay the job.")] = None,
     expire: Annotated[
-        float | None, typer.Option("--expire", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Remove the message after this time.")
+        float | None,
+        typer.Option("--expire", min=_LEAST_EXPIRE, max=MAX_SECONDS, metavar="SECONDS", help="Remove the message after this time."),
     ] = None,
 ) -> None:
     """Store a message, and print its number."""
@@ -101,7 +103,10 @@ def read_action(
     with settings.connect() as bus:
         source = _readable(bus, twin)
         with contextlib.closing(source.read(stream, reader=reader, start=begin, pattern=pattern, follow=follow)) as items:
-            print_items(settings, items, count)
+            last = print_items(settings, items, count)
+        if reader and last is not None:
+            # The loop has not asked for the next message, so for the client the last one is not done.
+            source.set_position(stream, reader, last.seq + 1)
 
 
 def peek_action(
@@ -152,7 +157,7 @@ def purge_action(
     name: NameArgument,
     queue: QueueOption = False,
     before: Annotated[
-        int | None, typer.Option("--before", min=1, max=MAX_NUMBER, metavar="NUMBER", help="Only messages with lower numbers.")
+        int | None, typer.Option("--before", min=1, max=LARGEST_COUNT, metavar="NUMBER", help="Only messages with lower numbers.")
     ] = None,
     pattern: MatchOption = "",
 ) -> None:
@@ -195,13 +200,13 @@ def _readable(bus: Bus, twin: int | None) -> StoredStreams:
     return bus.store if twin is None else bus.store.on(twin)
 
 
-def _number(word: str) -> int:
+def _number(word: str, least: int = 1) -> int:
     """Return the number of a message. Raises BadParameter."""
-    if not (word.isascii() and word.isdigit() and 0 < len(word) <= len(str(MAX_NUMBER)) and int(word) <= MAX_NUMBER):
-        raise typer.BadParameter(f"invalid number {word!r}: must be the number of a message, at most {MAX_NUMBER}")
+    if not (word.isascii() and word.isdigit() and len(word) <= len(str(LARGEST_COUNT)) and least <= int(word) <= LARGEST_COUNT):
+        raise typer.BadParameter(f"invalid number {word!r}: must be the number of a message, {least} to {LARGEST_COUNT}")
     return int(word)
 
 
 def _start(word: str) -> Any:
     """Return where reading begins. Raises BadParameter."""
-    return word if word in {"first", "last", "new"} else _number(word) if word else None
+    return word if word in {"first", "last", "new"} else _number(word, 0) if word else None

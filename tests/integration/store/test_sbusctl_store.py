@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.store_programs import ENV, StoreProgram
 
 
@@ -26,6 +28,40 @@ def test_put_and_read(store: StoreProgram) -> None:
     assert json.loads(run(store, "--json=short", "store", "read", "log", "-n", "1"))["payload"] == "one"
     assert len(run(store, "store", "read", "log", "--reader", "me").splitlines()) == 2
     assert not run(store, "store", "read", "log", "--reader", "me")
+
+
+def test_a_reader_continues_after_what_was_printed(store: StoreProgram) -> None:
+    for text in ("one", "two", "three", "four"):
+        run(store, "store", "put", "log/a", text)
+    read = ("store", "read", "log", "--reader", "me")
+
+    def payloads(*more: str) -> list[str]:
+        return [line.split("\t")[3] for line in run(store, *read, *more).splitlines()]
+
+    assert payloads("-n", "1") == ["one"]
+    assert payloads("-n", "1", "--follow") == ["two"]
+    closed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "sbusd.ctl.main", "-a", store.bus, *read],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (closed.returncode, closed.stderr) == (1, "sbusctl: cannot write to standard output: Bad file descriptor\n")
+    assert payloads("-n", "2") == ["three", "four"]
+    assert payloads() == []
+
+
+@pytest.mark.parametrize("number", ["9007199254740992", "9223372036854775807", "99999999999999999999"])
+def test_a_number_that_no_message_can_have_is_refused(store: StoreProgram, number: str) -> None:
+    for line in (["read", "log", "--from", number], ["purge", "log", "--before", number], ["revive", "mail", number]):
+        said = run(store, "store", *line, expected=2).splitlines()[0]
+        assert number in said
+        assert "9007199254740991" in said
+    largest = "9007199254740991"
+    assert "lost messages: the stream was begun again" in run(store, "store", "read", "log", "--from", largest)
+    assert run(store, "store", "purge", "log", "--before", largest) == "0 messages\n"
 
 
 def test_last_values(store: StoreProgram) -> None:
