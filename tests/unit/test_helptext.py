@@ -106,7 +106,7 @@ def test_a_full_disk_is_one_line(option: str, capfd: pytest.CaptureFixture[str],
         with pytest.raises(SystemExit) as ended:
             importlib.import_module("sbusd.store.main").app([option], prog_name="sbus-name")
         monkeypatch.undo()
-        # What is left in the buffer.
+        # The buffer cannot be written.
         with contextlib.suppress(OSError):
             full.close()
     assert ended.value.code == 1

@@ -330,5 +330,5 @@ def test_a_day_file_that_cannot_be_read_is_listed_and_read_later(runs: Runs) -> 
         assert day.path in read_tables(runs.root).manifests[Hour.at(NOON)].absent
     (runs.archive / day.path).write_bytes(content)
     assert runs.run() == [[f"{Hour.at(NOON)}:traffic"]]
-    # Nobody knew which hours the day has: those without rows are not listed as incomplete for ever.
+    # It was not known which hours the day has: those without rows do not stay in the list of incomplete hours.
     assert not any(manifest.absent for manifest in read_tables(runs.root).manifests.values())
