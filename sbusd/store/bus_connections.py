@@ -42,6 +42,11 @@ class ServingBus(AsyncBus):
         if self._serving is not None:
             await asyncio.wait([self._serving])
 
+    @property
+    def packet_limit(self) -> int:
+        """The longest packet that can be sent, in bytes."""
+        return self._session.outgoing.packet_limit
+
     def send(self, packet: bytes) -> bool:
         """Send *packet* if it need not wait for room; return whether it was sent."""
         return self._link.send_now(packet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from sbusd.config.store import StoreLimits
@@ -14,6 +14,7 @@ from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import Job, NewMessage, Worker
 from sbusd.store.news import StreamNews
 from sbusd.store.operation_queue import OperationQueue, QueuedOperation
+from sbusd.store.publications import Publications, Published
 from sbusd.store.publisher import Publisher
 from sbusd.store.routes import Routes
 from sbusd.store.take_line import TakeLine
@@ -22,26 +23,6 @@ from sbusd.store.workers import Holder, Workers
 
 MAX_CALLS = 512
 """Calls of one user that run at the same time, without those that wait for messages or jobs."""
-
-
-class Published:
-    """Of each stream, the number up to which messages were published, to be noted in the file with the next commits."""
-
-    def __init__(self) -> None:
-        self._sent: dict[str, int] = {}
-        self._noted: dict[str, int] = {}
-
-    def sent(self, stream: str, seq: int) -> None:
-        """Note that the messages of *stream* up to *seq* were sent to the bus."""
-        self._sent[stream] = max(seq, self._sent.get(stream, 0))
-
-    def new(self, streams: Iterable[str] | None = None) -> dict[str, int]:
-        """Return what must be noted of *streams*, by default of all."""
-        return {name: seq for name, seq in self._sent.items() if seq != self._noted.get(name) and (streams is None or name in set(streams))}
-
-    def noted(self, published: Mapping[str, int]) -> None:
-        """Note that *published* is in the file."""
-        self._noted.update(published)
 
 
 class StoreContext:
@@ -55,6 +36,7 @@ class StoreContext:
         *,
         routes: Routes,
         publisher: Publisher,
+        report: Callable[[str], None],
         counts: Counter[str],
         clock: StoreClock,
         run: int,
@@ -72,6 +54,7 @@ class StoreContext:
         self.poke = poke
         self.news = StreamNews()
         self.published = Published()
+        self.publications = Publications(publisher, operations, self.published, counts, routes=lambda: self.routes, report=report)
         self.workers = Workers(self._worker_gone)
         self.lines: dict[str, TakeLine[Job]] = {}
         self.is_stopping = False
@@ -116,13 +99,20 @@ class StoreContext:
         if queue is not None and keys:
             self.jobs_ready(queue.name, len(keys))
 
-    def value_ended(self, stream: str, message: NewMessage) -> None:
-        """Publish that a key has no value any more, by an empty message, which is not stored."""
+    def value_ended(self, stream: str, message: NewMessage) -> tuple[int, int]:
+        """Publish that a key has no value any more, by an empty message, which is not stored.
+
+        Return 1 if that needs no further attempt, and 1 if it can never be published.
+        """
         settings = self.routes.settings.stream(stream)
+        done, never = 1, 0
         if settings is not None and settings.publish:
-            self.counts["values_ended"] += 1
-            self.publisher.publish(message.sender, message.key, message.payload)
-        self.on_stored(stream, [message.key])
+            # Not before the value that has ended, which may still wait.
+            done, never = self.publisher.publish_many([message]) if self.publications.is_live else (0, 0)
+            self.counts["values_ended"] += done
+        if done:
+            self.on_stored(stream, [message.key])
+        return done, never
 
     def waits(self, uid: int, seconds: float) -> AbstractContextManager[None]:
         """Charge a call that waits up to *seconds*. Raises CallError (EDQUOT)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
@@ -21,7 +21,7 @@ from sbusd.store.calls.remote_calls import RemoteCalls
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.committer import Committer
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import DeadLetter, NewMessage, StoreError
+from sbusd.store.engine.messages import DeadLetter, NewMessage, StoreError, Taken
 from sbusd.store.new_subscribers import NewSubscribers
 from sbusd.store.operation_queue import SERVICE, OperationQueue
 from sbusd.store.ordinary_messages import StreamIntake
@@ -95,9 +95,9 @@ class Store:
         self._engine = await loop.run_in_executor(None, self._open_file, self._settings, report)
         self._committer = Committer(self._engine)
         self._operations: OperationQueue[Engine] = OperationQueue(self._committer)
-        self._sweeper = Sweeper(self._on_dead, self._log.problem)
         self._publisher = Publisher(self._counts, self._log.problem)
         self._dead_letters = Publisher(self._counts, self._log.problem)
+        self._sweeper = Sweeper(self._dead_letters, self._log.dead_letter, self._log.problem)
         access, vouch_right = Access(self._ask, self._log.problem), VouchRight(self._ask, self._log.problem)
         self._context = StoreContext(
             self._operations,
@@ -105,6 +105,7 @@ class Store:
             vouch_right,
             routes=Routes(self._settings),
             publisher=self._publisher,
+            report=self._log.problem,
             counts=self._counts,
             clock=self._engine.clock,
             run=self._engine.run,
@@ -217,7 +218,8 @@ class Store:
                 await messages.tell(controls.ECHO_OFF)  # what the store publishes is stored already
                 self._publisher.connected(messages)
                 self._dead_letters.connected(calls)
-                await self._publish_rest()
+                context.publications.connected()
+                self._sweeper.connected()
                 own = {int((await each.address).split("/")[2]) for each in (control, messages, calls, jobs)}
                 subscribers = asyncio.ensure_future(self._subscribers.run(messages, own))
                 await self._subscribed(messages)
@@ -234,22 +236,12 @@ class Store:
                 self._interruption = NOT_CONNECTED
                 self._publisher.disconnected()
                 self._dead_letters.disconnected()
+                await context.publications.disconnected()
                 intakes, self._intakes = self._intakes, {}
                 self._sources.clear()
                 for each_task in (*intakes.values(), subscribers, workers, serving, ended):
                     await _cancelled(each_task)
                 await context.workers.disconnected()
-
-    async def _publish_rest(self) -> None:
-        """Publish what was committed and perhaps not published, because the store was killed or its connection ended. Raises StoreError."""
-        while (rest := await self._operations.run(SERVICE, lambda engine: engine.next_unpublished())) is not None:
-            stream, seq, messages = rest
-            settings = self._settings.stream(stream)
-            if settings is not None and settings.publish:
-                self._publisher.publish_many([NewMessage(each.key, each.payload, each.sender) for each in messages])
-                await self._publisher.sent()
-                self._counts["published_late"] += len(messages)
-            await self._operations.run(SERVICE, partial(_note_published, {stream: seq}))
 
     def _on_serving(self, ready: Callable[[], None]) -> None:
         """Note that calls are served."""
@@ -310,15 +302,6 @@ class Store:
         """Note that ordinary messages were committed."""
         self._context.stored(stream, [message.key for message in messages])
 
-    def _on_dead(self, letters: Sequence[DeadLetter]) -> None:
-        """Report and publish dead letters, on the connection that does not receive messages: a stream may store them."""
-        for letter in letters:
-            self._counts["dead"] += 1
-            self._log.dead_letter(letter)
-            settings = self._settings.queue(letter.queue)
-            if settings is not None and settings.dead:
-                self._dead_letters.publish(letter.sender, settings.dead.encode() + letter.key, letter.payload)
-
     async def _turns(self) -> None:
         """Report once a second that the store is alive, and publish its state."""
         loop = asyncio.get_running_loop()
@@ -352,8 +335,10 @@ class Store:
                 await self._remote.respond_to_all()
                 for task in (*others, *self._intakes.values()):
                     await _cancelled(task)
-                await self._publisher.sent()
-                await self._operations.run(SERVICE, partial(_note_published, self._context.published.new()))
+                await self._publisher.taken()
+                await self._dead_letters.taken()
+                await self._operations.drained()
+                await self._operations.run(SERVICE, partial(_note_taken, self._context.published.new()))
                 self._operations.close()
                 await self._operations.drained()
                 if self._calls_bus is not None:
@@ -367,9 +352,9 @@ class Store:
             self._engine.close()
 
 
-def _note_published(published: Mapping[str, int], engine: Engine) -> None:
-    """Note in the file what was published."""
-    engine.note_published(published)
+def _note_taken(taken: Taken, engine: Engine) -> None:
+    """Note in the file what the bus has taken."""
+    engine.note_taken(taken)
 
 
 async def _ended(bus: ServingBus) -> None:

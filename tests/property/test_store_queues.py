@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import JobState, NewMessage, Put, Sender, StoreError, Worker
+from sbusd.store.engine.messages import NOWHERE, JobState, NewMessage, Put, Sender, StoreError, Worker
 from sbusd.store.engine.rows import MESSAGE_BYTES
 from tests.support.store_clocks import OneClock
 
@@ -113,6 +113,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.now = 1_700_000_000_000
         self.path = folder / "store.sqlite"
+        self.places = NOWHERE
         self.engine = self.opened()
         self.queues = {name: QueueModel(name) for name in NAMES}
 
@@ -231,7 +232,8 @@ class Machine:
         letters, more = 0, True
         over = {(each.worker.connection, each.lease) for each in self.leased() if each.worker and each.at <= self.now}
         while more:
-            sweep = self.engine.sweep(max_rows=50)
+            sweep = self.engine.sweep(50, self.places)
+            self.places = sweep.places
             letters, more = letters + len(sweep.dead), sweep.more
             assert over.issuperset(sweep.ended)
             over.difference_update(sweep.ended)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.store import StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+from sbusd.store.engine.messages import NOWHERE, NewMessage, Put, Sender, StoreError
 from tests.support.store_clocks import OneClock
 from tests.support.store_model import StreamModel
 
@@ -80,6 +80,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.now = 1_700_000_000_000
         self.path = folder / "store.sqlite"
+        self.places = NOWHERE
         self.engine = self.opened()
         self.models = {each.name: StreamModel(each) for each in STREAMS}
 
@@ -109,7 +110,8 @@ class Machine:
         before = sum(model.removed for model in self.models.values())
         removed, more = 0, True
         while more:
-            sweep = self.engine.sweep(max_rows=3)
+            sweep = self.engine.sweep(3, self.places)
+            self.places = sweep.places
             removed += sweep.removed
             more = sweep.more
         for model in self.models.values():

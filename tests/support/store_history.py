@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from sbusd.client import Message, SbusError, TimedOut
+from sbusd.client import Bus, Message, SbusError, TimedOut
 from sbusd.client.sync.streams import Subscription
 from tests.support.store_programs import StoreCaller
 
@@ -116,6 +117,45 @@ def _work_subscribed_on(caller: StoreCaller, jobs: Subscription, history: Histor
         caller.bus.publish(f"store/job/{QUEUE}/{lease}/ack")
 
 
+def watch(bus: str, history: History, end: Path) -> None:
+    """Note the jobs that are published, and where some may be missing, until one has the payload ``end`` or *end* exists."""
+    while not end.exists():
+        try:
+            with Bus.connect(bus) as connection, connection.subscribe("work/") as messages:
+                history.note("gap")
+                while not end.exists():
+                    with contextlib.suppress(TimedOut):
+                        item = messages.receive(0.2)
+                        if not isinstance(item, Message):
+                            history.note("gap")
+                        elif item.payload == b"end":
+                            end.touch()
+                        else:
+                            history.note("published", item.payload.decode())
+        except (SbusError, OSError):
+            time.sleep(0.02)
+
+
+def check_published(history: History) -> int:
+    """Check that each acknowledged job was published, or that a gap is in its place. Return the number of jobs that were published."""
+    events = [words for _, _, words in history.events()]
+    numbers = {words[1]: int(words[2]) for words in events if words[0] == "acknowledged"}
+    seen: set[int] = set()
+    highest, gaps, last_gap = 0, [], None
+    for kind, *words in events:
+        if kind == "gap":
+            last_gap = highest if last_gap is None else last_gap
+        elif kind == "published" and (number := numbers.get(words[0])) is not None:
+            seen.add(number)
+            if number > highest:
+                if last_gap is not None:
+                    gaps.append((last_gap, number))
+                highest, last_gap = number, None
+    missing = [number for number in numbers.values() if number not in seen and not any(low < number < high for low, high in gaps)]
+    assert not missing, f"acknowledged and not published, without a gap in their place: {missing}"
+    return len(seen)
+
+
 def check(history: History, left: list[tuple[int, str]], tries: int, killed: dict[int, int], lease_seconds: float) -> tuple[int, int]:
     """Check a history; *left* are numbers and payloads of jobs still stored, *killed* the times at which processes were killed.
 
@@ -127,7 +167,7 @@ def check(history: History, left: list[tuple[int, str]], tries: int, killed: dic
     begun: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     ended: dict[tuple[str, int], list[int]] = defaultdict(list)
     keys: dict[str, str] = {}
-    for at, pid, (kind, job, number, *rest) in history.events():
+    for at, pid, (kind, job, number, *rest) in (event for event in history.events() if event[2][0] not in {"published", "gap"}):
         if kind == "acknowledged":
             assert numbers.setdefault(job, int(number)) == int(number)
         elif kind == "begin":

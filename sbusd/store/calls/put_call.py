@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sbusd.client.rpc.service import Request
@@ -110,24 +109,24 @@ class PutCall:
         """Put the messages of each stream, in order, and note the *outcomes* by their places. Raises StoreError, CallError."""
 
         def put(engine: Engine) -> dict[str, list[Put | StoreError]]:
-            engine.note_published(published)
+            engine.note_taken(taken)
             return {
                 stream: (engine.put_unpublished if stream in publishing else engine.put_many)(stream, list(messages.values()))
                 for stream, messages in groups.items()
             }
 
         def committed(found: dict[str, list[Put | StoreError]]) -> None:
-            self._context.published.noted(published)
+            self._context.published.noted(taken)
             for stream, messages in groups.items():
-                self._stored(stream, [each for each, outcome in zip(messages.values(), found[stream], strict=True) if _is_new(outcome)])
+                new = _new(messages.values(), found[stream])
                 if stream in publishing:
-                    last = max(
-                        (outcome.seq for outcome in found[stream] if isinstance(outcome, Put) and not outcome.is_duplicate), default=0
+                    self._context.publications.committed(
+                        stream, [(seq, message) for seq, message in new if not message.due_ms and not message.at_ms]
                     )
-                    self._context.publisher.when_sent(partial(self._context.published.sent, stream, last))
+                self._stored(stream, [message for _, message in new])
 
         publishing = {stream for stream in groups if self._context.routes.stream(stream).publish}
-        published = self._context.published.new(groups)
+        taken = self._context.published.of_streams(publishing)
 
         found = await self._context.operations.run(uid, put, sum(map(len, groups.values())), committed)
         for stream, messages in groups.items():
@@ -135,13 +134,11 @@ class PutCall:
                 outcomes[index] = outcome
 
     def _stored(self, stream: str, messages: Sequence[NewMessage]) -> None:
-        """Publish messages that are on disk, and wake those that wait for them."""
+        """Wake those that wait for messages that are on disk."""
         context = self._context
         if not messages:
             return
         context.counts["put"] += len(messages)
-        if context.routes.stream(stream).publish:
-            context.publisher.publish_many([message for message in messages if not message.due_ms and not message.at_ms])
         context.stored(stream, [message.key for message in messages])
         if any(message.due_ms or message.at_ms for message in messages):
             context.poke(0)
@@ -167,6 +164,10 @@ class PutCall:
         return framed_data(head)
 
 
-def _is_new(outcome: Put | StoreError) -> bool:
-    """Return whether a message was stored now."""
-    return isinstance(outcome, Put) and not outcome.is_duplicate
+def _new(messages: Iterable[NewMessage], outcomes: Sequence[Put | StoreError]) -> list[tuple[int, NewMessage]]:
+    """Return the messages that were stored now, with their numbers."""
+    return [
+        (outcome.seq, message)
+        for message, outcome in zip(messages, outcomes, strict=True)
+        if isinstance(outcome, Put) and not outcome.is_duplicate
+    ]

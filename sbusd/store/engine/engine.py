@@ -13,8 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from sbusd.config.quantities import show_size
-from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings, StoreSettings
+from sbusd.config.store import MAX_DELAY_SECONDS, StoreSettings
 from sbusd.protocol.printable import printable
+from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.clocks import KeptClock, StoreClock
 from sbusd.store.engine.continuity import LOST, Continuity
 from sbusd.store.engine.database import Database
@@ -23,6 +24,7 @@ from sbusd.store.engine.intake import Intake
 from sbusd.store.engine.job_lines import JobLines
 from sbusd.store.engine.key_map import KeyMap
 from sbusd.store.engine.messages import (
+    NOWHERE,
     Gap,
     Job,
     JobInfo,
@@ -30,17 +32,20 @@ from sbusd.store.engine.messages import (
     LastValues,
     NewMessage,
     Page,
+    Places,
     Purged,
     Put,
+    Rest,
     Stored,
     StoreError,
     StoreStatistics,
     Sweep,
+    Taken,
     Worker,
 )
 from sbusd.store.engine.purging import Purging
 from sbusd.store.engine.put_ids import PutIds
-from sbusd.store.engine.queues import Held, Queues
+from sbusd.store.engine.queues import Held, Queues, backoff_ms
 from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.reconfiguration import Reconfiguration
@@ -87,12 +92,19 @@ class Engine:
                 self._readers = Readers(self.database, self._figures)
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
-                self._removal = Removal(self.database, self._figures, self._lines)
+                self._announcements = Announcements(self.database, self._figures)
+                self._removal = Removal(self.database, self._figures, self._lines, self._announcements)
                 self._intake = Intake(self.database, self._figures, self._ids, self._removal, self._lines)
                 self._reading = Reading(self.database)
-                self._queues = Queues(self.database, self._figures, self._removal, self._lines)
+                self._queues = Queues(self.database, self._figures, self._removal, self._lines, self._announcements)
                 self._retention = Retention(
-                    self.database, self._figures, intake=self._intake, removal=self._removal, queues=self._queues, ids=self._ids
+                    self.database,
+                    self._figures,
+                    intake=self._intake,
+                    removal=self._removal,
+                    queues=self._queues,
+                    ids=self._ids,
+                    announcements=self._announcements,
                 )
                 self._purging = Purging(self.database, self._figures, self._removal, self._readers, self._ids)
             self.configure(settings)
@@ -296,7 +308,7 @@ class Engine:
             _checked(after_ms, 0)
 
         def end(held: Held) -> None:
-            wait = _backoff_ms(settings, held) if after_ms is None else after_ms
+            wait = backoff_ms(settings, held) if after_ms is None else after_ms
             self._queues.retry(found.figures, held, tries=settings.tries, wait=wait, reason=reason or RETRIED, clock=self.clock)
 
         return self._each_held(queue, leases, worker, end)
@@ -326,7 +338,7 @@ class Engine:
             for held in self._queues.of_connection(connection, max_rows):
                 queue = self._figures.queues[held.queue]
                 configured = settings.get(queue.id)
-                most, wait = (held.tries + 1, 0) if configured is None else (configured.tries, _backoff_ms(configured, held))
+                most, wait = (held.tries + 1, 0) if configured is None else (configured.tries, backoff_ms(configured, held))
                 self._queues.retry(queue, held, tries=most, wait=wait, reason=WORKER_DIED, clock=self.clock)
                 names.add(queue.name)
             return names
@@ -343,19 +355,23 @@ class Engine:
             held = self._queues.of_connection(worker.connection, max_leases)
             return {each.lease for each in held if (each.queue, each.uid) == (found.figures.id, worker.uid)}
 
-    def sweep(self, max_rows: int = 1_000) -> Sweep:
+    def sweep(self, max_rows: int = 1_000, places: Places = NOWHERE) -> Sweep:
         """Do what time requires: ends of delays and leases, expiry, retention. Call it when ``next_ms`` of the last one has come, and
-        after ``retry``, ``fail`` and ``release``, which can make dead letters. Raises StoreError.
+        after ``retry``, ``fail`` and ``release``, which can make dead letters.
+
+        Dead letters and ended values after *places* are returned, until ``note_taken`` has their places. Raises StoreError.
         """
         with self.database.operation():
             self._keep_clock()
             self._continuity.keep()
-            return self._retention.sweep(self._streams, self.clock, max_rows, is_full=self._is_full())
+            return self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._is_full())
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
         """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
         with self.database.operation():
-            return self._listed(queue, state, after_seq, max(max_jobs, 1), max_bytes)
+            source, count = self._queue(queue)[1], max(max_jobs, 1)
+            found = self._queues.list(source, state, after_seq, count=count, max_bytes=max_bytes, clock=self.clock)
+            return [replace(each, stored=self._dated(each.stored)) for each in found]
 
     def revive(self, queue: str, seqs: Sequence[int]) -> int:
         """Make dead letters ready again, as new jobs, and return how many there were. Raises StoreError: ENOENT."""
@@ -378,6 +394,7 @@ class Engine:
                 readers=self._readers,
                 streams=self._streams,
                 max_users=max_users,
+                unpublished=self._unpublished,
                 date=self.clock.date(),
             )
 
@@ -397,10 +414,6 @@ class Engine:
             return stored
         return replace(stored, expires_ms=stored.expires_ms + self.clock.date() - self.clock.now())
 
-    def _listed(self, queue: str, state: JobState, after_seq: int, count: int, max_bytes: int) -> list[JobInfo]:
-        found = self._queues.list(self._queue(queue)[1], state, after_seq, count=count, max_bytes=max_bytes, clock=self.clock)
-        return [replace(each, stored=self._dated(each.stored)) for each in found]
-
     def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
         self._check_space()
         date = self.clock.date()
@@ -414,17 +427,21 @@ class Engine:
             self._unpublished.add(self._stream(stream).figures, messages, outcomes)
             return outcomes
 
-    def note_published(self, published: Mapping[str, int]) -> None:
-        """Note that messages of streams were published, up to these numbers."""
+    def note_taken(self, taken: Taken) -> None:
+        """Remove the notes of messages that the bus has taken."""
         with self.database.operation():
-            for name, seq in published.items():
+            for name, seq in taken.streams.items():
                 if name in self._figures.streams:
                     self._unpublished.done(self._figures.streams[name], seq)
+            if taken.places != NOWHERE:
+                self._announcements.done(taken.places)
+            if taken.never:
+                self._unpublished.add_never(taken.never)
 
-    def next_unpublished(self, max_messages: int = 256) -> tuple[str, int, list[Stored]] | None:
-        """Return a stream, a number, and messages up to it that were perhaps not published; None if there are none."""
+    def next_unpublished(self, after: Mapping[str, int], max_messages: int = 256) -> Rest | None:
+        """Return messages of a stream that are noted as not published, with numbers above those of *after*; None if there are none."""
         with self.database.operation():
-            return self._unpublished.next(max_messages)
+            return self._unpublished.next(after, max_messages)
 
     def _is_full(self) -> bool:
         """Return whether the disk is almost full; False if that is not known."""
@@ -455,17 +472,15 @@ class Engine:
 
     def _stream(self, name: str) -> Stream:
         """Return a stream of the configuration. Raises StoreError."""
-        found = self._streams.get(name)
-        if found is None:
+        if name not in self._streams:
             raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
-        return found
+        return self._streams[name]
 
     def _known(self, name: str) -> StreamFigures:
         """Return the figures of a stream of the file. Raises StoreError."""
-        found = self._figures.streams.get(name)
-        if found is None:
+        if name not in self._figures.streams:
             raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
-        return found
+        return self._figures.streams[name]
 
     def _queue(self, name: str) -> tuple[Stream, Queue]:
         """Return a queue of the configuration, with its stream. Raises StoreError."""
@@ -474,11 +489,6 @@ class Engine:
         if stream is None or stream.queue is None:
             raise StoreError("ENOENT", f"unknown queue '{printable(name, 80)}'; see sbusctl store streams")
         return stream, stream.queue
-
-
-def _backoff_ms(settings: QueueSettings, held: Held) -> int:
-    """Return the time between the try of *held* and the next one."""
-    return round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000)
 
 
 def _checked(wait_ms: int, least: int) -> int:

@@ -257,7 +257,8 @@ class AllFigures:
         """Forget an empty *stream* that is not configured, with its queues."""
         run = self._database.execute
         run("DELETE FROM stream WHERE id = ?", (stream.id,))
-        run("DELETE FROM usage WHERE stream = ?", (stream.id,))
+        for table in ("usage", "run_start", "unpublished", "ended"):  # the next stream gets the number
+            run(f"DELETE FROM {table} WHERE stream = ?", (stream.id,))
         self._log.entry(self.streams, stream.name)
         del self.streams[stream.name]
         self._log.entry(self.usage, stream.id)

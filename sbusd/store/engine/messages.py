@@ -137,6 +137,48 @@ class DeadLetter:
     tries: int
     reason: str
     time_ms: int
+    place: int = 0
+    """Its place among the notes of dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedValue:
+    """A key of *stream* that has no value any more: *message* is empty, of the user of the last one. *place* is that of its note."""
+
+    place: int
+    stream: str
+    message: NewMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places up to which the notes of ended values and of dead letters were looked at, or are done."""
+
+    ends: int = 0
+    letters: int = 0
+
+
+NOWHERE = Places()
+"""Before the first place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Messages of a stream that were stored and perhaps not published, up to the number *last*; *gone* were removed before."""
+
+    stream: str
+    last: int
+    messages: list[Stored]
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the bus has taken: of streams, the numbers up to which it has the messages; *never*: messages that cannot be published."""
+
+    streams: Mapping[str, int] = field(default_factory=dict)
+    places: Places = NOWHERE
+    never: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +218,8 @@ class Sweep:
     """What ``sweep`` did.
 
     ``ready``: queues that have jobs for workers again. ``dead``: new dead letters. ``removed``: messages that retention removed.
-    ``ended``: connection and lease of each lease that was over.
-    ``values``: streams, and empty messages with keys that have no value any more.
+    ``ended``: connection and lease of each lease that was over. ``values``: keys that have no value any more.
+    ``places``: up to which dead letters and values were looked at, for the next sweep.
     ``more``: call it again soon. ``next_ms``: the time of the next event, or
     0 if none is known.
     """
@@ -188,7 +230,8 @@ class Sweep:
     removed: int = 0
     more: bool = False
     next_ms: int = 0
-    values: list[tuple[str, NewMessage]] = field(default_factory=list)
+    values: list[EndedValue] = field(default_factory=list)
+    places: Places = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +288,7 @@ class StoreStatistics:
     """Gaps of the last day, of all streams: of the newest 1,000 of each."""
     recent_missing: int = 0
     """Messages that are missing there, at least: the number of some gaps is unknown."""
+    to_publish: int = 0
+    """Messages of calls that the bus has not yet taken."""
+    unpublished: int = 0
+    """Messages that could never be published, of all runs of the store."""

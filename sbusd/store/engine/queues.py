@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from sbusd.config.store import QueueSettings
+from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.messages import DeadLetter, Job, JobInfo, JobState, Worker
+from sbusd.store.engine.messages import Job, JobInfo, JobState, Worker
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import COLUMNS, REMOVABLE, Removable, message_of, size_of
 from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
 from sbusd.store.engine.stream import Queue, Stream
-
-MAX_DEAD_BYTES = 1 << 20
-"""Size of the dead letters that one sweep returns, if there is more than one."""
 
 STATES: dict[JobState, tuple[int, ...]] = {
     "ready": (READY, BLOCKED),
@@ -35,7 +34,7 @@ _LEASE = f"UPDATE job SET state = {LEASED}, tries = ?, at = ?, lease = ?, connec
 _HELD = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease = ?"
 _OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease > ? ORDER BY lease LIMIT ?"
 _EXTEND = "UPDATE job SET at = ? WHERE id = ?"
-_END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ?, announced = ? WHERE id = ?"
+_END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ? WHERE id = ?"
 _REMOVABLE = f"SELECT {REMOVABLE} FROM message WHERE id = ?"
 _DUE = "SELECT id, line FROM job WHERE queue = ? AND state = ? AND at <= ? ORDER BY at LIMIT ?"
 _RETRIES = f"SELECT id FROM job WHERE queue = ? AND state = {RETRYING} AND at <= ? ORDER BY at LIMIT ?"
@@ -54,9 +53,7 @@ _LIST = (
     " WHERE queue = ? AND state = ? AND job.id > ? ORDER BY job.id LIMIT ?"
 )
 _DEAD_JOB = f"SELECT line FROM job WHERE id = ? AND queue = ? AND state = {DEAD}"
-_REVIVE = "UPDATE job SET state = ?, tries = 0, at = NULL, reason = NULL, announced = NULL WHERE id = ?"
-_UNANNOUNCED = f"SELECT {COLUMNS}, tries, reason, at {_JOIN} WHERE queue = ? AND announced = 0 ORDER BY job.id LIMIT ?"
-_ANNOUNCE = "UPDATE job SET announced = 1 WHERE id = ?"
+_REVIVE = "UPDATE job SET state = ?, tries = 0, at = NULL, reason = NULL WHERE id = ?"
 
 
 class Held(NamedTuple):
@@ -75,12 +72,13 @@ class Held(NamedTuple):
 class Queues:
     """The jobs of all queues."""
 
-    def __init__(self, database: Database, figures: AllFigures, removal: Removal, lines: JobLines) -> None:
+    def __init__(self, database: Database, figures: AllFigures, removal: Removal, lines: JobLines, announcements: Announcements) -> None:
         self._run = database.execute
         self._run_many = database.executemany
         self._figures = figures
         self._removal = removal
         self._lines = lines
+        self._announcements = announcements
 
     def take(
         self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, lease_ms: int, clock: StoreClock
@@ -144,7 +142,8 @@ class Queues:
 
     def kill(self, queue: QueueFigures, held: Held, reason: str, date: int) -> None:
         """Make a job a dead letter."""
-        self._end(queue, held, DEAD, at=date, reason=reason, announced=0)
+        self._end(queue, held, DEAD, at=date, reason=reason)
+        self._announcements.add_letter(held.id)
         if held.line is not None:
             self._lines.advance(queue, held.line)
 
@@ -183,26 +182,6 @@ class Queues:
         clocks = {DELAYED: now, RETRYING: now, DATED: date, LEASED: leases}
         rows = [(self._run(_NEXT_AT, (queue.id, state)).fetchall(), now - time) for state, time in clocks.items()]
         return [row[0][0] + shift for row, shift in rows if row]
-
-    def unannounced(self, queue: QueueFigures, max_rows: int) -> list[DeadLetter]:
-        """Return new dead letters, at most *max_rows*; they are not returned again."""
-        letters: list[DeadLetter] = []
-        room = MAX_DEAD_BYTES
-        cursor = self._run(_UNANNOUNCED, (queue.id, max_rows))
-        numbers = []
-        try:
-            for row in cursor:
-                room -= size_of(row[2], row[3])
-                if room < 0 and letters:
-                    break
-                stored = message_of(row[:10])
-                tries, reason, at = row[10:]
-                letters.append(DeadLetter(queue.name, stored.seq, stored.key, stored.payload, stored.sender, tries, reason or "", at))
-                numbers.append((row[0],))
-        finally:
-            cursor.close()
-        self._run_many(_ANNOUNCE, numbers)
-        return letters
 
     def list(self, queue: Queue, state: JobState, after_seq: int, *, count: int, max_bytes: int, clock: StoreClock) -> list[JobInfo]:
         """Return at most *count* jobs in *state* after *after_seq*, in the order of their numbers."""
@@ -249,12 +228,10 @@ class Queues:
                 count += 1
         return count
 
-    def _end(
-        self, queue: QueueFigures, held: Held, state: int, *, at: int | None = None, reason: str, announced: int | None = None
-    ) -> None:
+    def _end(self, queue: QueueFigures, held: Held, state: int, *, at: int | None = None, reason: str) -> None:
         """End the lease of a job, which gets another state."""
         text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
-        self._run(_END, (state, at, text, announced, held.id))
+        self._run(_END, (state, at, text, held.id))
         self._figures.change(queue)
         queue.move(LEASED, state)
         self._figures.add_leases(held.uid, -1)
@@ -263,3 +240,8 @@ class Queues:
         """Remove the messages with the numbers *ids*, with their jobs."""
         rows = [Removable(*row) for number in ids for row in self._run(_REMOVABLE, (number,)).fetchall()]
         return self._removal.remove(stream, rows)
+
+
+def backoff_ms(settings: QueueSettings, held: Held) -> int:
+    """Return the time between the try of *held* and the next one."""
+    return round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.messages import NO_UID, NewMessage, Sender
 from sbusd.store.engine.rows import Removable
 from sbusd.store.engine.schema import LEASED
 
 _DELETE = "DELETE FROM message WHERE id = ?"
 _DELETE_JOB = "DELETE FROM job WHERE id = ?"
 _SENDER = "SELECT account, gid, pid, origin FROM message WHERE id = ?"
-_ENDED = "INSERT OR REPLACE INTO ended (stream, key, account, gid, pid, origin) VALUES (?, ?, ?, ?, ?, ?)"
-_READ_ENDED = "SELECT stream, key, account, gid, pid, origin FROM ended ORDER BY stream, key LIMIT ?"
-_FORGET_ENDED = "DELETE FROM ended WHERE stream = ? AND key = ?"
 _JOB = "SELECT queue, state, uid, line FROM job WHERE id = ?"
 _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
@@ -25,11 +22,12 @@ _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? A
 class Removal:
     """Removes rows of the table of messages."""
 
-    def __init__(self, database: Database, figures: AllFigures, lines: JobLines) -> None:
+    def __init__(self, database: Database, figures: AllFigures, lines: JobLines, announcements: Announcements) -> None:
         self._run = database.execute
         self._run_many = database.executemany
         self._figures = figures
         self._lines = lines
+        self._announcements = announcements
 
     def remove(self, stream: StreamFigures, rows: Sequence[Removable], *, keys_are_counted: bool = False) -> int:
         """Remove *rows* of *stream*, and return how many of them are messages. *keys_are_counted*: the caller counts the keys."""
@@ -86,15 +84,4 @@ class Removal:
                 self._figures.usage_of(stream, left[0][1]).keys += 1
             else:
                 stream.keys -= 1
-                self._run(_ENDED, (stream.id, removed.key, *sender))
-
-    def ended(self, max_keys: int) -> list[tuple[str, NewMessage]]:
-        """Return streams, and empty messages with keys that have no value any more, of the users of these. They are not returned again."""
-        names = {each.id: each.name for each in self._figures.streams.values()}
-        found = []
-        for number, key, account, gid, pid, origin in self._run(_READ_ENDED, (max_keys,)).fetchall():
-            self._run(_FORGET_ENDED, (number, key))
-            if number in names and not self._run(_NEWEST_OF_KEY, (number, key)).fetchall():
-                sender = Sender(account if account >= 0 else NO_UID, gid, pid, origin or "")
-                found.append((names[number], NewMessage(key, b"", sender)))
-        return found
+                self._announcements.add_end(stream, removed.key, sender)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.intake import Intake
-from sbusd.store.engine.messages import Sweep
+from sbusd.store.engine.messages import Places, Sweep
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.queues import Queues
 from sbusd.store.engine.removal import Removal
@@ -39,21 +40,32 @@ _OLD_DEAD = (
     f"SELECT {REMOVABLE}, at FROM job JOIN message ON message.id = job.id"
     f" WHERE queue = ? AND state = {DEAD} AND at IS NOT NULL ORDER BY at LIMIT ?"
 )
-_KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ?, announced = 0 WHERE id = ?"
+_KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ? WHERE id = ?"
 
 
 class Retention:
     """Does what is due, in steps of a bounded number of rows."""
 
-    def __init__(self, database: Database, figures: AllFigures, *, intake: Intake, removal: Removal, queues: Queues, ids: PutIds) -> None:
+    def __init__(
+        self,
+        database: Database,
+        figures: AllFigures,
+        *,
+        intake: Intake,
+        removal: Removal,
+        queues: Queues,
+        ids: PutIds,
+        announcements: Announcements,
+    ) -> None:
         self._run = database.execute
         self._figures = figures
         self._intake = intake
         self._removal = removal
         self._queues = queues
         self._ids = ids
+        self._announcements = announcements
 
-    def sweep(self, streams: Mapping[str, Stream], clock: StoreClock, max_rows: int, *, is_full: bool) -> Sweep:
+    def sweep(self, streams: Mapping[str, Stream], clock: StoreClock, max_rows: int, places: Places, *, is_full: bool) -> Sweep:
         """Do what is due now, with at most about *max_rows* rows of each kind; see Engine.sweep. *is_full*: the disk is almost full."""
         now, date = clock.now(), clock.date()
         found, busy = Sweep(), False
@@ -75,16 +87,12 @@ class Retention:
             busy |= self._retain(stream, clock, max_rows) >= max_rows
             busy |= self._intake.trim(stream, max_rows) >= max_rows
             removed += stream.figures.removed - before_sweep
-        for queue in queues:
-            letters = self._queues.unannounced(queue.figures, max_rows)
-            found.dead.extend(letters)
-            busy |= bool(letters)
-        values = self._removal.ended(max_rows)
-        busy |= len(values) >= max_rows
+        values, letters, until = self._announcements.after(places, max_rows)
+        busy |= until != places
         busy |= self._ids.forget(now, max_rows) >= max_rows
         self._shrink(is_full=is_full)
         next_ms = now if busy else self._next(streams, clock)
-        return Sweep(found.ready, found.dead, found.ended, removed, busy, next_ms, values)
+        return Sweep(found.ready, letters, found.ended, removed, busy, next_ms, values, until)
 
     def _leases(self, queue: Queue, clock: StoreClock, max_rows: int) -> list[tuple[int, int]]:
         """End leases that are over, and return connection and lease of each."""
@@ -138,6 +146,7 @@ class Retention:
                     break
                 self._figures.change(queue.figures)
                 self._run(_KILL, (date, TOO_OLD, number))
+                self._announcements.add_letter(number)
                 queue.figures.move(state, DEAD)
                 count += 1
         rows = self._run(_OLD_DEAD, (queue.figures.id, max_rows)).fetchall()

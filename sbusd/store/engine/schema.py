@@ -104,24 +104,23 @@ CREATE TABLE job (
     born INTEGER,                            -- when that connection began, 0: unknown; its number is used again after a crash of the bus
     uid INTEGER,
     line INTEGER,                            -- digest of its key, if the queue is ordered
-    reason TEXT,
-    announced INTEGER                        -- of a dead one: whether a sweep has returned it
+    reason TEXT
 );
 CREATE INDEX job_state ON job (queue, state);
 CREATE INDEX job_at ON job (queue, state, at) WHERE at IS NOT NULL;
 CREATE INDEX job_holder ON job (connection, lease) WHERE connection IS NOT NULL;
 CREATE INDEX job_line ON job (queue, line, state) WHERE line IS NOT NULL;
-CREATE INDEX job_unannounced ON job (queue) WHERE announced = 0;
 CREATE TABLE number (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-INSERT INTO number VALUES ('lease', 0);
+INSERT INTO number VALUES ('lease', 0), ('unpublished', 0);
 CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE);
 CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
 CREATE TABLE unpublished (stream INTEGER NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY (stream, seq)) WITHOUT ROWID;
 CREATE TABLE ended (
-    stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT,
-    PRIMARY KEY (stream, key)
-) WITHOUT ROWID;
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
+);
+CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
 """
 
 UPDATES = {
@@ -134,9 +133,14 @@ CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL U
 CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
 CREATE TABLE unpublished (stream INTEGER NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY (stream, seq)) WITHOUT ROWID;
 CREATE TABLE ended (
-    stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT,
-    PRIMARY KEY (stream, key)
-) WITHOUT ROWID;
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
+);
+CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
+INSERT INTO dead_letter (job) SELECT id FROM job WHERE announced = 0;
+DROP INDEX job_unannounced;
+ALTER TABLE job DROP COLUMN announced;
+INSERT INTO number VALUES ('unpublished', 0);
 """,
 }
 """What makes a file of a version one of the next."""

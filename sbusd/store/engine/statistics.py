@@ -10,6 +10,7 @@ from sbusd.store.engine.messages import NO_UID, QueueStatistics, StoreStatistics
 from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.stream import Stream
+from sbusd.store.engine.unpublished import Unpublished
 
 RECENT_MS = 86_400_000
 """A gap is recent for a day: it is reported as a problem for so long."""
@@ -21,7 +22,15 @@ WHERE time > ?
 
 
 def store_statistics(
-    database: Database, figures: AllFigures, *, reading: Reading, readers: Readers, streams: Mapping[str, Stream], max_users: int, date: int
+    database: Database,
+    figures: AllFigures,
+    *,
+    reading: Reading,
+    readers: Readers,
+    streams: Mapping[str, Stream],
+    unpublished: Unpublished,
+    max_users: int,
+    date: int,
 ) -> StoreStatistics:
     """Return all figures at *date*, in milliseconds since 1970; see Engine.statistics."""
     recent = [database.execute(_LAST_GAPS, (each.id, date - RECENT_MS)).fetchone() for each in figures.streams.values() if each.gaps]
@@ -49,6 +58,8 @@ def store_statistics(
         database.size(),
         sum(count for count, _ in recent),
         sum(int(missing) for _, missing in recent),
+        unpublished.count(),
+        unpublished.never,
     )
 
 

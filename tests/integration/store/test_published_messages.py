@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, StoredMessage, StoreGap
+from sbusd.client import Bus, Message, SbusError, StoredMessage, StoreGap
 from sbusd.client.sync.streams import Subscription
 from sbusd.config.files import load_settings
 from sbusd.config.store import StoreSettings
@@ -15,7 +17,9 @@ from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NewMessage, Sender
 from tests.support.daemons import Daemon
-from tests.support.store_programs import StoreProgram
+from tests.support.killed_store import command
+from tests.support.relays import wait_for
+from tests.support.store_programs import StoreCaller, StoreProgram
 
 SECONDS = 60.0
 CONFIG = """
@@ -28,6 +32,15 @@ name = "state"
 keys = ["state/"]
 last = 1
 on_subscribe = true
+
+[[stream]]
+name = "mail"
+keys = ["mail/"]
+
+[[queue]]
+name = "mail"
+stream = "mail"
+dead = "dead/"
 """
 
 
@@ -63,10 +76,45 @@ def test_what_was_committed_before_a_kill_is_published_after_it(store: StoreProg
         found = received(subscription, 600)
         assert [each.payload for each in found] == [b"%d" % number for number in range(600)]
         assert {each.sender.origin for each in found if each.sender} == {"!/store/!/cred/5678/1234/9"}
+        with StoreCaller(store.bus) as caller:
+            wait_for(lambda: json.loads(caller.bus.call("store/status"))["to_publish"] == 0, "the notes")
         store.kill()
         store.start()  # nothing is left to publish
         bus.store.put("log/a", b"after")
         assert [each.payload for each in received(subscription, 1)] == [b"after"]
+
+
+def fail_job(bus: Bus) -> None:
+    """Make the job a dead letter."""
+    (job,) = bus.store.take_many("mail", timeout=SECONDS)
+    job.fail("no")
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "act"),
+    [
+        ("log/a", b"new", lambda bus: bus.store.put("log/a", b"new")),
+        ("state/a", b"", lambda bus: bus.store.forget("state", "state/a")),
+        ("dead/mail/a", b"job", fail_job),
+    ],
+)
+def test_a_kill_between_commit_and_publication_loses_nothing(
+    bus: Daemon, tmp_path: Path, key: str, payload: bytes, act: Callable[[Bus], object]
+) -> None:
+    order = tmp_path / "order"
+    with StoreProgram(tmp_path, bus.path, CONFIG, command(order)) as store, Bus.connect(store.bus) as client:
+        client.store.put("state/a", b"here")
+        client.store.put("mail/a", b"job")
+        with client.subscribe(key) as subscription:
+            order.write_bytes(b"MSG " + key.encode() + b"\0")
+            with contextlib.suppress(SbusError):  # the answer can be lost, too
+                act(client)
+            assert store.process is not None
+            store.process.wait(SECONDS)
+            store.start()
+            values = received(subscription, 1)
+            while values[-1].payload != payload:  # a subscriber to on_subscribe gets the value first
+                values += received(subscription, 1)
 
 
 def test_subscribers_learn_that_a_last_value_is_gone(store: StoreProgram) -> None:

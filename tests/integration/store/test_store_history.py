@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.fdstore import Manager
+from tests.support.killed_store import command
 from tests.support.relays import wait_for
-from tests.support.store_history import History, check, publish, start, work, work_subscribed
+from tests.support.store_history import History, check, check_published, publish, start, watch, work, work_subscribed
 from tests.support.store_programs import StoreCaller, StoreProgram
 
 TRIES = 60
 ROUNDS = 14
 LEASE_SECONDS = 10
+SECONDS = 60.0
 CONFIG = f"""
 [[stream]]
 name = "work"
@@ -81,9 +83,14 @@ def break_bus(bus: Manager, rng: random.Random) -> None:
         bus.start()
 
 
-def break_store(store: StoreProgram, rng: random.Random) -> None:
-    """Restart the store."""
-    if rng.random() < 0.5:
+def break_store(store: StoreProgram, rng: random.Random, order: Path) -> None:
+    """Restart the store, at any time or between a commit and the publication; *order* is that of tests/support/killed_store.py."""
+    kind = rng.choice(["kill", "kill before publication", "stop"])
+    if kind == "kill before publication":
+        order.write_bytes(b"MSG work/")
+        assert store.process is not None
+        store.process.wait(SECONDS)
+    elif kind == "kill":
         store.kill()
     else:
         assert store.stop() == 0
@@ -105,8 +112,9 @@ def bus(folder: Path) -> Iterator[Manager]:
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_kills_lose_nothing_that_was_acknowledged(bus: Manager, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    history, stop = History(tmp_path / "history"), tmp_path / "stop"
-    with StoreProgram(tmp_path, bus.path, CONFIG) as store:
+    history, stop, end, order = History(tmp_path / "history"), tmp_path / "stop", tmp_path / "end", tmp_path / "order"
+    with StoreProgram(tmp_path, bus.path, CONFIG, command(order)) as store:
+        watcher = start(partial(alone, bus, partial(watch, bus.path, history, end)))
         publishers = [partial(publish, bus.path, history, f"p{number}", stop) for number in range(2)]
         workers = [partial(each, bus.path, history, stop) for each in (work, work, work_subscribed, work_subscribed)]
         party = Party([partial(alone, bus, each) for each in (*publishers, *workers)])
@@ -118,15 +126,21 @@ def test_kills_lose_nothing_that_was_acknowledged(bus: Manager, tmp_path: Path, 
                 if victim < len(party):
                     party.kill(victim)
                 elif victim < len(party) + 2:
-                    break_store(store, rng)
+                    break_store(store, rng, order)
                 else:
                     break_bus(bus, rng)
         finally:
             stop.touch()
         party.join()
+        store.wait_ready()
+        with StoreCaller(bus.path) as caller:
+            caller.put("work/0", b"end")  # published after all others
+        wait_for(end.exists, "the last message")
+        watcher.join(SECONDS)
         acknowledged, begun = check(history, jobs_left(bus.path), TRIES, party.killed, LEASE_SECONDS)
     assert acknowledged > 50
     assert begun > 20
+    assert check_published(history) > 50
 
 
 def test_a_connection_with_the_number_of_a_lost_worker_does_not_have_its_jobs(bus: Manager, tmp_path: Path) -> None:
