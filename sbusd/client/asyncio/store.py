@@ -105,14 +105,16 @@ class AsyncJob:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._store._renewal.remove(self)
-        if self.is_settled:
-            return
-        if error is None:
-            await self._finish()
-            return
-        with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
-            await self.retry(None if isinstance(error, Exception) else 0)
+        try:
+            if self.is_settled:
+                return
+            if error is None:
+                await self._finish()
+                return
+            with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
+                await self.retry(None if isinstance(error, Exception) else 0)
+        finally:
+            self._store._renewal.remove(self)
 
     async def _finish(self) -> None:
         """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
@@ -124,10 +126,13 @@ class AsyncJob:
             self._store._note_lost(self)
 
     async def _settle(self, name: str, **options: object) -> None:
-        """End the lease by the call *name*."""
-        self._store._renewal.remove(self)
-        await self._store._on_lease(name, self, **options)
-        self.is_settled = True
+        """End the lease by the call *name*. If that fails, the lease is renewed as before, unless it has ended."""
+        try:
+            await self._store._on_lease(name, self, **options)
+        except StoreError:
+            self._store._ended(self, is_settled=False)
+            raise
+        self._store._ended(self, is_settled=True)
 
 
 @documented_by(JobTaking)
@@ -233,7 +238,8 @@ class AsyncStore(AsyncStoredStreams):
         data = request_data(queue=jobs[0].queue, leases=[job.lease.number for job in jobs])
         errors = lease_errors(await self._call("ack", data))
         for job in jobs:
-            job.is_settled = job.lease.number not in errors
+            job.is_lost = errors.get(job.lease.number, ("",))[0] == "ESTALE"
+            self._ended(job, is_settled=job.lease.number not in errors)
         return [StoreError("store/ack", *errors[job.lease.number]) if job.lease.number in errors else None for job in jobs]
 
     # Administration
@@ -260,6 +266,13 @@ class AsyncStore(AsyncStoredStreams):
 
     # Private
 
+    def _ended(self, job: AsyncJob, *, is_settled: bool) -> None:
+        """Do not renew the lease of *job* any more, if it was settled or is lost."""
+        if is_settled:  # a renewal that came after it has found no lease
+            job.is_settled, job.is_lost = True, False
+        if job.is_settled or job.is_lost:
+            self._renewal.remove(job)
+
     def _note_lost(self, job: AsyncJob) -> None:
         """Count and log a job that was done, and whose lease ended before the store knew that."""
         job.is_lost = job.is_settled = True
@@ -284,5 +297,5 @@ class AsyncStore(AsyncStoredStreams):
         data = request_data(queue=job.queue, leases=[job.lease.number], **options)
         errors = lease_errors(await self._call(name, data))
         if job.lease.number in errors:
-            job.is_lost = errors[job.lease.number][0] == "ESTALE"
+            job.is_lost = errors[job.lease.number][0] == "ESTALE" and not job.is_settled
             raise StoreError(f"store/{name}", *errors[job.lease.number])

@@ -91,6 +91,8 @@ class Job:
     def ack(self) -> None:
         """Acknowledge the job: it is done and removed. On return that is on disk.
 
+        After another error than ``ESTALE`` the lease of a block is still renewed, so the call can be repeated.
+
         Raises:
             StoreError: ``ESTALE``: the lease has ended, and another worker gets the job or has it.
         """
@@ -117,14 +119,16 @@ class Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._store._renewal.remove(self)
-        if self.is_settled:
-            return
-        if error is None:
-            self._finish()
-            return
-        with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
-            self.retry(None if isinstance(error, Exception) else 0)
+        try:
+            if self.is_settled:
+                return
+            if error is None:
+                self._finish()
+                return
+            with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
+                self.retry(None if isinstance(error, Exception) else 0)
+        finally:
+            self._store._renewal.remove(self)
 
     def _finish(self) -> None:
         """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
@@ -136,10 +140,13 @@ class Job:
             self._store._note_lost(self)
 
     def _settle(self, name: str, **options: object) -> None:
-        """End the lease by the call *name*."""
-        self._store._renewal.remove(self)
-        self._store._on_lease(name, self, **options)
-        self.is_settled = True
+        """End the lease by the call *name*. If that fails, the lease is renewed as before, unless it has ended."""
+        try:
+            self._store._on_lease(name, self, **options)
+        except StoreError:
+            self._store._ended(self, is_settled=False)
+            raise
+        self._store._ended(self, is_settled=True)
 
 
 def check_jobs(jobs: object, kind: type) -> None:
@@ -286,7 +293,8 @@ class Store(StoredStreams):
         data = request_data(queue=jobs[0].queue, leases=[job.lease.number for job in jobs])
         errors = lease_errors(self._call("ack", data))
         for job in jobs:
-            job.is_settled = job.lease.number not in errors
+            job.is_lost = errors.get(job.lease.number, ("",))[0] == "ESTALE"
+            self._ended(job, is_settled=job.lease.number not in errors)
         return [StoreError("store/ack", *errors[job.lease.number]) if job.lease.number in errors else None for job in jobs]
 
     # Administration
@@ -321,6 +329,13 @@ class Store(StoredStreams):
 
     # Private
 
+    def _ended(self, job: Job, *, is_settled: bool) -> None:
+        """Do not renew the lease of *job* any more, if it was settled or is lost."""
+        if is_settled:  # a renewal that came after it has found no lease
+            job.is_settled, job.is_lost = True, False
+        if job.is_settled or job.is_lost:
+            self._renewal.remove(job)
+
     def _note_lost(self, job: Job) -> None:
         """Count and log a job that was done, and whose lease ended before the store knew that."""
         job.is_lost = job.is_settled = True
@@ -345,5 +360,5 @@ class Store(StoredStreams):
         data = request_data(queue=job.queue, leases=[job.lease.number], **options)
         errors = lease_errors(self._call(name, data))
         if job.lease.number in errors:
-            job.is_lost = errors[job.lease.number][0] == "ESTALE"
+            job.is_lost = errors[job.lease.number][0] == "ESTALE" and not job.is_settled
             raise StoreError(f"store/{name}", *errors[job.lease.number])
