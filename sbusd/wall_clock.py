@@ -12,7 +12,6 @@ docs/clocks.md and sbus(7), "DATES THAT JUMP".
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -102,8 +101,11 @@ class WallClock:
         self._file = kept
         self._clocks = clocks or Clocks()
         self._boot_id = ""
-        with contextlib.suppress(OSError):
+        try:
             self._boot_id = self._clocks.boot_id()
+        except OSError as error:
+            if kept is not None:
+                note(f"cannot tell a restart from a boot, and may doubt the date after each: {_BOOT_ID}: {error.strerror}")
         self._doubt: _Doubt | None = None
         self._early: list[tuple[int, int]] = []
         """Of each time in which messages may have got a date that is too early: its end, and by how much."""

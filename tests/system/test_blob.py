@@ -82,6 +82,11 @@ def test_a_user_has_blobs_on_the_own_bus(serving: Container) -> None:
     assert f'"size":{SIZE}' in listed.replace(" ", "")
 
 
+def test_an_enabled_socket_is_there_again_after_removal_and_installation(serving: Container, built: Packages) -> None:
+    serving.run(f"apt-get remove --yes --quiet=2 sbus-blob && {APT_INSTALL} /opt/packages/{built.blob.name}")
+    assert serving.output("systemctl is-active sbus-blob.socket") == "active"
+
+
 def test_removal_leaves_nothing_behind(serving: Container) -> None:
     serving.run("DEBIAN_FRONTEND=noninteractive apt-get purge --yes --quiet=2 sbus-blob && systemctl daemon-reload")
     assert serving.run("pgrep --list-full --uid sbus-blob", check=False).stdout == ""

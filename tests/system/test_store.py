@@ -87,6 +87,8 @@ def test_stored_messages_outlive_restarts_of_bus_and_store(storing: Container) -
     storing.run("sbusctl store put state/window shut", user="alice")
     storing.run("systemctl restart sbus.service sbus-store.service")
     storing.wait_for("sbusctl store last state/window | grep --quiet shut", user="bob")
+    # It knows that this was no boot of the machine.
+    storing.wait_for("grep --quiet $(cat /proc/sys/kernel/random/boot_id) /var/lib/sbus-store/store.sqlite.date")
 
 
 def test_a_wrong_configuration_stops_it_for_good_and_says_why(storing: Container) -> None:

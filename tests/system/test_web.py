@@ -82,7 +82,8 @@ def test_a_kill_is_survived_with_a_new_link(serving: Container) -> None:
 
 
 def test_removal_leaves_nothing_behind(serving: Container) -> None:
-    serving.run(f"systemctl --user --machine=alice@ disable --now {UNIT}")
-    assert serving.run(f"test -e {file_of(serving, 'alice')}", check=False).status != 0
     serving.run("DEBIAN_FRONTEND=noninteractive apt-get purge --yes --quiet=2 sbus-web")
+    assert serving.run("pgrep --list-full --full /usr/bin/sbus-we[b]", check=False).stdout == ""
+    assert serving.run(f"test -e {file_of(serving, 'alice')}", check=False).status != 0
+    serving.run(f"systemctl --user --machine=alice@ disable {UNIT}", check=False)
     assert serving.output("find / -xdev -name '*sbus-web*' -not -path '/opt/*' -not -path '/proc/*' -not -path '/var/lib/systemd/*'") == ""

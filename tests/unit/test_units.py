@@ -6,6 +6,7 @@ import configparser
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -198,6 +199,19 @@ def test_the_shipper_reads_the_record_and_the_recorder_its_list() -> None:
     assert service["ExecStart"] == "/usr/bin/sbus-ship"
     apart = {"IPAddressDeny=any", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX", "ProtectProc=default"}
     assert hardening(ROOT / "units/system/sbus-recorder.service") - hardening(ROOT / "units/system/sbus-ship.service") <= apart
+
+
+def test_a_program_that_compares_boots_can_read_the_identity_of_this_one() -> None:
+    """Without /proc/sys each restart is a boot for it, and hours after the real one the date has jumped."""
+    programs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    checked = 0
+    for program, where in programs.items():
+        folder = ROOT / "/".join(where.split(":")[0].split(".")[:2])
+        unit = ROOT / f"units/system/{program}.service"
+        if any(re.search(r"wall_clock|boot_id|of_this_boot", path.read_text()) for path in folder.rglob("*.py")) and unit.exists():
+            assert read(unit)["Service"]["ProcSubset"] == "all", program
+            checked += 1
+    assert checked >= 5
 
 
 def test_the_relays_redis_is_private_and_durable() -> None:

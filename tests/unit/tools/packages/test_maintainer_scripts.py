@@ -49,11 +49,19 @@ def test_an_upgrade_restarts_the_services_of_users(package: str, service: str) -
     assert re.search(rf"^%systemd_user_postun_with_restart .*{named}", restarted[1], re.MULTILINE)
 
 
-@pytest.mark.parametrize("script", sorted(DEBIAN.glob("*.postinst")), ids=lambda path: path.name)
+@pytest.mark.parametrize(("package", "service"), USER_SERVICES)
+def test_a_removal_stops_the_services_of_users(package: str, service: str) -> None:
+    """One that runs on has code that nobody upgrades, and perhaps a port."""
+    named = re.escape(service).replace("@", "@[*]")
+    script = (DEBIAN / f"{package}.prerm").read_text()
+    assert re.search(rf"deb-systemd-invoke --user stop .*{named}", script)
+
+
+@pytest.mark.parametrize("script", sorted(DEBIAN.glob("*.p*r*m")) + sorted(DEBIAN.glob("*.p*inst")), ids=lambda path: path.name)
 def test_no_script_waits_for_the_manager_of_a_user_without_a_limit(script: Path) -> None:
-    """A user can stop their own manager, and an upgrade must not wait for it."""
+    """A user can stop their own manager, and an upgrade or a removal must not wait for it."""
     for line in script.read_text().splitlines():
-        assert "systemctl --user" not in line or re.match(r"\s*timeout \d+ ", line), line
+        assert not re.search(r"(systemctl|invoke) --user", line) or re.match(r"\s*timeout \d+ ", line), line
 
 
 def test_the_readme_names_each_package_and_each_user_that_stays() -> None:
