@@ -71,6 +71,8 @@ class Status:
                 "messages": sum(each.messages for each in figures.streams),
                 "bytes": sum(each.bytes for each in figures.streams),
                 "to_publish": figures.to_publish,
+                "damaged": figures.damaged,
+                "recent_damaged": figures.recent_damaged,
                 "gaps": sum(each.gaps for each in figures.streams),
                 "recent_gaps": figures.recent_gaps,
                 "recent_missing": figures.recent_missing,

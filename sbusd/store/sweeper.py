@@ -8,6 +8,7 @@ from functools import partial
 
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.context import StoreContext
+from sbusd.store.engine.checksums import DAMAGED
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, NewMessage, Places, StoreError, Sweep, Taken
 from sbusd.store.operation_queue import SERVICE
@@ -93,6 +94,8 @@ class Sweeper:
             context.on_settled(connection, [lease])
         for queue in sweep.ready:
             context.jobs_ready(queue)
+        for stream, seq in sweep.damaged:
+            self._report(f"a stored message is damaged on the disk: number {seq} of stream {stream}")
         for letter in sweep.dead:
             if letter.place > self._logged:
                 self._logged = letter.place
@@ -117,7 +120,7 @@ class Sweeper:
                 break
         for letter in sweep.dead:
             settings = context.routes.settings.queue(letter.queue)
-            if settings is None or not settings.dead:
+            if settings is None or not settings.dead or letter.reason == DAMAGED:
                 continue
             done, lost = self._dead.publish_many([NewMessage(settings.dead.encode() + letter.key, letter.payload, letter.sender)])
             never += lost

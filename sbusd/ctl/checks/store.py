@@ -106,4 +106,8 @@ def judge_state(state: JsonObject) -> list[Finding]:
         reason = f"{human_plural(gaps, 'gap')} in the last day, where at least {missing} were not stored"
         advice = "show them: sbusctl store read STREAM; this warning ends a day after the last gap"
         findings.append(Finding("gaps", CheckResult.WARN, reason, advice))
+    if damaged := integer(state, "recent_damaged"):
+        reason = f"{human_plural(damaged, 'message')} damaged on the disk, found in the last day: they are not delivered"
+        advice = "check the disk; the log of the store names the messages; this warning ends a day after the last one"
+        findings.append(Finding("damaged messages", CheckResult.WARN, reason, advice))
     return findings

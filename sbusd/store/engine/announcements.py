@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import NO_UID, DeadLetter, EndedValue, NewMessage, Places, Sender
-from sbusd.store.engine.rows import COLUMNS, message_of, size_of
+from sbusd.store.engine.rows import COLUMNS, WIDTH, size_of
 from sbusd.store.engine.schema import DEAD
 
 MAX_DEAD_BYTES = 1 << 20
@@ -33,9 +34,10 @@ _DONE_LETTERS = "DELETE FROM dead_letter WHERE place <= ?"
 class Announcements:
     """The notes of both kinds."""
 
-    def __init__(self, database: Database, figures: AllFigures) -> None:
+    def __init__(self, database: Database, figures: AllFigures, checksums: Checksums) -> None:
         self._run = database.execute
         self._figures = figures
+        self._checksums = checksums
 
     def add_end(self, stream: StreamFigures, key: bytes, sender: tuple[Any, ...]) -> None:
         """Note that *key* has no value any more; *sender* is account, gid, pid and origin of the last one."""
@@ -75,14 +77,14 @@ class Announcements:
         cursor = self._run(_LETTERS, (place, max_rows))
         try:
             for row in cursor:
-                number, queue, state, tries, reason, at = row[10:]
+                number, queue, state, tries, reason, at = row[WIDTH:]
                 if state == DEAD and row[0] is not None:
-                    room -= size_of(row[2], row[3])
+                    stored, is_right = self._checksums.message_of(row[:WIDTH])
+                    room -= size_of(stored.key, stored.payload)
                     if room < 0 and found:
                         break
-                    stored, name = message_of(row[:10]), self._figures.queues[queue].name
-                    letter = DeadLetter(name, stored.seq, stored.key, stored.payload, stored.sender, tries, reason or "", at, number)
-                    found.append(letter)
+                    name, why = self._figures.queues[queue].name, reason or "" if is_right else DAMAGED
+                    found.append(DeadLetter(name, stored.seq, stored.key, stored.payload, stored.sender, tries, why, at, number))
                 place = number
         finally:
             cursor.close()

@@ -245,7 +245,14 @@ def _connect(path: Path) -> sqlite3.Connection:
             words = f"cannot create {printable(str(path))}: its disk has no free space, or no free inode; free some: see df -h and df -i"
             raise StoreError("ENOSPC", words) from None
         raise StoreError("EACCES", f"cannot open {printable(str(path))}: {error.strerror}") from None
-    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection.text_factory = _text  # the rest can be read if a text is damaged
+    return connection
+
+
+def _text(data: bytes) -> str:
+    """Return a text of the file."""
+    return data.decode("utf-8", "replace")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

@@ -13,9 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from sbusd.config.quantities import show_size
-from sbusd.config.store import MAX_DELAY_SECONDS, StoreSettings
+from sbusd.config.store import StoreSettings
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.announcements import Announcements
+from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.clocks import KeptClock, StoreClock
 from sbusd.store.engine.continuity import LOST, Continuity
 from sbusd.store.engine.database import Database
@@ -45,7 +46,7 @@ from sbusd.store.engine.messages import (
 )
 from sbusd.store.engine.purging import Purging
 from sbusd.store.engine.put_ids import PutIds
-from sbusd.store.engine.queues import Held, Queues, backoff_ms
+from sbusd.store.engine.queues import RETRIED, WORKER_DIED, Held, Queues, backoff_ms, checked_ms
 from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.reconfiguration import Reconfiguration
@@ -57,12 +58,6 @@ from sbusd.store.engine.unpublished import Unpublished
 
 MIN_FREE_BYTES = 16 << 20
 """Free space of the disk below which nothing is put: acknowledging and removing needs some too."""
-
-WORKER_DIED = "the worker disconnected"
-"""The reason of a dead letter whose last worker died."""
-
-RETRIED = "the worker asked for a retry"
-"""The reason of a dead letter whose last worker gave none."""
 
 
 class Engine:
@@ -88,15 +83,23 @@ class Engine:
                 # A lease of another file, or of a later state of this one, is not valid here.
                 self._figures.last_lease = max(self._figures.last_lease, self.clock.date() // 1000 << 20 | secrets.randbits(20))
                 self._continuity = Continuity(self.database, self._figures)
-                self._unpublished = Unpublished(self.database, self._figures)
+                self._checksums = Checksums(self.database, self._figures)
+                self._unpublished = Unpublished(self.database, self._figures, self._checksums)
                 self._readers = Readers(self.database, self._figures)
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
-                self._announcements = Announcements(self.database, self._figures)
+                self._announcements = Announcements(self.database, self._figures, self._checksums)
                 self._removal = Removal(self.database, self._figures, self._lines, self._announcements)
                 self._intake = Intake(self.database, self._figures, self._ids, self._removal, self._lines)
-                self._reading = Reading(self.database)
-                self._queues = Queues(self.database, self._figures, self._removal, self._lines, self._announcements)
+                self._reading = Reading(self.database, self._checksums)
+                self._queues = Queues(
+                    self.database,
+                    self._figures,
+                    removal=self._removal,
+                    lines=self._lines,
+                    announcements=self._announcements,
+                    checksums=self._checksums,
+                )
                 self._retention = Retention(
                     self.database,
                     self._figures,
@@ -280,7 +283,7 @@ class Engine:
         with self.database.operation():
             stream, found = self._queue(queue)
             most = self._settings.limits.leases
-            length = round(found.settings.lease * 1000) if lease_ms is None else _checked(lease_ms, 1)
+            length = round(found.settings.lease * 1000) if lease_ms is None else checked_ms(lease_ms, 1)
             room = most - self._figures.leases.get(worker.uid, 0)
             if room <= 0:
                 raise StoreError("EDQUOT", f"user {worker.uid} has {most} jobs, the maximum; finish some first")
@@ -305,7 +308,7 @@ class Engine:
         _, found = self._queue(queue)
         settings = found.settings
         if after_ms is not None:
-            _checked(after_ms, 0)
+            checked_ms(after_ms, 0)
 
         def end(held: Held) -> None:
             wait = backoff_ms(settings, held) if after_ms is None else after_ms
@@ -322,7 +325,7 @@ class Engine:
     def extend(self, queue: str, leases: Sequence[int], worker: Worker, lease_ms: int | None = None) -> list[bool]:
         """Let leases end later: after *lease_ms* from now. False as in ``ack``. Raises StoreError: ENOENT, EINVAL."""
         _, found = self._queue(queue)
-        until = self.clock.leases() + _checked(round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
+        until = self.clock.leases() + checked_ms(round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
         return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
 
     def release(self, connection: int, max_rows: int = 10_000) -> set[str]:
@@ -364,7 +367,9 @@ class Engine:
         with self.database.operation():
             self._keep_clock()
             self._continuity.keep()
-            return self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._is_full())
+            damaged = self._checksums.note(self.clock.date())
+            sweep = self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._is_full())
+            return replace(sweep, damaged=damaged)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
         """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
@@ -395,6 +400,7 @@ class Engine:
                 streams=self._streams,
                 max_users=max_users,
                 unpublished=self._unpublished,
+                checksums=self._checksums,
                 date=self.clock.date(),
             )
 
@@ -489,10 +495,3 @@ class Engine:
         if stream is None or stream.queue is None:
             raise StoreError("ENOENT", f"unknown queue '{printable(name, 80)}'; see sbusctl store streams")
         return stream, stream.queue
-
-
-def _checked(wait_ms: int, least: int) -> int:
-    """Return *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
-    if not least <= wait_ms <= MAX_DELAY_SECONDS * 1000:
-        raise StoreError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
-    return wait_ms

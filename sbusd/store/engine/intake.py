@@ -10,6 +10,7 @@ from sbusd.config.quantities import show_size
 from sbusd.config.store import MAX_DELAY_SECONDS
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbusd.store.engine.checksums import checksum
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines, line_of
@@ -41,7 +42,8 @@ _TAIL_GAPS = 8
 """Gaps at the end of a stream with which a new one is merged, if pattern and reason are equal."""
 
 _INSERT = (
-    "INSERT INTO message (id, stream, time, key, payload, account, gid, pid, origin, expires, gap) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO message (id, stream, time, key, payload, account, gid, pid, origin, expires, gap, crc)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_JOB = "INSERT INTO job (id, queue, state, at, line) VALUES (?, ?, ?, ?, ?)"
 _OF_KEY = f"SELECT {REMOVABLE} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT ?"
@@ -109,7 +111,7 @@ class Intake:
         if figures.gaps >= MAX_GAPS:
             self._merge_oldest_gaps(figures, now)
         figures.last_seq += 1
-        self._run(_INSERT, (message_id(figures.id, figures.last_seq), figures.id, now, pattern, text, 0, 0, 0, None, None, count))
+        self._run(_INSERT, (message_id(figures.id, figures.last_seq), figures.id, now, pattern, text, 0, 0, 0, None, None, count, None))
         figures.gaps += 1
         figures.bytes += size_of(pattern, text)
         self.trim(stream)
@@ -159,8 +161,10 @@ class Intake:
         usage.messages += 1
         usage.bytes += size
         number = message_id(figures.id, figures.last_seq)
-        row = (number, figures.id, date, key, message.payload, account, sender.gid, sender.pid, sender.origin or None)
-        batch.rows.append((*row, message.expires_ms or None, None))
+        origin, expires = sender.origin or None, message.expires_ms or None
+        crc = checksum((number, date, key, account, sender.gid, sender.pid, origin, expires), message.payload)
+        row = (number, figures.id, date, key, message.payload, account, sender.gid, sender.pid, origin, expires, None, crc)
+        batch.rows.append(row)
         if stream.queue is not None:
             batch.jobs.append(self._new_job(stream.queue, number, message, batch, now=now, date=date))
         if message.id:

@@ -219,7 +219,8 @@ class Sweep:
 
     ``ready``: queues that have jobs for workers again. ``dead``: new dead letters. ``removed``: messages that retention removed.
     ``ended``: connection and lease of each lease that was over. ``values``: keys that have no value any more.
-    ``places``: up to which dead letters and values were looked at, for the next sweep.
+    ``places``: up to which dead letters and values were looked at, for the next sweep. ``damaged``: stream and number of messages that
+    were found damaged.
     ``more``: call it again soon. ``next_ms``: the time of the next event, or
     0 if none is known.
     """
@@ -232,6 +233,7 @@ class Sweep:
     next_ms: int = 0
     values: list[EndedValue] = field(default_factory=list)
     places: Places = NOWHERE
+    damaged: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +294,7 @@ class StoreStatistics:
     """Messages of calls that the bus has not yet taken."""
     unpublished: int = 0
     """Messages that could never be published, of all runs of the store."""
+    damaged: int = 0
+    """Messages that the disk has changed, as far as they were read."""
+    recent_damaged: int = 0
+    """Those that were found in the last day."""

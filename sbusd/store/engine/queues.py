@@ -7,18 +7,25 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from sbusd.config.store import QueueSettings
+from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings
 from sbusd.store.engine.announcements import Announcements
+from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.messages import Job, JobInfo, JobState, Worker
+from sbusd.store.engine.messages import Job, JobInfo, JobState, StoreError, Worker
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.rows import COLUMNS, REMOVABLE, Removable, message_of, size_of
+from sbusd.store.engine.rows import COLUMNS, REMOVABLE, WIDTH, Removable, size_of
 from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
 from sbusd.store.engine.stream import Queue, Stream
+
+WORKER_DIED = "the worker disconnected"
+"""The reason of a dead letter whose last worker died."""
+
+RETRIED = "the worker asked for a retry"
+"""The reason of a dead letter whose last worker gave none."""
 
 STATES: dict[JobState, tuple[int, ...]] = {
     "ready": (READY, BLOCKED),
@@ -28,13 +35,14 @@ STATES: dict[JobState, tuple[int, ...]] = {
 }
 
 _JOIN = "FROM job JOIN message ON message.id = job.id"
-_TAKE = f"SELECT {COLUMNS}, tries {_JOIN} WHERE queue = ? AND state = {READY} ORDER BY job.id LIMIT ?"
+_TAKE = f"SELECT {COLUMNS}, tries, line {_JOIN} WHERE queue = ? AND state = {READY} ORDER BY job.id LIMIT ?"
 _COLUMNS_HELD = "id, queue, tries, uid, line, at, connection, lease"
 _LEASE = f"UPDATE job SET state = {LEASED}, tries = ?, at = ?, lease = ?, connection = ?, born = ?, uid = ? WHERE id = ?"
 _HELD = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease = ?"
 _OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease > ? ORDER BY lease LIMIT ?"
 _EXTEND = "UPDATE job SET at = ? WHERE id = ?"
 _END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ? WHERE id = ?"
+_KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ? WHERE id = ?"
 _REMOVABLE = f"SELECT {REMOVABLE} FROM message WHERE id = ?"
 _DUE = "SELECT id, line FROM job WHERE queue = ? AND state = ? AND at <= ? ORDER BY at LIMIT ?"
 _RETRIES = f"SELECT id FROM job WHERE queue = ? AND state = {RETRYING} AND at <= ? ORDER BY at LIMIT ?"
@@ -72,37 +80,52 @@ class Held(NamedTuple):
 class Queues:
     """The jobs of all queues."""
 
-    def __init__(self, database: Database, figures: AllFigures, removal: Removal, lines: JobLines, announcements: Announcements) -> None:
+    def __init__(
+        self,
+        database: Database,
+        figures: AllFigures,
+        *,
+        removal: Removal,
+        lines: JobLines,
+        announcements: Announcements,
+        checksums: Checksums,
+    ) -> None:
         self._run = database.execute
         self._run_many = database.executemany
         self._figures = figures
         self._removal = removal
         self._lines = lines
         self._announcements = announcements
+        self._checksums = checksums
 
     def take(
         self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, lease_ms: int, clock: StoreClock
     ) -> list[Job]:
-        """Lease at most *count* ready jobs to *worker*. A job that has expired is removed."""
+        """Lease at most *count* ready jobs to *worker*. A job that has expired is removed, and a damaged one is a dead letter."""
         figures, now = queue.figures, clock.now()
         until, until_date = clock.leases() + lease_ms, clock.date() + lease_ms
         jobs: list[Job] = []
         taken: list[tuple[int, ...]] = []
         expired: list[int] = []
+        damaged: list[tuple[int, int | None]] = []
         room = max_bytes
         cursor = self._run(_TAKE, (figures.id, count))
         try:
             for row in cursor:
+                stored, is_right = self._checksums.message_of(row[:WIDTH])
+                if not is_right:
+                    damaged.append((row[0], row[WIDTH + 1]))
+                    continue
                 if row[8] is not None and row[8] <= now:
                     expired.append(row[0])
                     continue
-                room -= size_of(row[2], row[3])
+                room -= size_of(stored.key, stored.payload)
                 if room < 0 and jobs:
                     break
                 self._figures.last_lease += 1
-                lease, tries = self._figures.last_lease, row[10] + 1
+                lease, tries = self._figures.last_lease, row[WIDTH] + 1
                 taken.append((tries, until, lease, worker.connection, worker.born_ms, worker.uid, row[0]))
-                jobs.append(Job(lease, queue.settings.name, tries, until_date, message_of(row[:10]), lease_ms))
+                jobs.append(Job(lease, queue.settings.name, tries, until_date, stored, lease_ms))
         finally:
             cursor.close()
         if taken:
@@ -113,6 +136,12 @@ class Queues:
         if expired:
             count = self._remove(stream.figures, expired)
             stream.figures.removed += count
+        for number, line in damaged:
+            self.kill_untaken(figures, number, READY, DAMAGED, clock.date())
+            if line is not None:
+                self._lines.advance(figures, line)
+        if damaged and not jobs:
+            return self.take(stream, queue, worker, count=count, max_bytes=max_bytes, lease_ms=lease_ms, clock=clock)
         return jobs
 
     def held(self, worker: Worker, queue: Queue, lease: int, now: int) -> Held | None:
@@ -146,6 +175,13 @@ class Queues:
         self._announcements.add_letter(held.id)
         if held.line is not None:
             self._lines.advance(queue, held.line)
+
+    def kill_untaken(self, queue: QueueFigures, number: int, state: int, reason: str, date: int) -> None:
+        """Make a job that no worker has, and that is in *state*, a dead letter."""
+        self._figures.change(queue)
+        self._run(_KILL, (date, reason, number))
+        queue.move(state, DEAD)
+        self._announcements.add_letter(number)
 
     def of_connection(self, connection: int, max_rows: int) -> list[Held]:
         """Return at most *max_rows* jobs that the worker *connection* has."""
@@ -192,12 +228,14 @@ class Queues:
         shifts = {LEASED: date - clock.leases(), DELAYED: date - clock.now(), RETRYING: date - clock.now()}
         try:
             for row in heapq.merge(*cursors, key=itemgetter(0)):
-                room -= size_of(row[2], row[3])
+                stored, is_right = self._checksums.message_of(row[:WIDTH])
+                room -= size_of(stored.key, stored.payload)
                 if len(found) >= count or (room < 0 and found):
                     break
-                tries, at, reason, connection, uid, number = row[10:]
+                tries, at, reason, connection, uid, number = row[WIDTH:]
                 holder = Worker(connection, uid) if connection is not None else None
-                found.append(JobInfo(state, message_of(row[:10]), tries, at + shifts.get(number, 0) if at else 0, reason or "", holder))
+                why = reason or "" if is_right else DAMAGED
+                found.append(JobInfo(state, stored, tries, at + shifts.get(number, 0) if at else 0, why, holder))
         finally:
             for cursor in cursors:
                 cursor.close()
@@ -245,3 +283,10 @@ class Queues:
 def backoff_ms(settings: QueueSettings, held: Held) -> int:
     """Return the time between the try of *held* and the next one."""
     return round(settings.backoff[min(held.tries, len(settings.backoff)) - 1] * 1000)
+
+
+def checked_ms(wait_ms: int, least: int) -> int:
+    """Return *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
+    if not least <= wait_ms <= MAX_DELAY_SECONDS * 1000:
+        raise StoreError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
+    return wait_ms

@@ -6,6 +6,7 @@ from typing import Any
 
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import intersection
+from sbusd.store.engine.checksums import DAMAGED, HEAD, Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import StreamFigures
 from sbusd.store.engine.messages import Gap, LastValues, Page, Stored
@@ -20,7 +21,7 @@ REMOVED = "removed by retain, max_bytes or max_messages of the stream"
 """The reason of the gap at the beginning of a page whose messages were removed."""
 
 _READ = f"SELECT {COLUMNS} FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
-_LOOK = "SELECT id, key, gap FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_LOOK = f"SELECT {HEAD} FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 _ONE = f"SELECT {COLUMNS} FROM message WHERE id = ?"
 _TIME = "SELECT id, time FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
 _FIRST = "SELECT id FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
@@ -34,8 +35,9 @@ _KEYS = KeySpace()
 class Reading:
     """Reads the table of messages."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, checksums: Checksums) -> None:
         self._run = database.execute
+        self._checksums = checksums
 
     def read(self, stream: StreamFigures, from_seq: int, *, max_messages: int, max_bytes: int, pattern: bytes, now: int, date: int) -> Page:
         """Return messages and gaps from *from_seq* on; see Engine.read."""
@@ -65,12 +67,13 @@ class Reading:
         return Page(items, next_seq, stream.last_seq)
 
     def _item(self, row: Any, pattern: bytes, now: int) -> Stored | Gap | None:
-        """Return the message or gap in *row*, or None if *pattern* does not match it or it has expired."""
+        """Return the message or gap in *row*, or None if *pattern* does not match it or it has expired. A damaged one is a gap."""
         if pattern:
-            number, key, gap = row
-            if not _matches(pattern, key, is_gap=gap is not None):
+            if self._checksums.is_head_right(row) and not _matches(pattern, row[2], is_gap=row[8] is not None):
                 return None
-            (row,) = self._run(_ONE, (number,)).fetchall()
+            (row,) = self._run(_ONE, (row[0],)).fetchall()
+        if not self._checksums.are_right(row):
+            return Gap(seq_of(row[0]), row[1] if isinstance(row[1], int) else 0, b"", 1, DAMAGED)
         return None if row[8] is not None and row[8] <= now else item_of(row)
 
     def first_seq(self, stream: StreamFigures) -> int:
@@ -116,9 +119,9 @@ class Reading:
             position = key
 
     def _newest(self, stream: StreamFigures, key: bytes, now: int) -> Stored | None:
-        """Return the newest message of *key*, or None if it has expired: an older one does not become the last value again."""
+        """Return the newest message of *key*, or None if it has expired or is damaged: an older one does not become the last value."""
         for row in self._run(_OF_KEY, (stream.id, key)).fetchall():
-            if row[8] is None or row[8] > now:
+            if self._checksums.are_right(row) and (row[8] is None or row[8] > now):
                 return message_of(row)
         return None
 

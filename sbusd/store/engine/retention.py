@@ -40,7 +40,6 @@ _OLD_DEAD = (
     f"SELECT {REMOVABLE}, at FROM job JOIN message ON message.id = job.id"
     f" WHERE queue = ? AND state = {DEAD} AND at IS NOT NULL ORDER BY at LIMIT ?"
 )
-_KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ? WHERE id = ?"
 
 
 class Retention:
@@ -144,10 +143,7 @@ class Retention:
             for number, time in self._run(_OLD_JOBS, (queue.figures.id, state, max_rows)).fetchall():
                 if time > before:
                     break
-                self._figures.change(queue.figures)
-                self._run(_KILL, (date, TOO_OLD, number))
-                self._announcements.add_letter(number)
-                queue.figures.move(state, DEAD)
+                self._queues.kill_untaken(queue.figures, number, state, TOO_OLD, date)
                 count += 1
         rows = self._run(_OLD_DEAD, (queue.figures.id, max_rows)).fetchall()
         dead = self._remove_old(stream.figures, rows, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sbusd.store.engine.messages import NO_UID, Gap, Sender, Stored
 from sbusd.store.engine.schema import seq_of
@@ -10,11 +10,12 @@ from sbusd.store.engine.schema import seq_of
 MESSAGE_BYTES = 100
 """What a message or gap counts in addition to its key and payload: so small ones are not free."""
 
-COLUMNS = "message.id, time, key, payload, account, gid, pid, origin, expires, gap"
+COLUMNS = "message.id, time, key, payload, account, gid, pid, origin, expires, gap, crc"
 
 SIZE = f"LENGTH(key) + LENGTH(payload) + {MESSAGE_BYTES}"
 
-Row = tuple[int, int, bytes, bytes, int, int, int, str | None, int | None, int | None]
+WIDTH = 11
+"""Number of COLUMNS: what a statement selects in addition follows."""
 
 
 class Removable(NamedTuple):
@@ -35,14 +36,14 @@ def size_of(key: bytes, payload: bytes) -> int:
     return len(key) + len(payload) + MESSAGE_BYTES
 
 
-def message_of(row: Row) -> Stored:
+def message_of(row: tuple[Any, ...]) -> Stored:
     """Return the message in *row*, which has COLUMNS."""
     account = row[4]
     sender = Sender(account if account >= 0 else NO_UID, row[5], row[6], row[7] or "")
     return Stored(seq_of(row[0]), row[1], row[2], row[3], sender, row[8] or 0)
 
 
-def item_of(row: Row) -> Stored | Gap:
+def item_of(row: tuple[Any, ...]) -> Stored | Gap:
     """Return the message or gap in *row*, which has COLUMNS."""
     if row[9] is None:
         return message_of(row)

@@ -55,6 +55,7 @@ CREATE TABLE message (
     origin TEXT,
     expires INTEGER,                         -- by the clock that does not jump
     gap INTEGER,                             -- number of missing messages; NULL: a message
+    crc INTEGER,                             -- see checksums.py; NULL: a gap, or stored by an older program
     payload BLOB NOT NULL                    -- of a gap: the reason; last, so that long ones need not be read for the others
 );
 CREATE INDEX message_key ON message (stream, key) WHERE gap IS NULL;
@@ -121,6 +122,7 @@ CREATE TABLE ended (
     stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
 );
 CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
+CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL);
 """
 
 UPDATES = {
@@ -137,8 +139,10 @@ CREATE TABLE ended (
     stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
 );
 CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
+CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL);
 INSERT INTO dead_letter (job) SELECT id FROM job WHERE announced = 0;
 DROP INDEX job_unannounced;
+ALTER TABLE message ADD COLUMN crc INTEGER;
 ALTER TABLE job DROP COLUMN announced;
 INSERT INTO number VALUES ('unpublished', 0);
 """,

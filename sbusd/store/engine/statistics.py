@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.messages import NO_UID, QueueStatistics, StoreStatistics, StreamStatistics, UserStatistics
@@ -29,6 +30,7 @@ def store_statistics(
     readers: Readers,
     streams: Mapping[str, Stream],
     unpublished: Unpublished,
+    checksums: Checksums,
     max_users: int,
     date: int,
 ) -> StoreStatistics:
@@ -60,6 +62,8 @@ def store_statistics(
         sum(int(missing) for _, missing in recent),
         unpublished.count(),
         unpublished.never,
+        checksums.count(0),
+        checksums.count(date - RECENT_MS),
     )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import NewMessage, Put, Rest, Stored, StoreError
-from sbusd.store.engine.rows import COLUMNS, message_of, size_of
+from sbusd.store.engine.rows import COLUMNS, size_of
 from sbusd.store.engine.schema import message_id
 
 MAX_BYTES = 1 << 20
@@ -30,9 +31,10 @@ _ADD_NEVER = "UPDATE number SET value = value + ? WHERE name = 'unpublished'"
 class Unpublished:
     """The table of ranges of such messages."""
 
-    def __init__(self, database: Database, figures: AllFigures) -> None:
+    def __init__(self, database: Database, figures: AllFigures, checksums: Checksums) -> None:
         self._run = database.execute
         self._figures = figures
+        self._checksums = checksums
 
     def add(self, stream: StreamFigures, messages: Sequence[NewMessage], outcomes: Sequence[Put | StoreError]) -> None:
         """Note the messages that were stored now; those with a delay are not published."""
@@ -84,14 +86,17 @@ class Unpublished:
     def _read(self, stream: StreamFigures, first: int, last: int, max_messages: int) -> tuple[list[Stored], int]:
         """Return messages from *first* to *last*, and the number up to which they were looked at."""
         found: list[Stored] = []
-        room = MAX_BYTES
+        room, looked, until = MAX_BYTES, 0, 0
         cursor = self._run(_READ, (message_id(stream.id, first), message_id(stream.id, last), max_messages))
         try:
             for row in cursor:
-                room -= size_of(row[2], row[3])
-                if room < 0 and found:
-                    return found, found[-1].seq
-                found.append(message_of(row))
+                looked += 1
+                stored, is_right = self._checksums.message_of(row)
+                room -= size_of(stored.key, stored.payload)
+                if room < 0 and until:
+                    return found, until
+                found += [stored] if is_right else []
+                until = stored.seq
         finally:
             cursor.close()
-        return found, found[-1].seq if len(found) >= max_messages else last
+        return found, until if looked >= max_messages else last

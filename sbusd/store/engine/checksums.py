@@ -1,0 +1,102 @@
+"""Checksums of messages: what the disk has changed is noticed when it is read, and never delivered.
+
+SQLite has checksums in its log only. A message has two: of all but its payload, by which a read of few keys finds a damaged key without the
+payload, and of all of it. Gaps have none, and neither have messages that an older program has stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from sbusd.store.engine.database import Database
+from sbusd.store.engine.figures import AllFigures
+from sbusd.store.engine.messages import NO_UID, Sender, Stored
+from sbusd.store.engine.rows import message_of
+from sbusd.store.engine.schema import SEQ_BITS, seq_of
+
+DAMAGED = "damaged on the disk"
+"""The reason of the gap that a reader gets for a damaged message, and of the dead letter of such a job."""
+
+MAX_FOUND = 10_000
+"""Damaged messages that are found between two sweeps; others are found when they are read again."""
+
+HEAD = "message.id, time, key, account, gid, pid, origin, expires, gap, crc"
+
+_HEAD_MASK = 0x7FFF_FFFF
+
+_OTHER_TYPE = (TypeError, AttributeError, ValueError)
+"""What is raised for a value that is of another type than the message had."""
+
+_NOTE = "INSERT OR IGNORE INTO damaged (id, time) VALUES (?, ?)"
+_COUNT = "SELECT COUNT(*) FROM damaged WHERE time > ?"
+
+
+def checksum(head: tuple[Any, ...], payload: bytes) -> int:
+    """Return the checksums of a message: *head* has its id, time, key, account, gid, pid, origin and expires."""
+    value = _head(head)
+    return (value & _HEAD_MASK) << 32 | crc32(payload, value)
+
+
+def _head(head: tuple[Any, ...]) -> int:
+    """Return the checksum of all but the payload. Raises one of _OTHER_TYPE."""
+    number, time, key, account, gid, pid, origin, expires = head
+    return crc32(b"%d %d %d %d %d %d %b\0%b" % (number, time, account, gid, pid, expires or 0, (origin or "").encode(), key))
+
+
+class Checksums:
+    """Compares what is read with the checksums, and notes what differs."""
+
+    def __init__(self, database: Database, figures: AllFigures) -> None:
+        self._run = database.execute
+        self._figures = figures
+        self._found: set[int] = set()
+
+    def are_right(self, row: tuple[Any, ...]) -> bool:
+        """Return whether a message or gap is as it was stored; *row* has COLUMNS."""
+        number, time, key, payload, account, gid, pid, origin, expires, gap, crc = row
+        if crc is None:
+            return True
+        try:
+            if gap is None and checksum((number, time, key, account, gid, pid, origin, expires), payload) == crc:
+                return True
+        except _OTHER_TYPE:
+            pass
+        self._add(number)
+        return False
+
+    def message_of(self, row: tuple[Any, ...]) -> tuple[Stored, bool]:
+        """Return the message in *row*, which has COLUMNS, and whether it is as it was stored: otherwise only its number is known."""
+        if self.are_right(row):
+            return message_of(row), True
+        return Stored(seq_of(row[0]), 0, b"", b"", Sender(NO_UID, 0, 0)), False
+
+    def is_head_right(self, row: tuple[Any, ...]) -> bool:
+        """Do so for all but the payload; *row* has HEAD."""
+        *head, gap, crc = row
+        if crc is None:
+            return True
+        try:
+            if gap is None and _head(tuple(head)) & _HEAD_MASK == crc >> 32:
+                return True
+        except _OTHER_TYPE:
+            pass
+        self._add(row[0])
+        return False
+
+    def note(self, date: int) -> list[tuple[str, int]]:
+        """Note in the file what was found since the last call, and return stream and number of what was not known."""
+        new = [each for each in sorted(self._found) if self._run(_NOTE, (each, date)).rowcount > 0]
+        self._found.clear()
+        names = {each.id: each.name for each in self._figures.streams.values()}
+        return [(names.get(each >> SEQ_BITS, ""), seq_of(each)) for each in new]
+
+    def count(self, since: int) -> int:
+        """Return the number of damaged messages that were found after *since*."""
+        ((found,),) = self._run(_COUNT, (since,)).fetchall()
+        return int(found)
+
+    def _add(self, number: int) -> None:
+        """Note it at the next sweep: reading needs no space on the disk."""
+        if len(self._found) < MAX_FOUND:
+            self._found.add(number)
