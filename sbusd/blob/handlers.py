@@ -18,6 +18,7 @@ from sbusd.blob.remote import Pulled, RemoteBlobs
 from sbusd.blob.requests import Drop, Get, List, Put, Request, Stats
 from sbusd.blob.users import User, Users
 from sbusd.config.blob import BlobSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.protocol.credentials import UNKNOWN_ID, Credentials
 from sbusd.systemd.limited_log import LimitedLog
 
@@ -49,8 +50,9 @@ class Handlers:
         log: LimitedLog,
         has_room: Callable[[], bool],
         clock: Callable[[], float],
+        charged: ChargedUsers,
     ) -> None:
-        self.users = Users(settings.quotas, clock)
+        self.users = Users(settings.quotas, clock, charged)
         self.registry = Registry(clock)
         self._settings = settings
         self._bus = BusConnections(bus)
@@ -94,7 +96,7 @@ class Handlers:
         if not self.registry.end(blob, why):
             return
         self._timers.pop(blob.ticket).cancel()
-        user = self.users.of(blob.owner.uid)
+        user = blob.user
         user.blobs -= 1
         user.bytes -= blob.size
         self.users.count(user, why.name.lower())
@@ -107,9 +109,8 @@ class Handlers:
 
     async def close(self) -> None:
         """End all blobs, and the connection to the bus."""
-        for user in list(self.users):
-            for blob in self.registry.of_user(user.uid):
-                self.end(blob, End.DROPPED)
+        for blob in list(self.registry):
+            self.end(blob, End.DROPPED)
         await self.remote.close()
         await self._bus.close()
 
@@ -126,7 +127,7 @@ class Handlers:
             kept = open_again(fd)
         until = self._clock() + request.expire
         owned_by = None if request.keep else connection
-        blob = Blob(kept, request.size, request.type, peer, request.recipient, request.uses, until, request.is_any, owned_by)
+        blob = Blob(kept, request.size, request.type, peer, user, request.recipient, request.uses, until, request.is_any, owned_by)
         self.registry.add(blob)
         user.blobs += 1
         user.bytes += blob.size
@@ -259,7 +260,7 @@ class Handlers:
         return Response({"blobs": listed, "next": blobs[PAGE - 1].ticket if len(blobs) > PAGE else None})
 
     def _stats(self, uid: int) -> dict[str, object]:
-        """Return what the user *uid* has and has done; for root and the user of the service also of all users."""
+        """Return what the user that is charged for *uid* has and has done; for root and the user of the service also of all users."""
         user, quotas = self.users.of(uid), self._settings.quotas
         stats: dict[str, object] = {
             "user": uid,
@@ -268,7 +269,7 @@ class Handlers:
                 "bytes": user.bytes,
                 "connections": user.connections,
                 "requests": user.requests,
-                "closes": self._closer.pending(uid),
+                "closes": self._closer.pending(user.uid),
             },
             "limits": {
                 "blobs": quotas.blobs,

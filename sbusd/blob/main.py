@@ -19,6 +19,7 @@ from sbusd.blob.service import BlobService, raised_limit
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.blobs import blob_address
 from sbusd.protocol.errors import SbusError
@@ -83,8 +84,9 @@ def main() -> None:
 
 async def _run(settings: BlobSettings, bus: str, listener: socket.socket, address: str) -> None:
     """Serve until SIGTERM or SIGINT."""
-    log, manager = LimitedLog("sbus-blob"), ServiceManager.of_environment()
-    service = BlobService(listener, settings, bus, log, raised_limit())
+    log, manager, charged = LimitedLog("sbus-blob"), ServiceManager.of_environment(), ChargedUsers()
+    charged.start()
+    service = BlobService(listener, settings, bus, log, raised_limit(), charged=charged)
     task = asyncio.ensure_future(service.run(manager.alive))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -94,6 +96,7 @@ async def _run(settings: BlobSettings, bus: str, listener: socket.socket, addres
         with contextlib.suppress(asyncio.CancelledError):
             await task
     finally:
+        charged.close()
         manager.stopping()
         manager.close()
     log.record(log_messages.STOPPED, blobs=service.dropped)

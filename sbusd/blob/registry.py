@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from sbusd.blob.refusals import Cause, Refusal
+from sbusd.blob.users import User
 from sbusd.protocol.blobs import MAX_EXPIRE, Recipient, new_ticket
 from sbusd.protocol.credentials import Credentials
 
@@ -33,6 +34,8 @@ class Blob:
     size: int
     type: str
     owner: Credentials
+    user: User
+    """Who is charged for it."""
     recipient: Recipient
     uses: int | None
     until: float
@@ -54,6 +57,9 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._blobs)
+
+    def __iter__(self) -> Iterator[Blob]:
+        return iter(self._blobs.values())
 
     def add(self, blob: Blob) -> None:
         """Add *blob*."""
@@ -93,7 +99,7 @@ class Registry:
         del of_user[blob.ticket]
         if not of_user:
             del self._of_users[blob.owner.uid]
-        ended = self._ended_of.setdefault(blob.owner.uid, deque())
+        ended = self._ended_of.setdefault(blob.user.uid, deque())
         ended.append((self._clock(), blob.ticket))
         self._ended[blob.ticket] = why
         if len(ended) > MAX_ENDED:

@@ -27,6 +27,7 @@ from sbusd.blob.registry import End
 from sbusd.blob.requests import parse_request
 from sbusd.blob.users import User
 from sbusd.config.blob import BlobSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.limited_log import LimitedLog
@@ -63,9 +64,12 @@ class Client:
 
 
 class BlobService:
-    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE."""
+    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE; *charged* says
+    whose quotas a client takes."""
 
-    def __init__(self, listener: socket.socket, settings: BlobSettings, bus: str, log: LimitedLog, max_descriptors: int) -> None:
+    def __init__(
+        self, listener: socket.socket, settings: BlobSettings, bus: str, log: LimitedLog, max_descriptors: int, *, charged: ChargedUsers
+    ) -> None:
         self._listener = listener
         self._log = log
         self._settings = settings
@@ -75,7 +79,9 @@ class BlobService:
         self._suspended: dict[int, set[Client]] = {}
         """Clients of users with too many descriptors to close, by uid."""
         self._room = max_descriptors - SPARE_DESCRIPTORS
-        self._handlers = Handlers(settings, bus, closer=self._closer, log=log, has_room=self._has_room, clock=time.monotonic)
+        self._handlers = Handlers(
+            settings, bus, closer=self._closer, log=log, has_room=self._has_room, clock=time.monotonic, charged=charged
+        )
         self._users = self._handlers.users
         self.dropped = 0
         """Blobs that ended with the service."""
@@ -296,7 +302,7 @@ class BlobService:
         if client.task is not None and client.task is not asyncio.current_task(self._loop):
             client.task.cancel()
         client.user.connections -= 1
-        for blob in self._handlers.registry.of_connection(uid, client):
+        for blob in self._handlers.registry.of_connection(client.credentials.uid, client):
             self._handlers.end(blob, End.DISCONNECTED)
         hang_up(client.socket, uid, self._closer)
 

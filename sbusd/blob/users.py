@@ -1,4 +1,4 @@
-"""What each user holds and has done: quotas and counters by uid. No I/O. Spec: blob.toml(5), "quotas"."""
+"""What each user holds and has done: quotas and counters of the users that are charged. No I/O. Spec: blob.toml(5), "quotas"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.config.blob import BlobQuotas
+from sbusd.config.subordinate_ids import ChargedUsers
 
 GUESS_SECONDS = 60.0
 """The interval of the quota ``wrong_tickets``."""
@@ -37,23 +38,25 @@ class User:
 
 
 class Users:
-    """All users, and their quotas. *clock* counts seconds."""
+    """All users that are *charged*, and their quotas. *clock* counts seconds."""
 
-    def __init__(self, quotas: BlobQuotas, clock: Callable[[], float]) -> None:
+    def __init__(self, quotas: BlobQuotas, clock: Callable[[], float], charged: ChargedUsers) -> None:
         self.quotas = quotas
         self.refused: Counter[str] = Counter()
         """Refused requests of all users, by counter."""
         self._clock = clock
+        self._charged = charged
         self._users: dict[int, User] = {}
 
     def __iter__(self) -> Iterator[User]:
         return iter(self._users.values())
 
     def of(self, uid: int) -> User:
-        """Return the user *uid*."""
-        if uid not in self._users:
-            self._users[uid] = User(uid)
-        return self._users[uid]
+        """Return the user that is charged for *uid*. Keep it with what is charged: another one can be charged for the next."""
+        user = self._charged.of(uid)
+        if user not in self._users:
+            self._users[user] = User(user)
+        return self._users[user]
 
     def count(self, user: User, name: str) -> None:
         """Count an event of *user*."""

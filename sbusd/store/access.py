@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sbusd.client.errors import RemoteRefusal
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer
 from sbusd.protocol.errors import SbusError
@@ -20,8 +21,11 @@ CACHE_SECONDS = 5.0
 """How long a decision holds: a changed rule has an effect after this time at most."""
 
 CACHED_USERS = 256
+CACHED_IDS = 16
+"""Ids of one user whose decisions are cached."""
+
 CACHED_DECISIONS = 4_096
-"""Decisions of one user that are cached, so that no user displaces those of others."""
+"""Decisions about one id that are cached, so that no user displaces those of others."""
 
 ASKS_PER_SECOND = 500.0
 """Questions to the bus for one user. The bus limits those of the store, and no user may use them up. One answers for many keys."""
@@ -45,15 +49,13 @@ class _Decision:
 
 
 class _Known:
-    """The decisions about one user, and how many questions it may cause."""
+    """The decisions about one uid."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self) -> None:
         self.exact: OrderedDict[tuple[bytes, bytes], _Decision] = OrderedDict()
         self.prefixes: OrderedDict[bytes, _Decision] = OrderedDict()
         """Decisions about publishing, each for all keys that begin with a prefix."""
         self.lengths: Counter[int] = Counter()
-        self._asks = ASKS_AT_ONCE
-        self._asked_at = now
 
     def find(self, action: bytes, key: bytes, now: float) -> _Decision | None:
         """Return a decision that still holds."""
@@ -82,6 +84,23 @@ class _Known:
             if not self.lengths[len(oldest)]:
                 del self.lengths[len(oldest)]
 
+
+class _User:
+    """A user that is charged: how many questions it may cause, and the decisions about each of its ids."""
+
+    def __init__(self, now: float) -> None:
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._asks = ASKS_AT_ONCE
+        self._asked_at = now
+
+    def known(self, uid: int) -> _Known:
+        """Return the decisions about *uid*."""
+        found = self._known.setdefault(uid, _Known())
+        self._known.move_to_end(uid)
+        if len(self._known) > CACHED_IDS:
+            self._known.popitem(last=False)
+        return found
+
     def may_ask(self, now: float) -> bool:
         """Return whether the bus may be asked for this user, and count it."""
         self._asks = min(ASKS_AT_ONCE, self._asks + (now - self._asked_at) * ASKS_PER_SECOND)
@@ -95,11 +114,12 @@ class _Known:
 class Access:
     """The decisions of the bus that *ask* reaches; *clock* counts seconds, for tests."""
 
-    def __init__(self, ask: Ask, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Ask, report: Callable[[str], None], charged: ChargedUsers, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
         self._report = report
+        self._charged = charged
         self._clock = clock
-        self._users: OrderedDict[int, _Known] = OrderedDict()
+        self._users: OrderedDict[int, _User] = OrderedDict()
 
     def forget(self) -> None:
         """Forget all decisions: there is another bus, or other rules."""
@@ -139,24 +159,26 @@ class Access:
 
     def _known(self, caller: Peer, action: bytes, key: bytes) -> _Decision | None:
         """Return the decision if the bus need not be asked."""
-        known = self._users.get(caller.uid)
-        return None if known is None else known.find(action, key, self._clock())
+        user = self._users.get(self._charged.of(caller.uid))
+        return None if user is None else user.known(caller.uid).find(action, key, self._clock())
 
     async def _decision(self, caller: Peer, action: bytes, key: bytes) -> _Decision:
         """Return the decision, if necessary by the bus. Raises CallError."""
         if caller.uid == UNKNOWN_ID:
             raise CallError("EACCES", "the caller is not a user of this host")
         now = self._clock()
-        known = self._users.get(caller.uid)
-        if known is None:
-            known = self._users[caller.uid] = _Known(now)
+        charged = self._charged.of(caller.uid)
+        user = self._users.get(charged)
+        if user is None:
+            user = self._users[charged] = _User(now)
             if len(self._users) > CACHED_USERS:
                 self._users.popitem(last=False)
-        self._users.move_to_end(caller.uid)
+        self._users.move_to_end(charged)
+        known = user.known(caller.uid)
         if (decision := known.find(action, key, now)) is not None:
             return decision
-        if not known.may_ask(now):
-            words = f"the rules of the bus were asked about too many different keys for user {caller.uid}: at most {ASKS_PER_SECOND:.0f}/s"
+        if not user.may_ask(now):
+            words = f"the rules of the bus were asked about too many different keys for user {charged}: at most {ASKS_PER_SECOND:.0f}/s"
             raise CallError("EDQUOT", f"{words}; try again later, or use fewer keys")
         return await self._asked(caller.uid, action, key, known)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from sbusd.config.store import StoreLimits
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.access import Access
 from sbusd.store.calls.allowances import Allowance
 from sbusd.store.engine.clocks import StoreClock
@@ -41,6 +43,7 @@ class StoreContext:
         clock: StoreClock,
         run: int,
         poke: Callable[[int], None],
+        charged: ChargedUsers,
     ) -> None:
         self.operations = operations
         self.access = access
@@ -52,6 +55,7 @@ class StoreContext:
         self.run = run
         """The number of this run of the store, which responses name with the numbers of messages."""
         self.poke = poke
+        self.charged = charged
         self.news = StreamNews()
         self.published = Published()
         self.publications = Publications(publisher, operations, self.published, counts, routes=lambda: self.routes, report=report)
@@ -67,9 +71,10 @@ class StoreContext:
         self.refusals: Counter[str] = Counter()
         """Requests that a limit of a user refused, by limit."""
         limits = routes.settings.limits
-        self.waiting = Allowance("waiting_calls", "waiting calls", limits.waiting_calls, self.refusals)
-        self.pending = Allowance("pending_bytes", "bytes of messages that are not yet on disk", limits.pending_bytes, self.refusals)
-        self.calls = Allowance("calls", "calls that run", MAX_CALLS, self.refusals)
+        allowance = partial(Allowance, refusals=self.refusals, charged=charged)
+        self.waiting = allowance("waiting_calls", "waiting calls", limits.waiting_calls)
+        self.pending = allowance("pending_bytes", "bytes of messages that are not yet on disk", limits.pending_bytes)
+        self.calls = allowance("calls", "calls that run", MAX_CALLS)
 
     def reconfigure(self, routes: Routes) -> None:
         """Apply other settings."""
@@ -83,7 +88,7 @@ class StoreContext:
     def line(self, queue: str) -> TakeLine[Job]:
         """Return the line of calls that wait for jobs of a configured queue."""
         if queue not in self.lines:
-            self.lines[queue] = TakeLine()
+            self.lines[queue] = TakeLine(self.charged)
         return self.lines[queue]
 
     def jobs_ready(self, queue: str, jobs: int = 1) -> None:

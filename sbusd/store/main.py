@@ -17,6 +17,7 @@ import typer
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.store import StoreSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
@@ -125,9 +126,10 @@ class _Log:
 
 async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> None:
     """Store until SIGTERM or SIGINT. Raises SbusError."""
-    log, manager = LimitedLog("sbus-store"), ServiceManager.of_environment()
-    made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive)
+    log, manager, charged = LimitedLog("sbus-store"), ServiceManager.of_environment(), ChargedUsers()
+    made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive, charged)
     loop = asyncio.get_running_loop()
+    charged.start()
     opening = asyncio.ensure_future(made.open())
     for number in ENDING:
         loop.add_signal_handler(number, _stop, opening, manager)
@@ -152,6 +154,7 @@ async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> No
             raise
         log.record(log_messages.STOPPED, file=settings.file)
     finally:
+        charged.close()
         manager.close()
 
 

@@ -104,19 +104,20 @@ class NewSubscribers:
         if not any(each.on_subscribe for each in self._context.routes.with_last_values(pattern)):
             return
         uid = event.peer.uid
-        waiting = self._users.setdefault(uid, [])
+        user = self._context.charged.of(uid)
+        waiting = self._users.setdefault(user, [])
         if len(waiting) >= MAX_PENDING:
             self._counts["undelivered"] += 1
-            self._report(f"a subscription got no last values: user {uid} has {MAX_PENDING} that wait for theirs")
+            self._report(f"a subscription got no last values: user {user} has {MAX_PENDING} that wait for theirs")
             return
         waiting.append(_Subscription(event.peer.connection, uid, pattern))
-        if uid not in self._tasks:
-            self._tasks[uid] = asyncio.ensure_future(self._serve_user(bus, uid))
+        if user not in self._tasks:
+            self._tasks[user] = asyncio.ensure_future(self._serve_user(bus, user))
 
-    async def _serve_user(self, bus: ServingBus, uid: int) -> None:
+    async def _serve_user(self, bus: ServingBus, user: int) -> None:
         """Serve the subscriptions of one user, one after another."""
         try:
-            while waiting := self._users.get(uid):
+            while waiting := self._users.get(user):
                 subscription = waiting.pop(0)
                 self._serving.add(subscription)
                 try:
@@ -129,8 +130,8 @@ class NewSubscribers:
         except (SbusError, OSError):
             pass  # the connection has ended, which its other users report
         finally:
-            self._users.pop(uid, None)
-            self._tasks.pop(uid, None)
+            self._users.pop(user, None)
+            self._tasks.pop(user, None)
 
     async def _serve(self, bus: ServingBus, subscription: _Subscription) -> None:
         """Send the last values for one subscription. Raises StoreError, CallError, SbusError, OSError."""

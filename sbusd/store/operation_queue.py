@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.calls.call_errors import CallError, restarting
 
 E = TypeVar("E")
@@ -46,10 +47,11 @@ class QueuedOperation(Generic[E]):
 
 
 class OperationQueue(Generic[E]):
-    """Gives operations to *committer* in turns of users. Belongs to one event loop."""
+    """Gives operations to *committer* in turns of the users that are *charged*. Belongs to one event loop."""
 
-    def __init__(self, committer: GroupCommitter[E]) -> None:
+    def __init__(self, committer: GroupCommitter[E], charged: ChargedUsers) -> None:
         self._committer = committer
+        self._charged = charged
         self._loop = asyncio.get_running_loop()
         self._users: OrderedDict[int, deque[QueuedOperation[E]]] = OrderedDict()
         self._weight = 0
@@ -67,9 +69,9 @@ class OperationQueue(Generic[E]):
         return sum(map(len, self._users.values()))
 
     async def run(
-        self, user: int, operation: Callable[[E], T], weight: int = 1, committed: Callable[[T], object] = lambda _result: None
+        self, uid: int, operation: Callable[[E], T], weight: int = 1, committed: Callable[[T], object] = lambda _result: None
     ) -> T:
-        """Perform *operation* when it is the turn of *user*, and return its result after the commit.
+        """Perform *operation* when it is the turn of the user of *uid*, and return its result after the commit.
 
         *committed* gets the result even if the task is cancelled meanwhile, in the order of the commits. If the task is cancelled, an
         operation that has not begun is dropped. Raises what *operation* raises, and CallError.
@@ -81,7 +83,7 @@ class OperationQueue(Generic[E]):
                 committed(performed.result)
             _resolve(future, performed)
 
-        waiting = self.submit(user, operation, done, weight)
+        waiting = self.submit(uid, operation, done, weight)
         try:
             return await future
         except asyncio.CancelledError:
@@ -89,11 +91,12 @@ class OperationQueue(Generic[E]):
             raise
 
     def submit(
-        self, user: int, operation: Callable[[E], Any], done: Callable[[QueuedOperation[E]], None], weight: int = 1
+        self, uid: int, operation: Callable[[E], Any], done: Callable[[QueuedOperation[E]], None], weight: int = 1
     ) -> QueuedOperation[E]:
         """Do as :meth:`run`, and call *done* in the event loop, in the order of the commits. Raises CallError if too many wait."""
         if self._is_closed:
             raise restarting()
+        user = self._charged.of(uid)
         queue = self._users.setdefault(user, deque())
         if len(queue) >= MAX_WAITING and user != SERVICE:
             raise CallError("EBUSY", f"{MAX_WAITING} operations of user {user} already wait; try again later")

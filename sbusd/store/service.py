@@ -12,6 +12,7 @@ from typing import Protocol
 
 from sbusd.client.errors import Closed, SbusError
 from sbusd.config.store import StoreSettings
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol import controls
 from sbusd.store.access import Access
 from sbusd.store.backoff import Backoff
@@ -68,13 +69,19 @@ OpenFile = Callable[[StoreSettings, Callable[[str], None]], Engine]
 
 
 class Store:
-    """One store. *open_file* opens its file, in another thread; *alive* gets the status for people once a second."""
+    """One store. *open_file* opens its file, in another thread; *alive* gets the status for people once a second. *charged* says whose
+    quotas a client takes."""
 
-    def __init__(self, settings: StoreSettings, open_file: OpenFile, log: StoreLog, alive: Callable[[str], object]) -> None:
+    def __init__(
+        self, settings: StoreSettings, open_file: OpenFile, log: StoreLog, alive: Callable[[str], object], charged: ChargedUsers
+    ) -> None:
         self._settings = settings
         self._open_file = open_file
         self._log = log
         self._alive = alive
+        self._charged = charged
+        self._charged_ids: SubordinateIds | None = None
+        """Those that the file knows."""
         self._counts: Counter[str] = Counter()
         self._intakes: dict[str, asyncio.Task[None]] = {}
         self._bus: ServingBus | None = None
@@ -94,11 +101,11 @@ class Store:
 
         self._engine = await loop.run_in_executor(None, self._open_file, self._settings, report)
         self._committer = Committer(self._engine)
-        self._operations: OperationQueue[Engine] = OperationQueue(self._committer)
+        self._operations: OperationQueue[Engine] = OperationQueue(self._committer, self._charged)
         self._publisher = Publisher(self._counts, self._log.problem)
         self._dead_letters = Publisher(self._counts, self._log.problem)
         self._sweeper = Sweeper(self._dead_letters, self._log.dead_letter, self._log.problem)
-        access, vouch_right = Access(self._ask, self._log.problem), VouchRight(self._ask, self._log.problem)
+        access, vouch_right = Access(self._ask, self._log.problem, self._charged), VouchRight(self._ask, self._log.problem)
         self._context = StoreContext(
             self._operations,
             access,
@@ -110,6 +117,7 @@ class Store:
             clock=self._engine.clock,
             run=self._engine.run,
             poke=self._sweeper.poke,
+            charged=self._charged,
         )
         self._status = Status(self._counts, self._context.refusals)
         self._calls = Calls(self._context, self.state)
@@ -118,6 +126,7 @@ class Store:
         self._workers = SubscribedWorkers(self._context, self._calls.jobs, self._log.problem)
         self._context.on_stored = self._subscribers.changed
         self._sources: dict[str, StreamIntake] = {}
+        await self._charge()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled; *ready* is called when the store serves calls, or the bus is not available. A defect ends it."""
@@ -307,6 +316,8 @@ class Store:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            with contextlib.suppress(StoreError):  # of the disk: again in a second
+                await self._charge()
             figures = await self._calls.admin.figures()
             messages = sum(each.messages for each in figures.streams)
             self._alive(f"{messages} messages, {sum(each.leased for each in figures.queues)} jobs with workers")
@@ -315,6 +326,13 @@ class Store:
                 with contextlib.suppress(SbusError, OSError):
                     await self._calls_bus.publish("store/state", await self.state())
             await asyncio.sleep(TURN_SECONDS)
+
+    async def _charge(self) -> None:
+        """Let the file charge other users if subuid(5) has changed."""
+        ids = self._charged.ids
+        if ids is not self._charged_ids:
+            await self._operations.run(SERVICE, lambda engine: engine.charge(ids))
+            self._charged_ids = ids
 
     def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """End the store because of a defect in a function that the event loop called."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.calls.call_errors import restarting
 from sbusd.store.operation_queue import QueuedOperation
 
@@ -26,7 +27,7 @@ Taken = Callable[[QueuedOperation[Any]], None]
 class Taker(Generic[J]):
     """One call: *begin* submits its take to the committer and reports the outcome; *give_back* gets jobs if the call has ended."""
 
-    uid: int
+    user: int
     begin: Callable[[Taken], object]
     give_back: Callable[[Sequence[J]], object]
     future: asyncio.Future[Sequence[J]]
@@ -34,9 +35,10 @@ class Taker(Generic[J]):
 
 
 class TakeLine(Generic[J]):
-    """The line of one queue."""
+    """The line of one queue, in which the users that are *charged* take turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, charged: ChargedUsers) -> None:
+        self._charged = charged
         self._users: OrderedDict[int, deque[Taker[J]]] = OrderedDict()
         self._taking = 0
         self._news = 0
@@ -55,8 +57,9 @@ class TakeLine(Generic[J]):
         wait_seconds: float,
     ) -> Sequence[J]:
         """Return jobs, or an empty sequence if there is none for *wait_seconds*. Raises what the take raises."""
-        taker = Taker(uid, begin, give_back, asyncio.get_running_loop().create_future(), wait_seconds > 0)
-        self._users.setdefault(uid, deque()).append(taker)
+        user = self._charged.of(uid)
+        taker = Taker(user, begin, give_back, asyncio.get_running_loop().create_future(), wait_seconds > 0)
+        self._users.setdefault(user, deque()).append(taker)
         if not taker.waits:
             self._is_empty = False  # the caller wants to know it for certain
         self._begin_some()
@@ -92,11 +95,11 @@ class TakeLine(Generic[J]):
     def _leave(self, taker: Taker[J]) -> None:
         """Remove a call that has ended."""
         taker.future.cancel()
-        takers = self._users.get(taker.uid)
+        takers = self._users.get(taker.user)
         if takers is not None and taker in takers:
             takers.remove(taker)
             if not takers:
-                del self._users[taker.uid]
+                del self._users[taker.user]
 
     def _answer_waitless(self) -> None:
         """Answer the calls that do not wait, and are behind others of their user: the queue is empty."""
@@ -108,10 +111,10 @@ class TakeLine(Generic[J]):
     def _begin_some(self) -> None:
         """Begin takes while there may be jobs."""
         while self._users and not self._is_empty and self._taking < self._concurrent:
-            uid, takers = self._users.popitem(last=False)
+            user, takers = self._users.popitem(last=False)
             taker = takers.popleft()
             if takers:
-                self._users[uid] = takers
+                self._users[user] = takers
             if taker.future.done():
                 continue
             self._taking += 1
@@ -133,8 +136,8 @@ class TakeLine(Generic[J]):
                 self._answer_waitless()
             if taker.waits and not taker.future.done():
                 # Calls of one user keep their order.
-                self._users.setdefault(taker.uid, deque()).appendleft(taker)
-                self._users.move_to_end(taker.uid, last=False)
+                self._users.setdefault(taker.user, deque()).appendleft(taker)
+                self._users.move_to_end(taker.user, last=False)
             elif not taker.future.done():
                 taker.future.set_result(())
         elif taker.future.done():

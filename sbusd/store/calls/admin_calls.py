@@ -114,7 +114,8 @@ class AdminCalls:
                 "on_subscribe": settings.on_subscribe,
             }
         if figures is not None:
-            own = [asdict(each) for each in figures.users if is_owner or each.uid == uid]
+            user = self._context.charged.of(uid)
+            own = [asdict(each) for each in figures.users if is_owner or each.uid == user]
             found |= {
                 "name": figures.name,
                 "messages": figures.messages,

@@ -40,7 +40,7 @@ class Announcements:
         self._checksums = checksums
 
     def add_end(self, stream: StreamFigures, key: bytes, sender: tuple[Any, ...]) -> None:
-        """Note that *key* has no value any more; *sender* is account, gid, pid and origin of the last one."""
+        """Note that *key* has no value any more; *sender* is uid, gid, pid and origin of the last one."""
         self._run(_ADD_END, (stream.id, key, *sender))
 
     def add_letter(self, job: int) -> None:
@@ -64,10 +64,10 @@ class Announcements:
     def _ends(self, place: int, max_rows: int) -> tuple[list[EndedValue], int]:
         names = {each.id: each.name for each in self._figures.streams.values()}
         found = []
-        for number, stream, key, account, gid, pid, origin in self._run(_ENDS, (place, max_rows)).fetchall():
+        for number, stream, key, uid, gid, pid, origin in self._run(_ENDS, (place, max_rows)).fetchall():
             place = number
             if stream in names and not self._run(_HAS_VALUE, (stream, key)).fetchall():
-                sender = Sender(account if account >= 0 else NO_UID, gid, pid, origin or "")
+                sender = Sender(max(uid, NO_UID), gid, pid, origin or "")
                 found.append(EndedValue(number, names[stream], NewMessage(key, b"", sender)))
         return found, place
 

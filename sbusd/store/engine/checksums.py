@@ -12,7 +12,7 @@ from zlib import crc32
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures
 from sbusd.store.engine.messages import NO_UID, Sender, Stored
-from sbusd.store.engine.rows import message_of
+from sbusd.store.engine.rows import SENDER_UID, message_of
 from sbusd.store.engine.schema import SEQ_BITS, seq_of
 
 DAMAGED = "damaged on the disk"
@@ -21,7 +21,7 @@ DAMAGED = "damaged on the disk"
 MAX_FOUND = 10_000
 """Damaged messages that are found between two sweeps; others are found when they are read again."""
 
-HEAD = "message.id, time, key, account, gid, pid, origin, expires, gap, crc"
+HEAD = f"message.id, time, key, {SENDER_UID}, gid, pid, origin, expires, gap, crc"
 
 _HEAD_MASK = 0x7FFF_FFFF
 
@@ -33,15 +33,15 @@ _COUNT = "SELECT COUNT(*) FROM damaged WHERE time > ?"
 
 
 def checksum(head: tuple[Any, ...], payload: bytes) -> int:
-    """Return the checksums of a message: *head* has its id, time, key, account, gid, pid, origin and expires."""
+    """Return the checksums of a message: *head* has its id, time, key, uid, gid, pid, origin and expires."""
     value = _head(head)
     return (value & _HEAD_MASK) << 32 | crc32(payload, value)
 
 
 def _head(head: tuple[Any, ...]) -> int:
     """Return the checksum of all but the payload. Raises one of _OTHER_TYPE."""
-    number, time, key, account, gid, pid, origin, expires = head
-    return crc32(b"%d %d %d %d %d %d %b\0%b" % (number, time, account, gid, pid, expires or 0, (origin or "").encode(), key))
+    number, time, key, uid, gid, pid, origin, expires = head
+    return crc32(b"%d %d %d %d %d %d %b\0%b" % (number, time, uid, gid, pid, expires or 0, (origin or "").encode(), key))
 
 
 class Checksums:
@@ -54,11 +54,11 @@ class Checksums:
 
     def are_right(self, row: tuple[Any, ...]) -> bool:
         """Return whether a message or gap is as it was stored; *row* has COLUMNS."""
-        number, time, key, payload, account, gid, pid, origin, expires, gap, crc = row
+        number, time, key, payload, uid, gid, pid, origin, expires, gap, crc = row
         if crc is None:
             return True
         try:
-            if gap is None and checksum((number, time, key, account, gid, pid, origin, expires), payload) == crc:
+            if gap is None and checksum((number, time, key, uid, gid, pid, origin, expires), payload) == crc:
                 return True
         except _OTHER_TYPE:
             pass

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sbusd.config.quantities import show_size
 from sbusd.config.store import StoreSettings
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import Checksums
@@ -128,6 +129,11 @@ class Engine:
         self._settings = settings
         self._streams = streams
         self.keys = KeyMap(settings.streams)
+
+    def charge(self, ids: SubordinateIds) -> None:
+        """Charge the user who has subordinate *ids*, subuid(5), for messages and jobs of these from now on. Raises StoreError."""
+        with self.database.operation():
+            self._figures.charge(ChargedUsers(ids))
 
     def close(self) -> None:
         """Close the file. A transaction that is open is undone."""
@@ -282,12 +288,8 @@ class Engine:
         """
         with self.database.operation():
             stream, found = self._queue(queue)
-            most = self._settings.limits.leases
             length = round(found.settings.lease * 1000) if lease_ms is None else checked_ms(lease_ms, 1)
-            room = most - self._figures.leases.get(worker.uid, 0)
-            if room <= 0:
-                raise StoreError("EDQUOT", f"user {worker.uid} has {most} jobs, the maximum; finish some first")
-            count = min(max(max_jobs, 1), room)
+            count = min(max(max_jobs, 1), self._figures.lease_room(worker.uid, self._settings.limits.leases))
             jobs = self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, lease_ms=length, clock=self.clock)
             return [replace(each, stored=self._dated(each.stored)) for each in jobs]
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.engine.database import Database
-from sbusd.store.engine.messages import NO_UID, Sender
+from sbusd.store.engine.messages import NO_UID, Sender, StoreError
 from sbusd.store.engine.schema import message_id
 
 HOST_HEAD = "/!/cred/"
@@ -92,6 +93,7 @@ _DROP_USAGE = "DELETE FROM usage WHERE stream = ? AND account = ?"
 _NEWEST_DATE = "SELECT time FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
 _LOAD_STREAMS = f"SELECT id, {', '.join(_STREAM)} FROM stream"
 _LOAD_QUEUES = f"SELECT id, {', '.join(_QUEUE)} FROM queue"
+_LEASES = "SELECT uid, COUNT(*) FROM job WHERE connection IS NOT NULL GROUP BY uid"
 _LOAD_USAGE = f"SELECT stream, account, {', '.join(_USAGE)} FROM usage"
 
 
@@ -106,8 +108,10 @@ class AllFigures:
         self.queues: dict[int, QueueFigures] = {}
         self.usage: dict[int, dict[int, UsageFigures]] = {}
         """Of each stream, by its number, the figures of each account."""
+        self.charged = ChargedUsers()
+        """Who is charged for a uid, until :meth:`charge` says it again."""
         self.leases: dict[int, int] = {}
-        """The number of leased jobs of each user."""
+        """The number of leased jobs of each user that is charged."""
         self.readers: dict[tuple[int, int], int] = {}
         """The number of durable readers, by stream and user."""
         self.last_lease = 0
@@ -125,7 +129,7 @@ class AllFigures:
         self.usage = {stream.id: {} for stream in self.streams.values()}
         for row in run(_LOAD_USAGE):
             self.usage.setdefault(row[0], {})[row[1]] = UsageFigures(*row)
-        self.leases = dict(run("SELECT uid, COUNT(*) FROM job WHERE connection IS NOT NULL GROUP BY uid").fetchall())
+        self._count_leases()
         readers = run("SELECT stream, uid, COUNT(*) FROM reader GROUP BY stream, uid").fetchall()
         self.readers = {(stream, uid): count for stream, uid, count in readers}
         ((self.last_lease,),) = run("SELECT value FROM number WHERE name = 'lease'").fetchall()
@@ -167,16 +171,40 @@ class AllFigures:
         self._log.attributes(figures, _FIELDS[kind], _VALUES[kind])
         self._dirty.add(figures)
 
+    def charge(self, charged: ChargedUsers) -> None:
+        """Charge users as *charged* says, from now on also for the jobs that they have. It is asked only by the thread of the file."""
+        self.charged = charged
+        self._count_leases()
+
+    def _count_leases(self) -> None:
+        """Count the leased jobs of each user from scratch."""
+        self.leases = {}
+        for uid, count in self._database.execute(_LEASES).fetchall():
+            user = self.charged.of(uid)
+            self.leases[user] = self.leases.get(user, 0) + count
+
+    def lease_room(self, uid: int, most: int) -> int:
+        """Return how many jobs *uid* may take, if a user may have *most*. Raises StoreError if it has them."""
+        user = self.charged.of(uid)
+        room = most - self.leases.get(user, 0)
+        if room <= 0:
+            raise StoreError("EDQUOT", f"user {user} has {most} jobs, the maximum; finish some first")
+        return room
+
     def add_leases(self, uid: int, count: int) -> None:
-        """Count *count* more leased jobs of the user *uid*."""
-        self._log.entry(self.leases, uid)
-        self.leases[uid] = self.leases.get(uid, 0) + count
+        """Count *count* more leased jobs of *uid*."""
+        self._add(self.leases, self.charged.of(uid), count)
 
     def add_readers(self, stream: StreamFigures, uid: int, count: int) -> None:
         """Count *count* more readers of the user *uid*."""
-        key = (stream.id, uid)
-        self._log.entry(self.readers, key)
-        self.readers[key] = self.readers.get(key, 0) + count
+        self._add(self.readers, (stream.id, uid), count)
+
+    def _add(self, counts: dict[Key, int], key: Key, count: int) -> None:
+        """Count *count* more of *key*. A key without any has no entry: a user can have many."""
+        self._log.entry(counts, key)
+        counts[key] = counts.get(key, 0) + count
+        if not counts[key]:
+            del counts[key]
 
     def usage_of(self, stream: StreamFigures, account: int) -> UsageFigures:
         """Return the figures of *account* in *stream*, to be changed."""
@@ -190,9 +218,9 @@ class AllFigures:
         return found
 
     def account_of(self, sender: Sender) -> int:
-        """Return the account that pays for what *sender* stores: its uid, or a negative number for its host."""
+        """Return the account that pays for what *sender* stores: the user that is charged for it, or a negative number for its host."""
         if not sender.origin:
-            return sender.uid
+            return self.charged.of(sender.uid)
         host = sender.origin.partition(HOST_HEAD)[0]
         number = self._hosts.get(host)
         if number is None:
@@ -270,6 +298,7 @@ class AllFigures:
 
 
 Kind = TypeVar("Kind", StreamFigures, QueueFigures)
+Key = TypeVar("Key", int, tuple[int, int])
 
 
 def _loaded(kind: type[Kind], names: tuple[str, ...], row: tuple[Any, ...], known: Kind | None) -> Kind:

@@ -15,7 +15,7 @@ from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines, line_of
 from sbusd.store.engine.messages import NewMessage, Put, StoreError
-from sbusd.store.engine.put_ids import PutIds
+from sbusd.store.engine.put_ids import PutIds, own_id
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import REMOVABLE, Removable, size_of
 from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, MAX_SEQ, READY, message_id
@@ -42,8 +42,8 @@ _TAIL_GAPS = 8
 """Gaps at the end of a stream with which a new one is merged, if pattern and reason are equal."""
 
 _INSERT = (
-    "INSERT INTO message (id, stream, time, key, payload, account, gid, pid, origin, expires, gap, crc)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO message (id, stream, time, key, payload, account, uid, gid, pid, origin, expires, gap, crc)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_JOB = "INSERT INTO job (id, queue, state, at, line) VALUES (?, ?, ?, ?, ?)"
 _OF_KEY = f"SELECT {REMOVABLE} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT ?"
@@ -111,7 +111,9 @@ class Intake:
         if figures.gaps >= MAX_GAPS:
             self._merge_oldest_gaps(figures, now)
         figures.last_seq += 1
-        self._run(_INSERT, (message_id(figures.id, figures.last_seq), figures.id, now, pattern, text, 0, 0, 0, None, None, count, None))
+        self._run(
+            _INSERT, (message_id(figures.id, figures.last_seq), figures.id, now, pattern, text, 0, None, 0, 0, None, None, count, None)
+        )
         figures.gaps += 1
         figures.bytes += size_of(pattern, text)
         self.trim(stream)
@@ -137,7 +139,8 @@ class Intake:
         size = size_of(key, message.payload)
         _check(stream, message, size, now, date)
         account = self._figures.account_of(sender)
-        if message.id and (seq := self._ids.find(figures, account, message.id, now)) is not None:
+        put_id = message.id and own_id(message.id, sender, account)
+        if put_id and (seq := self._ids.find(figures, account, put_id, now)) is not None:
             return Put(seq, is_duplicate=True)
         usage = self._figures.usage_of(figures, account)
         older: list[Removable] = []
@@ -161,14 +164,15 @@ class Intake:
         usage.messages += 1
         usage.bytes += size
         number = message_id(figures.id, figures.last_seq)
+        uid = account if account < 0 else sender.uid
         origin, expires = sender.origin or None, message.expires_ms or None
-        crc = checksum((number, date, key, account, sender.gid, sender.pid, origin, expires), message.payload)
-        row = (number, figures.id, date, key, message.payload, account, sender.gid, sender.pid, origin, expires, None, crc)
-        batch.rows.append(row)
+        crc = checksum((number, date, key, uid, sender.gid, sender.pid, origin, expires), message.payload)
+        row = (number, figures.id, date, key, message.payload, account, None if uid == account else uid, sender.gid, sender.pid)
+        batch.rows.append((*row, origin, expires, None, crc))
         if stream.queue is not None:
             batch.jobs.append(self._new_job(stream.queue, number, message, batch, now=now, date=date))
-        if message.id:
-            self._ids.add(figures, account, message.id, figures.last_seq, now)
+        if put_id:
+            self._ids.add(figures, account, put_id, figures.last_seq, now)
         return Put(figures.last_seq)
 
     def _insert(self, batch: _Batch) -> None:

@@ -10,12 +10,12 @@ from sbusd.store.engine.messages import Purged
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.rows import REMOVABLE, Removable
+from sbusd.store.engine.rows import REMOVABLE, SENDER_UID, Removable
 from sbusd.store.engine.schema import message_id, seq_of
 
 _ROWS = f"SELECT {REMOVABLE} FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
-_OF_KEY = f"SELECT {REMOVABLE} FROM message WHERE stream = ? AND key = ? AND gap IS NULL AND id >= ? ORDER BY id LIMIT ?"
-_NEWEST = "SELECT account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
+_OF_KEY = f"SELECT {REMOVABLE}, {SENDER_UID} FROM message WHERE stream = ? AND key = ? AND gap IS NULL AND id >= ? ORDER BY id LIMIT ?"
+_NEWEST = f"SELECT {SENDER_UID} FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
 _KEYS = KeySpace()
 
@@ -32,14 +32,15 @@ class Purging:
 
     def forget(self, stream: StreamFigures, key: bytes, uid: int | None, from_seq: int, max_rows: int) -> Purged:
         """Remove messages of *key*; see Engine.forget."""
-        rows = [Removable(*row) for row in self._run(_OF_KEY, (stream.id, key, message_id(stream.id, from_seq), max_rows)).fetchall()]
-        is_whole = uid is None or (stream.is_keyed and self._newest_account(stream, key) == uid)
-        count = self._removal.remove(stream, [row for row in rows if is_whole or row.account == uid])
+        found = self._run(_OF_KEY, (stream.id, key, message_id(stream.id, from_seq), max_rows)).fetchall()
+        rows, senders = [Removable(*row[:-1]) for row in found], [row[-1] for row in found]
+        is_whole = uid is None or (stream.is_keyed and self._newest_sender(stream, key) == uid)
+        count = self._removal.remove(stream, [row for row, sender in zip(rows, senders, strict=True) if is_whole or sender == uid])
         return _purged(rows, count, max_rows)
 
-    def _newest_account(self, stream: StreamFigures, key: bytes) -> int | None:
-        """Return the account of the last value of *key*. With it, older values of others end: none of them becomes the last value again."""
-        return next((account for (account,) in self._run(_NEWEST, (stream.id, key)).fetchall()), None)
+    def _newest_sender(self, stream: StreamFigures, key: bytes) -> int | None:
+        """Return the uid of the sender of the last value of *key*. With it end older values of others: none becomes the last again."""
+        return next((uid for (uid,) in self._run(_NEWEST, (stream.id, key)).fetchall()), None)
 
     def purge(self, stream: StreamFigures, before_seq: int | None, pattern: bytes, from_seq: int, max_rows: int, *, drop: bool) -> Purged:
         """Remove messages that *pattern* matches; see Engine.purge. *drop*: forget the stream when it is empty."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
+from sbusd.store.engine.messages import Sender
 
 WINDOW_MS = 3_600_000
 """How long an id is remembered."""
@@ -18,6 +19,11 @@ _DELETE = "DELETE FROM put_id WHERE stream = ? AND account = ? AND id = ?"
 _OLDEST = "SELECT stream, account, id FROM put_id WHERE time <= ? ORDER BY time LIMIT ?"
 _OF_STREAM = "SELECT stream, account, id FROM put_id WHERE stream = ? LIMIT ?"
 _NEXT = "SELECT time FROM put_id ORDER BY time LIMIT 1"
+
+
+def own_id(put_id: bytes, sender: Sender, account: int) -> bytes:
+    """Return *put_id* of *sender* as it is in the table. Senders for whom one account pays do not know the ids of each other."""
+    return put_id if account < 0 or account == sender.uid else b"%d\0%b" % (sender.uid, put_id)
 
 
 class PutIds:

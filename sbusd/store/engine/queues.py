@@ -57,7 +57,7 @@ _HOLDERS = (
     "SELECT connection, (SELECT born FROM job WHERE job.connection = holder.connection LIMIT 1) FROM holder WHERE connection IS NOT NULL"
 )
 _LIST = (
-    f"SELECT {COLUMNS}, tries, at, reason, connection, uid, state {_JOIN}"
+    f"SELECT {COLUMNS}, tries, at, reason, connection, job.uid, state {_JOIN}"
     " WHERE queue = ? AND state = ? AND job.id > ? ORDER BY job.id LIMIT ?"
 )
 _DEAD_JOB = f"SELECT line FROM job WHERE id = ? AND queue = ? AND state = {DEAD}"

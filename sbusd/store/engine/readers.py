@@ -37,8 +37,9 @@ class Readers:
         if not 0 <= seq <= MAX_SEQ:
             raise StoreError("EINVAL", f"invalid position {seq} of a reader: must be 0 to {MAX_SEQ}")
         if self.get(stream, uid, name) is None:
-            if self.count_of_user(uid) >= max_readers:
-                raise StoreError("EDQUOT", f"user {uid} has {max_readers} readers, the maximum; drop one that is not used")
+            user = self._figures.charged.of(uid)
+            if self._count_of_user(user) >= max_readers:
+                raise StoreError("EDQUOT", f"user {user} has {max_readers} readers, the maximum; drop one that is not used")
             self._figures.add_readers(stream, uid, 1)
         self._run(_SET, (stream.id, uid, name, seq))
 
@@ -55,9 +56,10 @@ class Readers:
             return self._run(_OF_STREAM, (stream.id, most)).fetchall()
         return [(uid, name, seq) for name, seq in self._run(_OF_USER, (stream.id, uid, most)).fetchall()]
 
-    def count_of_user(self, uid: int) -> int:
-        """Return the number of readers of *uid*."""
-        return sum(count for (_, user), count in self._figures.readers.items() if user == uid)
+    def _count_of_user(self, user: int) -> int:
+        """Return the number of readers for which *user* is charged."""
+        charged = self._figures.charged.of
+        return sum(count for (_, uid), count in self._figures.readers.items() if charged(uid) == user)
 
     def count_of_stream(self, stream: StreamFigures) -> int:
         """Return the number of readers of *stream*."""

@@ -9,12 +9,12 @@ from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.rows import Removable
+from sbusd.store.engine.rows import SENDER_UID, Removable
 from sbusd.store.engine.schema import LEASED
 
 _DELETE = "DELETE FROM message WHERE id = ?"
 _DELETE_JOB = "DELETE FROM job WHERE id = ?"
-_SENDER = "SELECT account, gid, pid, origin FROM message WHERE id = ?"
+_SENDER = f"SELECT {SENDER_UID}, gid, pid, origin FROM message WHERE id = ?"
 _JOB = "SELECT queue, state, uid, line FROM job WHERE id = ?"
 _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 

@@ -10,7 +10,10 @@ from sbusd.store.engine.schema import seq_of
 MESSAGE_BYTES = 100
 """What a message or gap counts in addition to its key and payload: so small ones are not free."""
 
-COLUMNS = "message.id, time, key, payload, account, gid, pid, origin, expires, gap, crc"
+SENDER_UID = "COALESCE(message.uid, account)"
+"""The uid of the sender, or the negative number of its host."""
+
+COLUMNS = f"message.id, time, key, payload, {SENDER_UID}, gid, pid, origin, expires, gap, crc"
 
 SIZE = f"LENGTH(key) + LENGTH(payload) + {MESSAGE_BYTES}"
 
@@ -38,8 +41,7 @@ def size_of(key: bytes, payload: bytes) -> int:
 
 def message_of(row: tuple[Any, ...]) -> Stored:
     """Return the message in *row*, which has COLUMNS."""
-    account = row[4]
-    sender = Sender(account if account >= 0 else NO_UID, row[5], row[6], row[7] or "")
+    sender = Sender(max(row[4], NO_UID), row[5], row[6], row[7] or "")
     return Stored(seq_of(row[0]), row[1], row[2], row[3], sender, row[8] or 0)
 
 

@@ -34,7 +34,8 @@ CREATE TABLE stream (
     is_keyed INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
--- An account is a uid, or the negative number of another host.
+-- An account pays for what it has: a uid, or the negative number of another host. The sender of a message can be another one, with an id
+-- that subuid(5) gives to the account.
 CREATE TABLE usage (
     stream INTEGER NOT NULL,
     account INTEGER NOT NULL,
@@ -50,6 +51,7 @@ CREATE TABLE message (
     time INTEGER NOT NULL,                   -- milliseconds since 1970
     key BLOB NOT NULL,                       -- of a gap: the pattern
     account INTEGER NOT NULL,
+    uid INTEGER,                             -- of the sender; NULL: the account
     gid INTEGER NOT NULL,
     pid INTEGER NOT NULL,
     origin TEXT,
@@ -131,6 +133,7 @@ ALTER TABLE queue ADD COLUMN dated INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """,
     2: """
+ALTER TABLE message ADD COLUMN uid INTEGER;
 CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE);
 CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
 CREATE TABLE unpublished (stream INTEGER NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY (stream, seq)) WITHOUT ROWID;

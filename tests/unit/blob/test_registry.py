@@ -6,6 +6,7 @@ import pytest
 
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.blob.registry import MAX_ENDED, Blob, End, Registry
+from sbusd.blob.users import User
 from sbusd.protocol.blobs import ANYONE, MAX_EXPIRE
 from sbusd.protocol.credentials import Credentials
 
@@ -18,7 +19,7 @@ class Clock:
 
 
 def blob(uid: int = 1, until: float = 200.0, connection: object | None = None) -> Blob:
-    return Blob(0, 1, "a/b", Credentials(1, uid, 1), ANYONE, None, until, False, connection)
+    return Blob(0, 1, "a/b", Credentials(1, uid, 1), User(uid), ANYONE, None, until, False, connection)
 
 
 def cause(registry: Registry, ticket: str) -> tuple[Cause, str]:

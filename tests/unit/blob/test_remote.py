@@ -18,6 +18,7 @@ from sbusd.blob.refusals import Cause, Refusal
 from sbusd.blob.remote import WINDOW, Pulled, RemoteBlobs
 from sbusd.blob.users import User, Users
 from sbusd.config.blob import BlobQuotas
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.protocol.blobs import CHUNK_BYTES, F_GET_SEALS, SEALS
 
 DATA = os.urandom(20 * CHUNK_BYTES + 5)
@@ -62,7 +63,7 @@ class World:
 
     def __init__(self, *, max_bytes: int = 64 * MIB, quota: int = 64 * MIB) -> None:
         self.link = Link()
-        self.users = Users(BlobQuotas(bytes=quota), lambda: 0.0)
+        self.users = Users(BlobQuotas(bytes=quota), lambda: 0.0, ChargedUsers())
         self.dropped: list[int] = []
         self.blobs = RemoteBlobs(self.link, self.users, max_bytes=max_bytes, drop=self._drop, has_room=lambda: True)
 

@@ -7,6 +7,7 @@ import pytest
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.blob.users import GUESS_SECONDS, MAX_REMEMBERED, Users
 from sbusd.config.blob import BlobQuotas
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 
 
 class Clock:
@@ -16,8 +17,19 @@ class Clock:
         return self.now
 
 
+def test_all_ids_of_a_user_have_the_quotas_of_one() -> None:
+    charged = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 10, 1000)]))
+    users = Users(BlobQuotas(blobs=1), Clock(), charged)
+    inside = users.of(100_003)
+    inside.blobs += 1
+    for uid in (1000, 100_009):
+        with pytest.raises(Refusal, match="user 1000 has 1 blobs"):
+            users.check_blob(users.of(uid), 0)
+    users.check_blob(users.of(100_010), 0)
+
+
 def test_each_quota_has_a_cause_of_its_own() -> None:
-    users = Users(BlobQuotas(blobs=1, bytes=10, connections=1, requests=1), Clock())
+    users = Users(BlobQuotas(blobs=1, bytes=10, connections=1, requests=1), Clock(), ChargedUsers())
     user = users.of(5)
     users.check_blob(user, 10)
     users.check_connection(user)
@@ -38,7 +50,7 @@ def test_each_quota_has_a_cause_of_its_own() -> None:
 
 def test_guesses_are_counted_by_the_minute_and_user() -> None:
     clock = Clock()
-    users = Users(BlobQuotas(wrong_tickets=2), clock)
+    users = Users(BlobQuotas(wrong_tickets=2), clock, ChargedUsers())
     user = users.of(5)
     for _ in range(2):
         users.check_guesses(user)
@@ -51,7 +63,7 @@ def test_guesses_are_counted_by_the_minute_and_user() -> None:
 
 
 def test_refusals_are_counted_for_the_user_and_for_all() -> None:
-    users = Users(BlobQuotas(), Clock())
+    users = Users(BlobQuotas(), Clock(), ChargedUsers())
     for uid in (1, 1, 2):
         users.count_refusal(users.of(uid), Cause.SPARSE)
     assert users.of(1).counters == {"refused-sparse": 2}
@@ -60,7 +72,7 @@ def test_refusals_are_counted_for_the_user_and_for_all() -> None:
 
 def test_many_idle_users_are_forgotten_but_for_those_who_guess() -> None:
     clock = Clock()
-    users = Users(BlobQuotas(), clock)
+    users = Users(BlobQuotas(), clock, ChargedUsers())
     users.count_guess(users.of(0))
     users.of(1).connections = 1
     for uid in range(2, MAX_REMEMBERED + 10):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from sbusd.client.errors import RemoteRefusal
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer
 from sbusd.protocol.errors import ErrorCode
 from sbusd.store.access import ASKS_AT_ONCE, CACHE_SECONDS, Access
@@ -15,6 +17,10 @@ from sbusd.store.calls.call_errors import CallError
 
 ALICE = Peer(7, 1000, 1000, 55, b"!/cred/1000/1000/55")
 MALLORY = Peer(8, 1001, 1001, 56, b"!/cred/1001/1001/56")
+
+
+CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, 1001)]))
+"""The ids from 100000 on are those of Mallory."""
 
 
 class Bus:
@@ -26,7 +32,7 @@ class Bus:
         self.prefix: str | None = ""
         self.refuses = False
         self.reports: list[str] = []
-        self.access = Access(self.ask, self.reports.append, lambda: self.now)
+        self.access = Access(self.ask, self.reports.append, CHARGED, lambda: self.now)
 
     async def ask(self, _key: bytes, payload: bytes) -> bytes:
         self.asked.append(payload)
@@ -61,13 +67,24 @@ def test_a_user_cannot_use_up_the_questions_of_others() -> None:
 
     async def flood() -> None:
         for number in range(int(ASKS_AT_ONCE) + 1):
-            await bus.access.check_subscribe(MALLORY, [b"%d" % number])
+            identity = MALLORY if number % 2 else replace(MALLORY, uid=100_000 + number)
+            await bus.access.check_subscribe(identity, [b"%d" % number])
 
-    with pytest.raises(CallError, match="EDQUOT"):
-        asyncio.run(flood())
     asyncio.run(bus.access.check_subscribe(ALICE, [b"x"]))
+    with pytest.raises(CallError, match=r"EDQUOT .* for user 1001"):
+        asyncio.run(flood())
+    asked = len(bus.asked)
+    asyncio.run(bus.access.check_subscribe(ALICE, [b"x"]))
+    assert len(bus.asked) == asked  # many ids of one user displace no decision about others
     bus.now += 1
     asyncio.run(bus.access.check_subscribe(MALLORY, [b"x"]))
+
+
+def test_an_id_of_a_container_does_not_have_the_rights_of_its_user() -> None:
+    bus = Bus()
+    for uid in (1001, 100_000, 100_001):
+        asyncio.run(bus.access.may_publish(replace(MALLORY, uid=uid), [b"a"]))
+    assert bus.asked == [b"1001\0publish\0a", b"100000\0publish\0a", b"100001\0publish\0a"]
 
 
 def test_a_bus_that_refuses_admits_no_caller() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.operation_queue import MAX_WAITING, MAX_WEIGHT, OperationQueue, QueuedOperation
 
@@ -39,6 +40,10 @@ class SteppedCommitter:
             finished(operations)
 
 
+CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, 1)]))
+"""The ids from 100000 on are those of user 1."""
+
+
 async def _turn() -> None:
     """Let the loop run until the committer has what was submitted."""
     for _ in range(3):
@@ -53,9 +58,10 @@ def _submit_two(queue: OperationQueue[list[str]]) -> None:
 def test_a_user_with_many_operations_does_not_delay_another() -> None:
     async def main() -> None:
         committer = SteppedCommitter()
-        queue: OperationQueue[list[str]] = OperationQueue(committer)
+        queue: OperationQueue[list[str]] = OperationQueue(committer, CHARGED)
         for number in range(1_000):
-            queue.submit(1, lambda log, number=number: log.append(f"a{number}"), lambda _: None)  # type: ignore[misc]
+            uid = 1 if number % 2 else 100_000 + number
+            queue.submit(uid, lambda log, number=number: log.append(f"a{number}"), lambda _: None)  # type: ignore[misc]
         other = asyncio.ensure_future(queue.run(2, lambda log: log.append("b")))
         await _turn()
         assert committer.begun() == MAX_WEIGHT
@@ -75,14 +81,14 @@ def test_a_user_with_many_operations_does_not_delay_another() -> None:
 def test_errors_limits_and_cancellation() -> None:
     async def main() -> None:
         committer = SteppedCommitter()
-        queue: OperationQueue[list[str]] = OperationQueue(committer)
+        queue: OperationQueue[list[str]] = OperationQueue(committer, CHARGED)
 
         def fail(_log: list[str]) -> None:
             raise CallError("ENOENT", "nothing")
 
         failing = asyncio.ensure_future(queue.run(1, fail))
-        for _ in range(MAX_WEIGHT + MAX_WAITING - 1):
-            queue.submit(1, lambda log: log.append("x"), lambda _: None)
+        for number in range(MAX_WEIGHT + MAX_WAITING - 1):
+            queue.submit(100_000 + number, lambda log: log.append("x"), lambda _: None)
         await _turn()
         with pytest.raises(CallError, match="EBUSY"):
             _submit_two(queue)
@@ -108,7 +114,7 @@ def test_what_is_submitted_in_one_iteration_is_one_transaction() -> None:
 
     async def main() -> None:
         committer = SteppedCommitter()
-        queue: OperationQueue[list[str]] = OperationQueue(committer)
+        queue: OperationQueue[list[str]] = OperationQueue(committer, CHARGED)
         queue.submit(1, lambda log: log.append("put"), lambda _: None)
         await _turn()
         queue.submit_now(lambda log: log.append("release"), lambda _: None)

@@ -16,6 +16,7 @@ import pytest
 
 from sbusd.client.errors import Closed
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.access import Access
 from sbusd.store.bus_connections import ServingBus
 from sbusd.store.context import StoreContext
@@ -98,12 +99,13 @@ class Run:
         self.counts: Counter[str] = Counter()
         self.logged: list[bytes] = []
         engine = Engine(path, SETTINGS, OneClock(lambda: LATER), 0)
-        self.operations: OperationQueue[Engine] = OperationQueue(Committer(engine))
+        charged = ChargedUsers()
+        self.operations: OperationQueue[Engine] = OperationQueue(Committer(engine), charged)
         self.messages, self.calls = Publisher(self.counts, print), Publisher(self.counts, print)
         self.sweeper = Sweeper(self.calls, lambda letter: self.logged.append(letter.key), print)
         self.context = StoreContext(
             self.operations,
-            Access(no_answer, print),
+            Access(no_answer, print, charged),
             VouchRight(no_answer, print),
             routes=Routes(SETTINGS),
             publisher=self.messages,
@@ -112,6 +114,7 @@ class Run:
             clock=engine.clock,
             run=engine.run,
             poke=self.sweeper.poke,
+            charged=charged,
         )
 
     async def do(self, operation: Callable[[Engine], T], committed: Callable[[T], object] = lambda _: None) -> T:

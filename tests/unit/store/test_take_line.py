@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.operation_queue import QueuedOperation
 from sbusd.store.take_line import TakeLine, Taken
 
 
 def test_a_call_that_does_not_wait_is_answered_behind_calls_that_do() -> None:
     async def main() -> None:
-        line: TakeLine[int] = TakeLine()
+        line: TakeLine[int] = TakeLine(ChargedUsers())
 
         def begin(done: Taken) -> None:
             operation: QueuedOperation[None] = QueuedOperation(lambda _: [], done)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
+from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
+from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.store.engine import intake
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.intake import MAX_MESSAGE_BYTES
@@ -93,6 +94,73 @@ def test_the_quota_of_one_user_leaves_others_alone(tmp_path: Path) -> None:
     assert error_of(results[1]) == "EDQUOT"
     results = engine.put_many("state", [NewMessage(b"state/%d" % n, b"", BOB) for n in range(3)] + [NewMessage(b"state/a", b"", ALICE)])
     assert [isinstance(each, Put) for each in results] == [True, True, False, True]
+    engine.close()
+
+
+CONTAINERS = SubordinateIds([SubordinateRange(100_000, 65_536, BOB.uid)])
+"""The ids from 100000 on are those of Bob."""
+
+INSIDE, DEEP_INSIDE = replace(BOB, uid=100_000), replace(BOB, uid=100_999)
+
+
+def test_a_user_with_several_ids_removes_no_message_of_others(tmp_path: Path) -> None:
+    """Each of a thousand ids could store as much as a user: together they removed everything that others had stored."""
+    engine = opened(tmp_path, replace(LOG, max_bytes=20_000, max_bytes_per_user=10_000), replace(STATE, max_keys=4, max_keys_per_user=2))
+    engine.charge(CONTAINERS)
+    alice = [NewMessage(b"log/alice", b"x" * 900, ALICE)] * 9
+    assert all(isinstance(each, Put) for each in engine.put_many("log", alice))
+    for uid in (BOB.uid, *range(100_000, 100_050)):
+        engine.put_many("log", [NewMessage(b"log/bob", b"x" * 900, replace(BOB, uid=uid))] * 9)
+    kept = [each.key for each in engine.read("log", 0, 99, 1 << 20).items if isinstance(each, Stored)]
+    assert (kept.count(b"log/alice"), kept.count(b"log/bob")) == (9, 9)
+    with pytest.raises(StoreError, match=r"EDQUOT .*the messages of user 1001"):
+        engine.put("log", NewMessage(b"log/bob", b"x" * 900, DEEP_INSIDE))
+    for number, sender in enumerate((BOB, INSIDE, DEEP_INSIDE)):
+        result = engine.put_many("state", [NewMessage(b"state/%d" % number, b"", sender)])
+        assert isinstance(result[0], Put) == (number < 2)
+    assert isinstance(engine.put("state", NewMessage(b"state/alice", b"", ALICE)), Put)
+    engine.close()
+
+
+def test_several_ids_have_the_leases_and_readers_of_one_user(tmp_path: Path) -> None:
+    limits = StoreLimits(leases=2, readers=2)
+    settings = StoreSettings(streams=(MAIL,), queues=(replace(QUEUE, in_order="none"),), limits=limits)
+    engine = Engine(tmp_path / "store.sqlite", settings, OneClock(Clock()), 0)
+    engine.put_many("mail", [NewMessage(b"mail/a", b"", ALICE)] * 4)
+    (held,) = engine.take("mail", Worker(5, 100_000), 1, 1_000)
+    engine.charge(CONTAINERS)  # also for what the ids have already
+    engine.take("mail", Worker(6, 1001), 1, 1_000)
+    with pytest.raises(StoreError, match=r"EDQUOT .*user 1001 has 2 jobs"):
+        engine.take("mail", Worker(7, 100_001), 1, 1_000)
+    assert engine.statistics().leases == {1001: 2}
+    assert engine.ack("mail", [held.lease], Worker(5, 1001)) == [False]  # the job of another worker
+    assert engine.ack("mail", [held.lease], Worker(5, 100_000)) == [True]
+    assert engine.statistics().leases == {1001: 1}
+    for uid in (1001, 100_000):
+        engine.set_reader("mail", uid, "r", 1)
+    with pytest.raises(StoreError, match=r"EDQUOT .*user 1001 has 2 readers"):
+        engine.set_reader("mail", 100_001, "r", 1)
+    engine.set_reader("mail", ALICE.uid, "r", 1)
+    assert engine.readers("mail", 100_000) == [(100_000, "r", 1)]  # each id has its own
+    engine.drop_reader("mail", 1001, "r")
+    engine.set_reader("mail", 100_001, "r", 1)
+    engine.close()
+
+
+def test_the_sender_of_a_message_is_the_id_and_not_who_pays(tmp_path: Path) -> None:
+    engine = opened(tmp_path, LOG, STATE)
+    engine.charge(CONTAINERS)
+    for sender in (INSIDE, DEEP_INSIDE, BOB):
+        for stream in ("log", "state"):
+            found = engine.put(stream, NewMessage(b"%b/%d" % (stream.encode(), sender.uid), b"", sender, b"id"))
+            assert not found.is_duplicate  # of one id only its own
+    assert engine.put("log", NewMessage(b"log/100999", b"", DEEP_INSIDE, b"id")) == Put(2, is_duplicate=True)
+    assert [each.sender for each in engine.read("log", 0, 9, 9_999).items if isinstance(each, Stored)] == [INSIDE, DEEP_INSIDE, BOB]
+    assert {each.sender for each in engine.last("state").items} == {INSIDE, DEEP_INSIDE, BOB}
+    assert [(each.uid, each.messages) for each in engine.statistics().streams[0].users] == [(BOB.uid, 3)]
+    assert engine.forget("state", b"state/100000", BOB.uid).count == 0  # a right of the id itself
+    assert engine.forget("state", b"state/100000", INSIDE.uid).count == 1
+    assert [(each.message.key, each.message.sender) for each in engine.sweep().values] == [(b"state/100000", INSIDE)]
     engine.close()
 
 
