@@ -51,7 +51,7 @@ def test_an_upgrade_restarts_the_services_of_users(package: str, service: str) -
 
 @pytest.mark.parametrize(("package", "service"), USER_SERVICES)
 def test_a_removal_stops_the_services_of_users(package: str, service: str) -> None:
-    """One that runs on has code that nobody upgrades, and perhaps a port."""
+    """One that runs on has code that is never upgraded, and perhaps a port."""
     named = re.escape(service).replace("@", "@[*]")
     script = (DEBIAN / f"{package}.prerm").read_text()
     assert re.search(rf"deb-systemd-invoke --user stop .*{named}", script)
