@@ -36,6 +36,7 @@ RUNS = 1_000
 
 _ADD_RUN = "INSERT INTO run (id) VALUES (?)"
 _ADD_START = "INSERT INTO run_start (stream, place, seq) VALUES (?, ?, ?)"
+_ADD_NEW = "INSERT OR IGNORE INTO run_start (stream, place, seq) VALUES (?, ?, 0)"
 _FORGET_RUNS = "DELETE FROM run WHERE place <= ?"
 _FORGET_STARTS = "DELETE FROM run_start WHERE stream = ? AND place <= ?"
 _PLACE = "SELECT place FROM run WHERE id = ?"
@@ -56,10 +57,13 @@ class Continuity:
         self._due = 0.0
         self.run = secrets.randbelow(1 << 52) + 1
         """The number of this run."""
+        self._place = 0
         database.caches.append(self)
 
     def lost(self, stream: StreamFigures) -> bool:
-        """Let *stream* continue above all numbers that it ever had, and return whether it has lost messages."""
+        """Let *stream* continue above all numbers that it ever had, and return whether it has lost messages. Called for a new one, too."""
+        if self._place:
+            self._database.execute(_ADD_NEW, (stream.id, self._place))  # ignored, unless it is new in this run
         acknowledged, most = self._bounds.get(stream.name, (0, 0))
         if stream.last_seq >= acknowledged:
             return False
@@ -70,7 +74,7 @@ class Continuity:
     def begin(self) -> None:
         """Note the beginning of this run."""
         execute = self._database.execute
-        place = execute(_ADD_RUN, (self.run,)).lastrowid or 0
+        place = self._place = execute(_ADD_RUN, (self.run,)).lastrowid or 0
         execute(_FORGET_RUNS, (place - RUNS,))
         for each in self._figures.streams.values():
             execute(_ADD_START, (each.id, place, each.last_seq))

@@ -275,6 +275,21 @@ def test_streams_and_queues_that_leave_the_configuration_keep_their_messages(tmp
     engine.close()
 
 
+def test_a_stream_has_nothing_of_a_forgotten_one_with_its_number(tmp_path: Path) -> None:
+    engine = opened(tmp_path, LOG)
+    engine.put_unpublished("log", [NewMessage(b"log/a", b"1", ALICE)] * 5)
+    run = engine.run
+    engine.close()
+    engine = opened(tmp_path)
+    engine.purge("log")
+    engine.configure(StoreSettings(streams=(STATE,)))
+    assert engine.next_unpublished({}) is None
+    engine.put_unpublished("state", [NewMessage(b"state/a", b"1", ALICE)])
+    assert engine.statistics().to_publish == 1
+    assert engine.valid_from("state", 6, run) == 1
+    engine.close()
+
+
 def test_keys_are_counted_when_a_stream_begins_to_keep_last_values(tmp_path: Path) -> None:
     engine = opened(tmp_path, LOG)
     engine.put_many("log", [NewMessage(b"log/%d" % (n % 3), b"", ALICE) for n in range(7)])
