@@ -76,6 +76,7 @@ class Status:
                 "gaps": sum(each.gaps for each in figures.streams),
                 "recent_gaps": figures.recent_gaps,
                 "recent_missing": figures.recent_missing,
+                "recent_unknown": figures.recent_unknown,
                 "ready": sum(each.ready for each in figures.queues),
                 "leased": sum(each.leased for each in figures.queues),
                 "delayed": sum(each.delayed for each in figures.queues),

@@ -102,8 +102,9 @@ def judge_state(state: JsonObject) -> list[Finding]:
         advice = "show them: sbusctl store peek --queue --state dead QUEUE; then sbusctl store revive or purge"
         findings.append(Finding("dead letters", CheckResult.WARN, reason, advice))
     if gaps := integer(state, "recent_gaps"):
-        missing = human_plural(integer(state, "recent_missing") or 0, "message")
-        reason = f"{human_plural(gaps, 'gap')} in the last day, where at least {missing} were not stored"
+        known = integer(state, "recent_missing") or 0
+        missing = f"at least {human_plural(known, 'message')}" if known else "an unknown number of messages"
+        reason = f"{human_plural(gaps, 'gap')} in the last day, where {missing} {'were' if known > 1 else 'was'} not stored"
         advice = "show them: sbusctl store read STREAM; this warning ends a day after the last gap"
         findings.append(Finding("gaps", CheckResult.WARN, reason, advice))
     if damaged := integer(state, "recent_damaged"):

@@ -289,7 +289,9 @@ class StoreStatistics:
     recent_gaps: int = 0
     """Gaps of the last day, of all streams: of the newest 1,000 of each."""
     recent_missing: int = 0
-    """Messages that are missing there, at least: the number of some gaps is unknown."""
+    """Messages that are missing there, at least."""
+    recent_unknown: int = 0
+    """Those of these gaps whose number of messages is unknown."""
     to_publish: int = 0
     """Messages of calls that the bus has not yet taken."""
     unpublished: int = 0

@@ -17,7 +17,8 @@ RECENT_MS = 86_400_000
 """A gap is recent for a day: it is reported as a problem for so long."""
 
 _LAST_GAPS = """
-SELECT count(*), total(gap) FROM (SELECT gap, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id DESC LIMIT 1000)
+SELECT count(*), total(gap), total(gap = 0)
+FROM (SELECT gap, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id DESC LIMIT 1000)
 WHERE time > ?
 """
 
@@ -58,8 +59,9 @@ def store_statistics(
         [_queue(each, names[each.stream], each.id in configured) for each in sorted(figures.queues.values(), key=lambda queue: queue.name)],
         {uid: count for uid, count in figures.leases.items() if count},
         database.size(),
-        sum(count for count, _ in recent),
-        sum(int(missing) for _, missing in recent),
+        sum(count for count, _, _ in recent),
+        sum(int(missing) for _, missing, _ in recent),
+        sum(int(unknown) for _, _, unknown in recent),
         unpublished.count(),
         unpublished.never,
         checksums.count(0),

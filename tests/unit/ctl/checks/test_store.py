@@ -74,6 +74,8 @@ def test_dead_letters_and_gaps_are_reported() -> None:
     assert [(each.check, each.result) for each in found] == [("store", OK), ("dead letters", WARN), ("gaps", WARN)]
     assert found[1].reason.startswith("2 dead letters: ")
     assert found[2].reason == "1 gap in the last day, where at least 7 messages were not stored"
+    (_, unknown) = judge_state({"messages": 3, "recent_gaps": 2, "recent_missing": 0, "recent_unknown": 2})
+    assert unknown.reason == "2 gaps in the last day, where an unknown number of messages was not stored"
     assert [each.check for each in judge_state({"messages": 3, "damaged": 2, "recent_damaged": 1})[1:]] == ["damaged messages"]
     old = {"messages": 3, "gaps": 5, "recent_gaps": 0, "damaged": 2, "recent_damaged": 0}
     assert judge_state(old)[1:] == [], "a warning does not stay"
