@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.files import RecordError, sync_folder
+from sbusd.archive.ownership import HostTakenError
 from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
 from sbusd.archive.record.entry import OTHERS, IndexEntry
 from sbusd.archive.record.index import entries_between
@@ -49,12 +50,14 @@ class Converter:
         retention: Retention,
         journal: Log,
         *,
+        hold: Callable[[str], None] = lambda _host: None,
         reserve_bytes: int = 0,
         clock: WallClock | None = None,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Write into *archive*, which exists. From now on *retention* and *clock* belong to this thread.
 
+        *hold* is called with the host before each change of the archive; an error other than OSError ends the thread.
         *reserve_bytes* is room for the file that is being written. *clock* decides what is expired.
         """
         self.segments = 0
@@ -66,10 +69,11 @@ class Converter:
         self.problem: str | None = None
         """Why the archive cannot be written at present, or None."""
         self.failure: BaseException | None = None
-        """An unexpected error, after which nothing is converted."""
+        """An error, after which nothing is converted: an unexpected one, or that of *hold*."""
         self._archive = archive
         self._retention = retention
         self._journal = journal
+        self._hold = hold
         self._reserve_bytes = reserve_bytes
         self._clock = clock or date_of_recorder(journal, retention)
         self._retry_seconds = retry_seconds
@@ -170,7 +174,8 @@ class Converter:
                 self._waiting_bytes -= size
 
     def _prune(self) -> None:
-        """Remove expired segments, and log that. Raises OSError."""
+        """Remove expired segments, and log that. Raises OSError, HostTakenError."""
+        self._hold(self._retention.host)
         date, before = self._clock.date(), self._clock.cutoff(self._retention.keep_ns)
         pruned = self._retention.prune(date, self._waiting_bytes + self._reserve_bytes, before_ns=before)
         for (because, uid), removed in pruned.items():
@@ -184,12 +189,13 @@ class Converter:
         self._is_held_reported = bool(retention.held)
 
     def _merge(self) -> None:
-        """Merge the index entries of some past days. Raises OSError.
+        """Merge the index entries of some past days. Raises OSError, HostTakenError.
 
         Not while files are waiting: their conversion looks for single entries of an interrupted one.
         """
         if self._files or time.monotonic() < self._merge_at:
             return
+        self._hold(self._retention.host)
         self._merge_at = time.monotonic() + MERGE_SECONDS
         try:
             merged = compact(store_of(self._archive), self._retention.host, self._clock.date(), may_merge=self._retention.is_shipped)
@@ -212,7 +218,7 @@ class Converter:
             self._changed.wait(self._retry_seconds)
 
     def _convert(self, path: Path) -> None:
-        """Write the segments of one file, and remove the file. Raises OSError."""
+        """Write the segments of one file, and remove the file. Raises OSError, HostTakenError."""
         try:
             content = read_wal(path)
         except FileNotFoundError:
@@ -220,6 +226,14 @@ class Converter:
         except (WalError, pa.ArrowException) as error:
             reason = error.reason if isinstance(error, WalError) else str(error)
             self._journal.record(DAMAGED, file=str(path), reason=f"{reason}; renamed to {set_aside(path).name}")
+            return
+        try:
+            self._hold(content.host)
+        except HostTakenError as error:
+            if content.host == self._retention.host:
+                raise
+            # Written under an earlier name of this host. Its segments would replace those of the other host.
+            self._journal.record(DAMAGED, file=str(path), reason=f"{error}; renamed to {set_aside(path).name}")
             return
         if content.damaged_frames:
             self._journal.record(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")

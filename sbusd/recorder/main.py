@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.archive.ownership import HostTakenError
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
@@ -63,7 +64,7 @@ def record(
         _fail(str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         # A bus that refuses the tap is a PermissionError too.
-        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, PermissionError) else 1)
+        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, (PermissionError, HostTakenError)) else 1)
     except OSError as wrong:
         _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
@@ -112,7 +113,7 @@ def _print_durable(seq: int) -> None:
 
 def _fail(line: str, status: int = 1) -> NoReturn:
     """Print one line, and exit with *status*."""
-    print(f"sbus-recorder: {printable(line)}", file=sys.stderr, flush=True)
+    print(f"sbus-recorder: {printable(line, 1_000)}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
 
 

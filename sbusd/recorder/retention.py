@@ -26,7 +26,8 @@ from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk."""
 
 
 @dataclass(slots=True)
@@ -234,7 +235,7 @@ class Retention:
         try:
             write_entry(self._archive, marked)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             self._delete(marked)
             write_entry(self._archive, marked)

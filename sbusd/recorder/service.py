@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sbusd import wall_clock
 from sbusd.archive.files import make_folder, make_private
+from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Kind, Row
@@ -19,6 +20,7 @@ from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.converter import Converter, date_of_recorder
+from sbusd.recorder.host_claims import HostClaims
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
@@ -135,22 +137,25 @@ class Recorder:
 
         Raises:
             SpoolInUseError: another recorder uses the spool.
+            HostTakenError: another recorder writes to the archive as this host.
             NoBus, TapRefusedError: the tap cannot be opened.
             RecordError: the index is damaged.
             ExposedFolderError: other users can enter a directory, and this user must not change it.
             OSError: a directory cannot be used.
         """
         # The directories contain messages of all users.
-        make_private(self._archive, (INDEX, "date=*", ".spool"))
+        make_private(self._archive, (INDEX, HOSTS, "date=*", ".spool"))
         make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock", _DATE, f".{_DATE}.tmp"))
         self._take_lock()
+        claims = HostClaims(self._archive, self._spool)
+        claims.hold(self._host)
         settings = self._settings
         shipped = ShippedList(Path(settings.shipped)) if settings.shipped else None
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention, shipped=shipped)
         retention.load()
         clocks = wall_clock.Clocks(wall=self._clocks.wall_ns, boot=self._clocks.boot_ns)
         date = date_of_recorder(self._journal, retention, kept=self._spool / _DATE, clocks=clocks)
-        converter = Converter(self._archive, retention, self._journal, reserve_bytes=settings.rotate_bytes, clock=date)
+        converter = Converter(self._archive, retention, self._journal, hold=claims.hold, reserve_bytes=settings.rotate_bytes, clock=date)
         next_seq = max(retention.last_seq, self._recover(converter)) + 1
         self._converter = converter
         self._recording = Recording(
@@ -178,6 +183,7 @@ class Recorder:
 
         Raises:
             TapRefusedError: a restarted bus refuses the tap.
+            HostTakenError: another recorder has started as this host.
         """
         recording, converter, closer = self._prepared()
         self._is_counted, self._signals = messages is not None, signals

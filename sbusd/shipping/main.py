@@ -17,6 +17,7 @@ import typer
 
 from sbusd.archive.files import ExposedFolderError, RecordError, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.archive.ownership import APPLICATION, HostTakenError, Owner, Ownership
 from sbusd.archive.record.index import segment_of_entry
 from sbusd.archive.record.layout import is_host
 from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDestinationError
@@ -33,10 +34,10 @@ from sbusd.protocol.printable import printable
 from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
 from sbusd.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
 from sbusd.shipping.merging import IndexMerger
-from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
 from sbusd.systemd.log_records import ServiceLog
+from sbusd.systemd.machine_identity import machine_identity
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import EndingSignals
@@ -46,6 +47,12 @@ _LOCK = ".lock"
 
 _DATE = "date"
 """The file of the state in which the date survives a restart, see :mod:`sbusd.wall_clock`."""
+
+_ADVICE = (
+    "Give one of them another host in recorder.toml and ship.toml. If this machine replaces the other one, or has lost its list of shipped"
+    " segments, run sbus-ship --claim once"
+)
+"""What to do if the name of this host belongs to another shipper."""
 
 app = typer.Typer(
     help="Copy the archive of sbus-recorder to an object store.",
@@ -157,7 +164,8 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
         store = _store(destination, attempts)
         done = stack.enter_context(contextlib.closing(ListWriter(state / LIST, _new_header(destination, host))))
         header = done.header or _new_header(destination, host)
-        ownership = Ownership(store, host, Owner.of_this_machine(header.id, socket.gethostname(), str(archive)))
+        owner = Owner(header.id, socket.gethostname(), str(archive), machine_identity(APPLICATION))
+        ownership = Ownership(store, host, owner, _ADVICE)
         if claim:
             ownership.take(len(done), by_force=True)
             typer.echo(f"claimed host {host} in {destination}")

@@ -180,7 +180,7 @@ def test_two_hosts_share_a_destination_but_not_a_name(server: ObjectServer, tmp_
     deliver(impostor.archive, "alpha", [message(7, ts=NOON + HOUR_NS)])
     status, said = impostor.ship(server_environment(server))
     assert status == os.EX_CONFIG
-    assert f"s3://{BUCKET}/two/hosts/alpha.json: host alpha is shipped by machine " in said
+    assert f"s3://{BUCKET}/two/hosts/alpha.json: host alpha belongs to machine " in said
     assert f"with archive {alpha.archive}, id " in said
     assert f"; this is machine {os.uname().nodename} with archive {impostor.archive}, id " in said
     assert server.contents("two") == contents

@@ -15,6 +15,9 @@ Scope = Literal["system", "user"]
 
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID,ExecMainStatus,InvocationID"
 _PATIENCE_SECONDS = 10.0
+_MAX_LINE = 1_000
+"""Characters of a line of the journal that are shown: as many as the programs print of one error, whose end says what to do."""
+
 _BOOTED = Path("/run/systemd/system")
 _ENABLED = ("enabled", "enabled-runtime")
 _NAMESPACE = "226"
@@ -206,7 +209,7 @@ def _last_line(invocation: str, scope: Scope) -> str:
         lines = [line for line in _ask(command).stdout.splitlines() if line.strip()]
     except (OSError, subprocess.SubprocessError):
         return ""
-    return lines[-1].strip()[:300] if lines else ""
+    return lines[-1].strip()[:_MAX_LINE] if lines else ""
 
 
 def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

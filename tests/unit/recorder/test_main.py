@@ -104,3 +104,12 @@ def test_wrong_options_are_two(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_host_name_of_another_recorder_is_for_a_person(config: Path, bus: TappedBus, tmp_path: Path) -> None:
+    (tmp_path / "archive" / "hosts").mkdir(parents=True)
+    mark = tmp_path / "archive" / "hosts" / "alpha.json"
+    mark.write_text('{"id": "1", "machine": "other", "archive": "/a", "identity": "2"}')
+    done = run("-C", str(config), "--address", str(bus.path))
+    assert (done.returncode, done.stderr.count("\n")) == (os.EX_CONFIG, 1)
+    assert done.stderr.startswith(f"sbus-recorder: {mark}: host alpha belongs to machine other with archive /a, id 1, machine identity 2; ")

@@ -10,12 +10,12 @@ from typing import BinaryIO
 import pytest
 
 from sbusd.archive.files import RecordError
+from sbusd.archive.ownership import HostTakenError, Owner, Ownership
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.storage.immutable import DifferentContentError
 from sbusd.archive.storage.local import LocalStore
-from sbusd.shipping.ownership import HostTakenError, Owner, Ownership
 from sbusd.shipping.upload import Outcome, Uploader
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
@@ -40,7 +40,7 @@ class Bench:
         self.archive = folder / "archive"
         deliver(self.archive, "alpha", [message(1)])
         self.store = _Recorded(folder / "store")
-        self.ownership = Ownership(self.store, "alpha", Owner("1", "machine-a", "/a", "11"))
+        self.ownership = Ownership(self.store, "alpha", Owner("1", "machine-a", "/a", "11"), "Advice")
         self.ownership.take()
         self.store.written.clear()
         self.beats = 0
@@ -119,7 +119,7 @@ class _Raced(_Recorded):
 def test_an_entry_that_another_machine_wrote_meanwhile_stays(bench: Bench, wins: str) -> None:
     other = dataclasses.replace(bench.entry, sha256="0" * 64)
     store = _Raced(bench.store.path(""), other, bench.entry.path if wins == "after the segment" else "")
-    ownership = Ownership(store, "alpha", Owner("1", "machine-a", "/a", "11"))
+    ownership = Ownership(store, "alpha", Owner("1", "machine-a", "/a", "11"), "Advice")
     with pytest.raises(DifferentContentError, match="exists with other content"):
         Uploader(bench.archive, store, ownership).ship(bench.name, NOON)
     assert list(read_index(store.path(""))) == [other]
@@ -143,7 +143,7 @@ def test_one_wrong_reading_of_an_entry_is_not_a_damaged_one(bench: Bench, monkey
 
 @pytest.mark.parametrize("other", [Owner("2", "machine-b", "/b", "22"), Owner("1", "machine-a", "/a", "22")], ids=["another", "a copy"])
 def test_nothing_is_written_after_another_machine_took_the_name(bench: Bench, other: Owner) -> None:
-    Ownership(bench.store, "alpha", other).take(by_force=True)
+    Ownership(bench.store, "alpha", other, "Advice").take(by_force=True)
     bench.store.written.clear()
     with pytest.raises(HostTakenError):
         bench.ship()

@@ -136,6 +136,9 @@ def test_the_reason_of_a_failure_is_its_status_or_the_last_line_of_the_journal(t
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert failure_of(failed, "user") == "sbus-store: store.toml: stream.1.key: unknown key (exit-code, status 78)"
+    # What a program prints of one error is shown to its end, which says what to do.
+    program.write_text(f"#!/bin/sh\necho '{'x' * 600} delete the file'\n")
+    assert failure_of(failed, "system").endswith("x delete the file (exit-code, status 78)")
     program.write_text("#!/bin/sh\nexit 1\n")
     assert failure_of(failed, "system") == "exit-code, status 78"
 
