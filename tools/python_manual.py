@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
 
 from tools.roff import indented, literal, paragraphs, tagged
@@ -138,7 +138,7 @@ def page(date: str) -> str:
         parts.append(f".Sh {title}\n")
         for name in section:
             node, text = _definition(names[name], name)
-            parts += _described(name, _with_parts(names[name], node), text)
+            parts += _described(name, _with_parts(names[name], node, names), text)
             parts += _module_text(names[name]) if name in {"Bus", "AsyncBus"} else []
     return "".join([*parts, _TAIL])
 
@@ -196,17 +196,29 @@ def _described(name: str, node: Definition, text: str) -> Iterator[str]:
             yield literal(_signature(node, name)) + indented(paragraphs(text))
 
 
-def _with_parts(module: str, node: Definition) -> Definition:
-    """Return a class with the methods of the bases that only hold a part of them, in place of these bases."""
+def _with_parts(module: str, node: Definition, public: Container[str]) -> Definition:
+    """Return a class with the methods of its bases that are not *public*, in place of these bases: no other section has them."""
     if not isinstance(node, ast.ClassDef):
         return node
-    parts = [base for base in node.bases if ast.unparse(base).endswith("Methods")]
-    body = list(node.body)
-    for base in parts:
-        part, _ = _definition(module, ast.unparse(base))
-        assert isinstance(part, ast.ClassDef)
-        body += _methods(part)
-    return ast.ClassDef(node.name, [base for base in node.bases if base not in parts], node.keywords, body, node.decorator_list)
+    bases, body = [], list(node.body)
+    for base in node.bases:
+        name = ast.unparse(base)
+        try:
+            part = None if name in public else _with_parts(_home(module, name), _definition(module, name)[0], public)
+        except LookupError:  # of the standard library
+            part = None
+        if isinstance(part, ast.ClassDef):
+            own = {each.name for each in _methods(node)}
+            body += [each for each in _methods(part) if each.name not in own]
+        else:
+            bases.append(base)
+    return ast.ClassDef(node.name, bases, node.keywords, body, node.decorator_list)
+
+
+def _home(module: str, name: str) -> str:
+    """Return the module that *module* imports *name* from, or itself."""
+    imports = [node for node in _parse(module).body if isinstance(node, ast.ImportFrom) and any(each.name == name for each in node.names)]
+    return str(imports[0].module) if imports else module
 
 
 def _class(node: ast.ClassDef, text: str) -> Iterator[str]:

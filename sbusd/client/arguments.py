@@ -32,12 +32,13 @@ def time_limit(timeout: float | None, name: str = "timeout") -> float | None:
     return None if timeout > LONGEST_SECONDS else float(timeout)
 
 
-def check_seconds(seconds: object, name: str, most: float = LONGEST_TERM) -> None:
-    """Check a number of seconds that is sent. Raises TypeError; ValueError if it is not 0 to *most*."""
+def check_seconds(seconds: object, name: str, most: float = LONGEST_TERM, least: float = 0) -> None:
+    """Check a number of seconds that is sent. Raises TypeError; ValueError if it is not *least* to *most*."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {type(seconds).__name__}")
-    if not 0 <= seconds <= most:
-        raise ValueError(f"invalid {name} {_shown(seconds)}: must be 0 to {most:g} seconds")
+    if not least <= seconds <= most:
+        range_words = f"{least:g} to {most:.0f}" if most < LONGEST_TERM else f"{least:g} to {most:g}"
+        raise ValueError(f"invalid {name} {_shown(seconds)}: must be {range_words} seconds")
 
 
 def check_count(count: object, name: str, least: int = 0, most: int = LARGEST_COUNT) -> None:
@@ -64,6 +65,8 @@ def check_callable(function: object, name: str) -> None:
 def check_connection(timeout: float | None, separator: object) -> float | None:
     """Check two arguments of ``connect``, and return the time limit. Raises TypeError, ValueError."""
     check_type(separator, bytes, "separator", "bytes, such as b'/'")
+    if separator not in {b"/", b"."}:
+        raise ValueError(f"invalid separator {separator!r}: must be that of the bus, b'/' or b'.'")
     return time_limit(timeout)
 
 

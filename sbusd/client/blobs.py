@@ -79,8 +79,10 @@ def recipient_text(to: BlobRecipient) -> str:
         return "anyone"
     if isinstance(to, Peer):
         return f"conn:{to.connection}"
-    if isinstance(to, str):
+    if isinstance(to, str) and to:
         return to
+    if to == "":
+        raise ValueError("invalid to '': must be a uid, gid:NUMBER, conn:NUMBER, or None for every user with the ticket")
     check_count(to, "to", 0, _LARGEST_ID)
     return f"uid:{to}"
 

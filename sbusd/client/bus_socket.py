@@ -47,6 +47,8 @@ def bus_address(address: str | os.PathLike[str] | None = None, *, scope: Scope |
         ValueError: *scope* is another word.
         NoBus: *scope* is ``user``, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
     """
+    if scope not in (None, "user", "system"):
+        raise ValueError(f"invalid scope {scope!r}: must be 'system' or 'user'")
     if address is not None:
         if not isinstance(address, str | os.PathLike):
             raise TypeError(f"address must be str, the path of a socket, not {type(address).__name__}")
@@ -55,8 +57,6 @@ def bus_address(address: str | os.PathLike[str] | None = None, *, scope: Scope |
         return _user_address()
     if scope == "system":
         return SYSTEM_ADDRESS
-    if scope is not None:
-        raise ValueError(f"invalid scope {scope!r}: must be 'system' or 'user'")
     return os.environ.get(ADDRESS_VARIABLE) or SYSTEM_ADDRESS
 
 

@@ -109,21 +109,27 @@ def control_key(key: str | bytes) -> bytes:
     return name
 
 
-def group_name(group: str | bytes) -> bytes:
-    """Return the name of a queue group, empty for none.
+def group_name(group: str | bytes | None) -> bytes:
+    """Return the name of a queue group, empty for None: a name that is empty by mistake would make each member get every message.
 
     Raises:
-        TypeError: it is neither str nor bytes.
+        TypeError: it is neither str nor bytes nor None.
         ProtocolError: EINVAL if it is not valid.
     """
+    if group is None:
+        return b""
     name = to_bytes(group, "group")
-    if name:
-        check_group(name)
+    check_group(name)
     return name
 
 
-def pattern_list(patterns: Sequence[Patterns], separator: bytes = b"/", group: str | bytes = b"") -> list[bytes]:
-    """Return the stored patterns of one subscription of a member of *group*, or of none if that is empty.
+def service_group(group: str | bytes) -> bytes:
+    """Return the name of the group of a service, empty for none. Raises what :func:`group_name` raises."""
+    return group_name(group) if to_bytes(group, "group") else b""
+
+
+def pattern_list(patterns: Sequence[Patterns], separator: bytes = b"/", group: str | bytes | None = None) -> list[bytes]:
+    """Return the stored patterns of one subscription of a member of *group*, or of none.
 
     Warns of probable mistakes if the *separator* is the usual one.
 

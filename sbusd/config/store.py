@@ -15,6 +15,7 @@ from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.config.users import GroupId, UserId
 from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach
 from sbusd.protocol.overlap import intersection, is_matchable
+from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
 
 MAX_STREAMS = 250
 """Maximum number of streams, and of queues."""
@@ -24,9 +25,6 @@ MAX_PATTERNS = 500
 
 MAX_NAME_BYTES = 64
 """Maximum size of the name of a stream or a queue: it is a segment of keys."""
-
-MAX_DELAY_SECONDS = 366 * 86_400.0
-"""The longest delay of a job, lease, or time between two tries: about a year."""
 
 EVERY_TWIN = 0
 """The number in ``twins`` that means every other host."""
@@ -154,7 +152,7 @@ class QueueSettings:
     """The name of the queue."""
     stream: Annotated[str, StoreName()]
     """The stream whose messages are its jobs."""
-    lease: Annotated[float, Duration(0.1, MAX_DELAY_SECONDS, "a worker renews the lease of a long job")] = 60.0
+    lease: Annotated[float, Duration(MIN_LEASE_SECONDS, MAX_DELAY_SECONDS, "a worker renews the lease of a long job")] = 60.0
     """Seconds for which a worker has a job."""
     tries: Annotated[int, Count(1, 1_000_000, "a job that never succeeds must end")] = 5
     """Number of tries after which a job is a dead letter."""

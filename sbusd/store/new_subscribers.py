@@ -18,9 +18,10 @@ from sbusd.client.items import Gap, Message, PresenceEvent, Reconnected, presenc
 from sbusd.protocol.direct_messages import direct_packet
 from sbusd.protocol.keys import EVENT_HEAD, bytes_of, pattern_matches
 from sbusd.protocol.packets import publish_packet
+from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.bus_connections import ServingBus, passed_on
 from sbusd.store.calls.call_errors import CallError
-from sbusd.store.calls.responses import MAX_MESSAGES, RESPONSE_BYTES
+from sbusd.store.calls.responses import RESPONSE_BYTES
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import LastValues, Stored, StoreError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sbusd.config.store import MAX_DELAY_SECONDS
 from sbusd.protocol.printable import printable
+from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import MAX_REASON_BYTES
 from sbusd.store.engine.engine import Engine
@@ -82,7 +82,7 @@ def parse_settlement(key: bytes, payload: bytes) -> Settlement:
 
 def _milliseconds(queue: str, verb: str, text: bytes) -> int:
     """Return the seconds in *text* as milliseconds. Raises SettlementError."""
-    low = 0.1 if verb == "extend" else 0.0
+    low = MIN_LEASE_SECONDS if verb == "extend" else 0.0
     try:
         seconds = float(text)
     except ValueError:

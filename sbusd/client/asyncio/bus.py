@@ -17,47 +17,43 @@ that a record is about. A ``Bus`` writes the same records.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.arguments import check_connection, made_link
+from sbusd.client.arguments import check_callable, check_connection, made_link
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.blobs import AsyncBlobMethods, AsyncBlobSubscription
+from sbusd.client.asyncio.calls import AsyncCallMethods
 from sbusd.client.asyncio.control import AsyncControlMethods
 from sbusd.client.asyncio.link import AsyncLink, make_link
-from sbusd.client.asyncio.parts import AsyncBusParts
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
 from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.direct_messages import direct_publication
-from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, payload_bytes, publication, to_bytes
+from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
 from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
-from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
-from sbusd.client.rpc.group_call import GroupCall
-from sbusd.client.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
 from sbusd.client.sync.bus import Bus
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.keys import text_of
-from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
+from sbusd.protocol.memberships import stored_pattern
 
 if TYPE_CHECKING:
     from sbusd.client.asyncio.store import AsyncStore
-    from sbusd.client.rpc.caller_access import Allow, Twins
-    from sbusd.client.rpc.service import Dispatcher, H
+    from sbusd.client.rpc.service import Dispatcher
 
 
 @documented_by(Bus)
-class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
+class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncCallMethods):
     """A connection to a bus, from :meth:`AsyncBus.connect`. ``async with`` opens and closes it; if you ``await`` it instead, close it.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
@@ -69,7 +65,6 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
         self._link = made_link(link, AsyncLink, "AsyncBus")
         self._session = self._link.session
         self._is_to_pace = pace
-        self._caller: Caller | None = None
         self._dispatcher: Dispatcher | None = None
 
     @classmethod
@@ -134,11 +129,12 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
     def subscribe(
         self,
         *patterns: Patterns,
-        group: str | bytes = b"",
+        group: str | bytes | None = None,
         last: bool = False,
         on_gap: OnGap | None = None,
         blobs: bool = False,
     ) -> AsyncSubscription:
+        check_callable(on_gap, "on_gap")
         if blobs and last:
             raise ValueError("last and blobs cannot be combined: subscribe twice")
         inbox = self._session.new_inbox(pattern_list(patterns, self._session.separator, group))
@@ -146,9 +142,9 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
             return AsyncBlobSubscription(self._link, inbox, on_gap, self._blob_socket())
         return self._with_last_values(inbox, on_gap) if last else AsyncSubscription(self._link, inbox, on_gap)
 
-    async def unsubscribe(self, pattern: str | bytes, *, group: str | bytes = b"") -> None:
+    async def unsubscribe(self, pattern: str | bytes, *, group: str | bytes | None = None) -> None:
         with self._link.entered():
-            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), to_bytes(group, "group")))
+            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), group_name(group)))
         self._link.push()
 
     async def whoami(self) -> str:
@@ -171,73 +167,6 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
     async def tap(self, pattern: str | bytes = b"") -> AsyncTap:
         return AsyncTap(self._link, await self._link.run(operations.tap(self._session, to_bytes(pattern, "pattern"), self._link.timeout)))
 
-    async def call(
-        self,
-        command: str,
-        data: Data = b"",
-        *,
-        timeout: float | None = CALL_SECONDS,
-        member: Peer | None = None,
-        twin: int | None = None,
-        tries: int = CALL_TRIES,
-        context: str = "",
-    ) -> Answer:
-        request = Invocation(command, payload_bytes(data, "data"), timeout, twin, tries, context)
-        return await self._link.run(self._begin_calls().call(request, member))
-
-    async def call_all(
-        self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS, context: str = ""
-    ) -> AsyncIterator[Outcome]:
-        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout, context=context))
-        try:
-            while (outcome := await self._link.run(group.next())) is not None:
-                yield outcome
-        finally:
-            with self._link.entered():
-                group.close()
-            self._link.push()
-
-    async def stream(
-        self,
-        command: str,
-        data: Data = b"",
-        *,
-        timeout: float | None = CALL_SECONDS,
-        member: Peer | None = None,
-        window: int = STREAM_WINDOW,
-        context: str = "",
-    ) -> AsyncGenerator[Answer]:
-        request = StreamInvocation(command, payload_bytes(data, "data"), timeout, context=context, window=window)
-        stream = StreamCall(self._begin_calls(), request, member)
-        try:
-            while (part := await self._link.run(stream.next())) is not None:
-                yield part
-        finally:
-            with self._link.entered():
-                stream.close()
-            self._link.push()
-
-    def service(
-        self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP
-    ) -> Callable[[H], H]:
-        dispatcher = self._begin_services(command)
-
-        def decorate(handler: H) -> H:
-            dispatcher.add(command, handler, allow, twins, group_name(group))
-            return handler
-
-        return decorate
-
-    async def serve(self, *, ready: Callable[[], None] | None = None) -> None:
-        from sbusd.client.asyncio.server import AsyncServer  # noqa: PLC0415 - most programs serve nothing
-
-        await AsyncServer(self._link, self._begin_services()).run(ready)
-
-    def stop_serving(self) -> None:
-        if self._dispatcher is not None and self._dispatcher.inbox is not None:
-            # Callers ask whether the service is still at its address, until its responses have arrived.
-            self._link.drain(self._dispatcher.inbox, keep=self._session.address)
-
     @property
     def store(self) -> AsyncStore:
         return self._begin_store()
@@ -252,6 +181,7 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
 
     @on_refused.setter
     def on_refused(self, handler: OnRefused | None) -> None:
+        check_callable(handler, "on_refused")
         self._session.refusals.handler = handler
 
     @property
@@ -292,10 +222,3 @@ class AsyncBus(AsyncControlMethods, AsyncBlobMethods, AsyncBusParts):
             raise
         self._is_to_pace = False
         return self
-
-    def _begin_calls(self) -> Caller:
-        """Return the caller of this connection."""
-        with self._link.entered():
-            if self._caller is None:
-                self._caller = Caller(self._session)
-            return self._caller

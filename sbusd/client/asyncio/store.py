@@ -32,16 +32,20 @@ from sbusd.client.store.items import (
     queued_job_of,
 )
 from sbusd.client.store.requests import (
-    MOST_JOBS,
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
+    check_retry,
     key_text,
+    peek_data,
+    purge_data,
     put_requests,
+    reason_text,
     request_data,
 )
 from sbusd.client.sync.store import Job, JobTaking, Store, check_jobs
 from sbusd.protocol.envelope import NUMBER_LIMITS
+from sbusd.protocol.store_ranges import MAX_JOBS
 
 if TYPE_CHECKING:
     from sbusd.client.asyncio.bus import AsyncBus
@@ -91,10 +95,11 @@ class AsyncJob:
         await self._settle("ack")
 
     async def retry(self, after: float | None = None) -> None:
+        check_retry(after)
         await self._settle("retry", after=after)
 
     async def fail(self, reason: str = "") -> None:
-        await self._settle("fail", reason=reason[:256])
+        await self._settle("fail", reason=reason_text(reason))
 
     async def extend(self, lease: float | None = None) -> None:
         seconds = self._lease_seconds if lease is None else lease
@@ -183,7 +188,7 @@ class AsyncStore(AsyncStoredStreams):
         key: str | bytes,
         payload: Data = b"",
         *,
-        id: str = "",
+        id: str | None = None,
         delay: float | None = None,
         at: float | None = None,
         expire: float | None = None,
@@ -209,7 +214,7 @@ class AsyncStore(AsyncStoredStreams):
         return AsyncJobTaking(self, queue, timeout, lease)
 
     async def take_many(self, queue: str, count: int = 1, *, timeout: float | None = None, lease: float | None = None) -> list[AsyncJob]:
-        check_count(count, "count", 1, MOST_JOBS)
+        check_count(count, "count", 1, MAX_JOBS)
         limit = time_limit(timeout)
         end = None if limit is None else time.monotonic() + limit
         while True:
@@ -245,24 +250,29 @@ class AsyncStore(AsyncStoredStreams):
     # Administration
 
     async def peek(
-        self, *, queue: str = "", stream: str = "", state: str = "", after: int = 0, count: int = 256
+        self, *, queue: str | None = None, stream: str | None = None, state: str | None = None, after: int = 0, count: int = 256
     ) -> list[StoreItem | QueuedJob]:
-        data = request_data(queue=queue, stream=stream, state=state, after=after or None, max=count)
+        data = peek_data(queue, stream, state, after, count)
         _, found = heads_and_frames(await self._call("peek", data), "messages")
-        return [queued_job_of(head, frame) if queue else item_of(head, frame) for head, frame in found]
+        return [queued_job_of(head, frame) if stream is None else item_of(head, frame) for head, frame in found]
 
     async def purge(
-        self, *, stream: str = "", queue: str = "", before: int | None = None, pattern: str | bytes = b"", seqs: Sequence[int] = ()
+        self,
+        *,
+        stream: str | None = None,
+        queue: str | None = None,
+        before: int | None = None,
+        pattern: str | bytes | None = None,
+        seqs: Sequence[int] | None = None,
     ) -> int:
-        state = "dead" if queue else ""
-        data = request_data(stream=stream, queue=queue, before=before, pattern=key_text(pattern, "pattern"), seqs=tuple(seqs), state=state)
-        return await self._count("purge", data)
+        data = purge_data(stream, queue, before, pattern, seqs)
+        return 0 if data is None else await self._count("purge", data)
 
     async def forget(self, stream: str, *keys: str | bytes) -> int:
-        return await self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys]))
+        return await self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys])) if keys else 0
 
     async def revive(self, queue: str, *seqs: int) -> int:
-        return await self._count("revive", request_data(queue=queue, seqs=seqs))
+        return await self._count("revive", request_data(queue=queue, seqs=list(seqs))) if seqs else 0
 
     # Private
 

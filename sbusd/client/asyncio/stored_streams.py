@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Literal
 
+from sbusd.client.arguments import check_count
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.put_gathering import pause_for
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
@@ -36,6 +37,8 @@ class AsyncStoredStreams:
 
     async def last(self, *patterns: str | bytes) -> AsyncGenerator[StoredMessage]:
         names = [key_text(each, "pattern") for each in patterns]
+        if not names:
+            raise ValueError("cannot list last values: give at least one pattern")
         after: str | None = None
         while True:
             head, found = heads_and_frames(await self._call("last", request_data(patterns=names, after=after)), "messages")
@@ -48,7 +51,7 @@ class AsyncStoredStreams:
         self,
         stream: str,
         *,
-        reader: str = "",
+        reader: str | None = None,
         start: int | Literal["first", "last", "new"] | None = None,
         since: float | None = None,
         pattern: str | bytes = b"",
@@ -56,31 +59,31 @@ class AsyncStoredStreams:
     ) -> AsyncGenerator[StoreItem]:
         key_pattern = key_text(pattern, "pattern")
         committed = run = 0
-        if reader and (start is not None or since is not None) and (known := await self.position(stream, reader)) is not None:
+        if reader is not None and (start is not None or since is not None) and (known := await self.position(stream, reader)) is not None:
             start, since = known, None
         done = 0
         due = time.monotonic() + COMMIT_SECONDS
         try:
             while True:
-                begin: dict[str, object] = (
-                    {"from": start, "run": run or None} if start is not None else {"time": since, "reader": reader if since is None else ""}
-                )
+                begin: dict[str, object] = {"time": since, "reader": None if since is not None else reader}
+                if start is not None:
+                    begin = {"from": start, "run": run or None}
                 page = await self._page(stream, key_pattern, WAIT_SECONDS if follow else 0, **begin)
                 run = page.run
                 for item in page.items:
                     yield item
                     done = item.seq + 1
-                    if reader and time.monotonic() >= due:
+                    if reader is not None and time.monotonic() >= due:
                         await self._commit(stream, reader, done, run)
                         committed, due = done, time.monotonic() + COMMIT_SECONDS
                 start, since, done = page.next_seq, None, page.next_seq
-                if reader and done != committed:
+                if reader is not None and done != committed:
                     await self._commit(stream, reader, done, run)
                     committed, due = done, time.monotonic() + COMMIT_SECONDS
                 if not follow and page.next_seq > page.last_seq:
                     return
         finally:
-            if reader and done > committed:
+            if reader is not None and done > committed:
                 with contextlib.suppress(SbusError):  # those messages come again
                     await self._commit(stream, reader, done, run)
 
@@ -93,6 +96,7 @@ class AsyncStoredStreams:
             return None
 
     async def set_position(self, stream: str, reader: str, seq: int) -> None:
+        check_count(seq, "seq", 1)
         await self._seq(stream=stream, reader=reader, seq=seq)
 
     async def drop_reader(self, stream: str, reader: str) -> None:
@@ -114,7 +118,7 @@ class AsyncStoredStreams:
 
     async def _page(self, stream: str, pattern: str, wait: float, **start: object) -> Page:
         """Return the next items of a stream."""
-        data = request_data(stream=stream, pattern=pattern, wait=wait or None, **start)
+        data = request_data(stream=stream, pattern=pattern or None, wait=wait or None, **start)
         head, found = heads_and_frames(await self._call("read", data, wait=wait, is_endless=wait > 0), "messages")
         items = [item_of(each, frame) for each, frame in found]
         try:

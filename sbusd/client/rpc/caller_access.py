@@ -62,7 +62,7 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """The remote hosts that may call: those with these ``numbers``, or without numbers all that the relay admits.
+    """The remote hosts that may call: those with these ``numbers``; None, the default, means all that the relay admits.
 
     ``relays`` are the users of this host that may call in the name of a remote host, besides root, ``sbus-relay`` and the service's own.
 
@@ -72,18 +72,18 @@ class Twins:
         LookupError: the name of a user is unknown.
     """
 
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] | None = None
     relays: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
-        for number in _listed(self.numbers, "numbers"):
+        for number in () if self.numbers is None else _listed(self.numbers, "numbers"):
             check_count(number, "twin", 1, NUMBER_LIMITS["src"])
         for user in _listed(self.relays, "relays"):
             _user_id(user)
 
     def admits(self, twin: int) -> bool:
         """Return whether the remote host *twin* is permitted."""
-        return twin > 0 and (not self.numbers or twin in self.numbers)
+        return twin > 0 and (self.numbers is None or twin in self.numbers)
 
     def believes(self, sender: Peer) -> bool:
         """Return whether *sender* may call in the name of a remote host."""

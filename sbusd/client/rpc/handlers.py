@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import inspect
 
+from sbusd.client.arguments import check_type
+from sbusd.client.rpc.caller_access import Allow, Twins
+
 
 class InvalidResultError(TypeError):
     """A handler returns what cannot be sent; callers get these words, which say nothing but its type."""
 
 
-def check_command(command: object) -> None:
-    """Check the first argument of the decorator ``service``. Raises TypeError if the decorator is used without a command."""
+def check_service(command: object, allow: object, twins: object) -> None:
+    """Check the arguments of the decorator ``service``. Raises TypeError, also if the decorator is used without a command."""
     if not isinstance(command, str):
         found = "a function: write @bus.service('command')" if callable(command) else type(command).__name__
         raise TypeError(f"command must be str, not {found}")
+    if allow is not None:
+        check_type(allow, Allow, "allow", "an Allow, such as Allow(users=('root',))")
+    if twins is not None:
+        check_type(twins, Twins, "twins", "a Twins, such as Twins(numbers=(7,))")
 
 
 def check_handler(command: str, handler: object) -> None:

@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sbusd.client.arguments import check_type
 from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
@@ -227,15 +226,11 @@ class Dispatcher:
         """Serve *command* from the next ``serve`` on.
 
         Raises:
-            TypeError: *handler* cannot be called with a request, or *allow* or *twins* is of another type.
+            TypeError: *handler* cannot be called with a request.
             ValueError: *command* is invalid, or is already served.
             RuntimeError: the services have subscribed to their keys already.
         """
         check_handler(command, handler)
-        if allow is not None:
-            check_type(allow, Allow, "allow", "an Allow, such as Allow(users=('root',))")
-        if twins is not None:
-            check_type(twins, Twins, "twins", "a Twins, such as Twins(numbers=(7,))")
         if self._is_served:
             raise RuntimeError(f"cannot add the service {command!r} while serve() runs: add it before, or on another connection")
         if problem := command_problem(command):

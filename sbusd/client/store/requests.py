@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sbusd.client.arguments import check_count, check_seconds, check_type
+from sbusd.client.arguments import LONGEST_TERM, check_count, check_seconds, check_type
 from sbusd.client.encoding import Data, payload_bytes, to_bytes
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.framed_data import MAX_DATA_BYTES, MAX_FRAMES, framed_data, message_frame
 from sbusd.protocol.keys import text_of
+from sbusd.protocol.store_ranges import (
+    LATEST_SECONDS,
+    MAX_DELAY_SECONDS,
+    MAX_EXPIRE_SECONDS,
+    MAX_MESSAGES,
+    MIN_EXPIRE_SECONDS,
+    MIN_LEASE_SECONDS,
+)
 
 WAIT_SECONDS = 25.0
 """How long one call waits for messages or jobs. A loop then calls again."""
@@ -28,9 +36,6 @@ LONGEST_PAUSE = 1.0
 COMMIT_SECONDS = 1.0
 """Longest time between two commits of the position of a reader, while its loop goes on."""
 
-MOST_JOBS = 64
-"""The jobs of one call of ``store/take``."""
-
 RENEWALS = 3
 """A lease is renewed when a third of it has passed, so that two failures in a row lose nothing."""
 
@@ -43,37 +48,37 @@ class NewMessage:
     """A message to put: *key* and *payload*, and the options of ``put``, times in seconds.
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: an option is invalid, or both *delay* and *at* are set.
         ProtocolError: *key* has a NUL.
     """
 
     key: str | bytes
     payload: Data = b""
-    id: str = ""
+    id: str | None = None
     delay: float | None = None
     at: float | None = None
     expire: float | None = None
 
     def __post_init__(self) -> None:
-        if self.delay is not None and self.at is not None:
-            raise ValueError("delay and at are both set; remove one of them")
-        for name, value in (("delay", self.delay), ("at", self.at), ("expire", self.expire)):
-            if value is not None:
-                check_seconds(value, name)
-        check_type(self.id, str, "id", "str")
-
-    @property
-    def frame(self) -> bytes:
-        """Its frame. Raises ProtocolError if the key has a NUL."""
         key = to_bytes(self.key)
         if b"\0" in key:
             raise ProtocolError(ErrorCode.EINVAL, f"invalid key {key[:64]!r}: contains a NUL")
-        return message_frame(key, payload_bytes(self.payload))
+        payload_bytes(self.payload)
+        if self.delay is not None and self.at is not None:
+            raise ValueError("delay and at are both set; remove one of them")
+        for name, value in self.options.items():
+            _check_member(name, value)
+
+    @property
+    def frame(self) -> bytes:
+        """Its frame."""
+        return message_frame(to_bytes(self.key), payload_bytes(self.payload))
 
     @property
     def options(self) -> dict[str, object]:
         """The options that are set."""
-        values = {"id": self.id or None, "delay": self.delay, "at": self.at, "expire": self.expire}
+        values = {"id": self.id, "delay": self.delay, "at": self.at, "expire": self.expire}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -114,31 +119,92 @@ def _put_request(frames: Sequence[bytes], options: Sequence[dict[str, object]]) 
 
 
 def request_data(**members: object) -> bytes:
-    """Return the data of a call without messages; omit members without a value. Raises TypeError, ValueError: before anything is sent."""
-    for name, value in members.items():
-        if value is not None and value not in ("", ()):
-            _check_member(name, value)
-    return framed_data({name: value for name, value in members.items() if value is not None and value not in ("", ())})
+    """Return the data of a call without messages and without members of None. Raises TypeError, ValueError: before anything is sent.
+
+    An empty value is never omitted: what the program gives must not mean the same as nothing, such as all dead letters instead of none.
+    """
+    given = {name: value for name, value in members.items() if value is not None}
+    for name, value in given.items():
+        _check_member(name, value)
+    return framed_data(given)
 
 
-_COUNTS = {"max": "count", "seq": "seq", "from": "start", "before": "before", "seqs": "seqs"}
-_SECONDS = {"lease": "lease", "time": "since", "wait": "timeout", "after": "after"}
-_TEXTS = ("stream", "queue", "state", "reader", "reason")
+def purge_data(
+    stream: str | None, queue: str | None, before: int | None, pattern: str | bytes | None, seqs: Sequence[int] | None
+) -> bytes | None:
+    """Return the data of ``store/purge``, None if *seqs* are none at all. Raises TypeError, ValueError."""
+    if (stream is None) == (queue is None):
+        raise ValueError("stream or queue must be given, and not both")
+    for name, value, owner in (("before", before, stream), ("pattern", pattern, stream), ("seqs", seqs, queue)):
+        if value is not None and owner is None:
+            raise ValueError(f"{name} is for a {'queue' if name == 'seqs' else 'stream'}: remove it, or name one")
+    if seqs is not None:
+        check_type(seqs, (list, tuple, range), "seqs", "a list of numbers")
+    text = None if pattern is None else key_text(pattern, "pattern")
+    if not text and text is not None:
+        raise ProtocolError(ErrorCode.EINVAL, "invalid pattern '': it matches every message; to remove them all, leave it out")
+    numbers = None if seqs is None else list(seqs)
+    state = None if queue is None else "dead"
+    data = request_data(stream=stream, queue=queue, before=before, pattern=text, seqs=numbers, state=state)
+    return None if numbers == [] else data
+
+
+def peek_data(queue: str | None, stream: str | None, state: str | None, after: int, count: int) -> bytes:
+    """Return the data of ``store/peek``. Raises TypeError, ValueError."""
+    if (stream is None) == (queue is None):
+        raise ValueError("stream or queue must be given, and not both")
+    if state is not None and queue is None:
+        raise ValueError("state is for a queue: remove it, or name one")
+    check_count(count, "count", 1, MAX_MESSAGES)
+    check_count(after, "after")
+    return request_data(queue=queue, stream=stream, state=state, after=after, max=count)
+
+
+_COUNTS = {"max": ("count", 1), "seq": ("seq", 1), "from": ("start", 0), "before": ("before", 1), "seqs": ("seqs", 1)}
+"""The names of the arguments, and the least value."""
+
+_SECONDS = {
+    "lease": ("lease", MIN_LEASE_SECONDS, MAX_DELAY_SECONDS),
+    "delay": ("delay", 0, MAX_DELAY_SECONDS),
+    "retry": ("after", 0, MAX_DELAY_SECONDS),
+    "expire": ("expire", MIN_EXPIRE_SECONDS, MAX_EXPIRE_SECONDS),
+    "at": ("at", 0, LATEST_SECONDS),
+    "time": ("since", 0, LATEST_SECONDS),
+    "wait": ("timeout", 0, LONGEST_TERM),
+}
+"""The names of the arguments, and the ranges."""
+
+_NAMES = ("stream", "queue", "state", "reader", "id")
 _STARTS = ("first", "last", "new")
 
 
 def _check_member(name: str, value: object) -> None:
     """Check a member of a request; errors have the name of the argument. Raises TypeError, ValueError."""
-    if name in _TEXTS:
+    if name in _NAMES:
         check_type(value, str, name, "str")
+        if not value:
+            raise ProtocolError(ErrorCode.EINVAL, f"invalid {name} '': must not be empty")
     elif name == "from" and isinstance(value, str):
         if value not in _STARTS:
             raise ValueError(f"invalid start {value!r}: must be a number, or one of {', '.join(_STARTS)}")
     elif name in _COUNTS:
-        for each in value if isinstance(value, tuple) else (value,):
-            check_count(each, _COUNTS[name])
-    elif name in _SECONDS and not isinstance(value, str):  # after is also a key
-        check_seconds(value, _SECONDS[name])
+        for each in value if name == "seqs" and isinstance(value, list) else (value,):
+            check_count(each, *_COUNTS[name])
+    elif name in _SECONDS:
+        argument, least, most = _SECONDS[name]
+        check_seconds(value, argument, most, least)
+
+
+def check_retry(after: float | None) -> None:
+    """Check the time until a job is tried again. Raises TypeError, ValueError."""
+    if after is not None:
+        _check_member("retry", after)
+
+
+def reason_text(reason: str) -> str | None:
+    """Return the reason of a failure as it fits into a request, None for none. Raises TypeError."""
+    check_type(reason, str, "reason", "str")
+    return reason[:256] or None
 
 
 def key_text(key: str | bytes, what: str = "key") -> str:

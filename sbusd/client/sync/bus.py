@@ -14,45 +14,41 @@ Signal handlers may use the bus. If one interrupts a call that allows no other, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.arguments import check_connection, made_link
+from sbusd.client.arguments import check_callable, check_connection, made_link
 from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.direct_messages import direct_publication
-from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, payload_bytes, publication, to_bytes
+from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, publication, to_bytes
 from sbusd.client.features import Paced
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
 from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
-from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
-from sbusd.client.rpc.group_call import GroupCall
-from sbusd.client.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
 from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
+from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.control import ControlMethods
 from sbusd.client.sync.gathering import make_link
 from sbusd.client.sync.link import SyncLink
-from sbusd.client.sync.parts import BusParts
 from sbusd.client.sync.streams import Presence, Subscription, Tap
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.keys import text_of
-from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
+from sbusd.protocol.memberships import stored_pattern
 
 if TYPE_CHECKING:
-    from sbusd.client.rpc.caller_access import Allow, Twins
-    from sbusd.client.rpc.service import Dispatcher, H
+    from sbusd.client.rpc.service import Dispatcher
     from sbusd.client.sync.store import Store
 
 
-class Bus(ControlMethods, BlobMethods, BusParts):
+class Bus(ControlMethods, BlobMethods, CallMethods):
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it with ``with``.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
@@ -67,7 +63,6 @@ class Bus(ControlMethods, BlobMethods, BusParts):
         self._link = made_link(link, SyncLink, "Bus")
         self._session = self._link.session
         self._is_to_pace = pace
-        self._caller: Caller | None = None
         self._dispatcher: Dispatcher | None = None
 
     @classmethod
@@ -193,7 +188,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
     def subscribe(
         self,
         *patterns: Patterns,
-        group: str | bytes = b"",
+        group: str | bytes | None = None,
         last: bool = False,
         on_gap: OnGap | None = None,
         blobs: bool = False,
@@ -227,6 +222,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             AnswerLost: packets for this client were lost, perhaps a refusal among them.
             InboxFull: the bus could not be asked.
         """
+        check_callable(on_gap, "on_gap")
         if blobs and last:
             raise ValueError("last and blobs cannot be combined: subscribe twice")
         inbox = self._session.new_inbox(pattern_list(patterns, self._session.separator, group))
@@ -234,13 +230,13 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             return BlobSubscription(self._link, inbox, on_gap, self._blob_socket())._begun()
         return (self._with_last_values(inbox, on_gap) if last else Subscription(self._link, inbox, on_gap))._begun()
 
-    def unsubscribe(self, pattern: str | bytes, *, group: str | bytes = b"") -> None:
+    def unsubscribe(self, pattern: str | bytes, *, group: str | bytes | None = None) -> None:
         """Remove one instance of *pattern*, of a member of *group* if given, from the newest subscription that has it.
 
         A subscription without patterns ends. Raises NotSubscribed if no subscription has it.
         """
         with self._link.entered():
-            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), to_bytes(group, "group")))
+            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), group_name(group)))
         self._link.push()
 
     def whoami(self) -> str:
@@ -296,132 +292,6 @@ class Bus(ControlMethods, BlobMethods, BusParts):
         """
         return Tap(self._link, self._link.run(operations.tap(self._session, to_bytes(pattern, "pattern"), self._link.timeout)))
 
-    def call(
-        self,
-        command: str,
-        data: Data = b"",
-        *,
-        timeout: float | None = CALL_SECONDS,
-        member: Peer | None = None,
-        twin: int | None = None,
-        tries: int = CALL_TRIES,
-        context: str = "",
-    ) -> Answer:
-        """Send the request *data* to a service of *command*, and return its response. Spec: sbus-rpc(7).
-
-        Of several services of one user, one gets the request. If several users have services, one of each gets it, and the first
-        response is returned. With *member*, from ``members`` or ``presence``, only that service gets it. With *twin*, the service is on
-        that remote host, which the relay tries to reach again up to *tries* times. *timeout* is in seconds; None means no limit, and an
-        hour between hosts. The response's ``callee`` is the service that responded, as verified by the bus. *context* is the W3C
-        traceparent of the caller's span, for ``request.context``. From the first call on, messages arrive with their senders.
-
-        Raises:
-            NoRecipient: there is no service of the command; raised at once.
-            PeerDisconnected: the service disconnected; raised at once. It may have run the command.
-            CallTimeout: no response in time. A service may have run the command, and is asked to stop; a late response is dropped. If
-                its ``is_sent`` is false, the request was not sent.
-            RemoteError: the service responded with an error.
-            RemoteRefusal: the bus does not permit the call.
-            ValueError: *command*, *twin*, *tries* or *context* is invalid, or both *member* and *twin* are given.
-            PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
-        """
-        request = Invocation(command, payload_bytes(data, "data"), timeout, twin, tries, context)
-        return self._link.run(self._begin_calls().call(request, member))
-
-    def call_all(self, command: str, data: Data = b"", *, timeout: float | None = CALL_SECONDS, context: str = "") -> Iterator[Outcome]:
-        """Send the request *data* to each service of *command*, and yield an ``Outcome`` of each, in the order of their completion.
-
-        The services are those present at the beginning. Each is called at its own address, and each has *timeout* seconds. An
-        ``Outcome`` has the response or the error. If there is no service, nothing is yielded. *context* is as for ``call``.
-        Raises what ``members`` raises, and ValueError if *command* or *context* is invalid.
-        """
-        group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout, context=context))
-        try:
-            while (outcome := self._link.run(group.next())) is not None:
-                yield outcome
-        finally:
-            with self._link.entered():
-                group.close()
-            self._link.push()
-
-    def stream(
-        self,
-        command: str,
-        data: Data = b"",
-        *,
-        timeout: float | None = CALL_SECONDS,
-        member: Peer | None = None,
-        window: int = STREAM_WINDOW,
-        context: str = "",
-    ) -> Generator[Answer]:
-        """Send the request *data* to a service of *command*, and yield the parts of its response. Spec: sbus-rpc(7), "A stream".
-
-        If several services run it, the stream is that of the first part. At most *window* parts are on the way, so a service is as fast
-        as the loop. Leaving the loop cancels the stream; with ``AsyncBus`` use ``contextlib.aclosing``. *timeout* in seconds limits the
-        wait for each part. The loop ends without an error only after the last part; AnswerLost says that one is missing. Services of
-        remote hosts cannot stream to this one. Raises what ``call`` raises, and ValueError if *window* is not 1 to 1024.
-        """
-        request = StreamInvocation(command, payload_bytes(data, "data"), timeout, context=context, window=window)
-        stream = StreamCall(self._begin_calls(), request, member)
-        try:
-            while (part := self._link.run(stream.next())) is not None:
-                yield part
-        finally:
-            with self._link.entered():
-                stream.close()
-            self._link.push()
-
-    def service(
-        self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP
-    ) -> Callable[[H], H]:
-        """Return a decorator for the function that handles *command*; :meth:`serve` serves all decorated functions.
-
-        The function gets a ``Request`` and returns bytes, text or None; with ``AsyncBus`` it may be a coroutine function. If
-        it is a generator function, callers get its parts by ``stream``; with ``AsyncBus`` it may be asynchronous. With *allow*,
-        only those users and groups may call; other callers get an error. Remote hosts may call only with *twins*. The caller gets the
-        words of a ``ServiceError``. Of any other exception it gets one line, and the traceback is logged. If the caller cancels the
-        request or disconnects, ``request.cancelled`` becomes true, and the task of a coroutine is cancelled. To finish nevertheless,
-        use ``asyncio.shield``. Of all services of this user with the same command and *group*, a name of 1 to 64 bytes, one runs each
-        call. With an empty *group*, this service runs every call that is not sent to another one alone.
-
-        Raises:
-            TypeError: an argument has a wrong type, or the function cannot be called with one argument.
-            ValueError: *command* is invalid or already has a function.
-            RuntimeError: ``serve`` has begun.
-        """
-        dispatcher = self._begin_services(command)
-
-        def decorate(handler: H) -> H:
-            dispatcher.add(command, handler, allow, twins, group_name(group))
-            return handler
-
-        return decorate
-
-    def serve(self, *, ready: Callable[[], None] | None = None) -> None:
-        """Serve the commands of :meth:`service` until the bus is closed, or ``stop_serving`` is called.
-
-        *ready* is called when callers can find them. Users take turns, however many requests each has sent. A ``Bus`` runs one handler
-        at a time, in this thread. An ``AsyncBus`` runs up to 64 coroutines concurrently; plain functions block its loop. Requests that
-        still wait at the end get an error: the service has stopped. From now on, messages arrive with their senders.
-
-        Raises:
-            RemoteRefusal: the bus does not permit this client to serve one of the commands.
-            ValueError: there is no command.
-            RuntimeError: another ``serve`` runs on this bus.
-        """
-        from sbusd.client.sync.server import Server  # noqa: PLC0415 - most programs serve nothing
-
-        Server(self._link, self._begin_services()).run(ready)
-
-    def stop_serving(self) -> None:
-        """End ``serve`` when the requests that have arrived have been run and answered; new ones are not accepted. Does not wait for that.
-
-        A handler may call it: its own response is sent too. Harmless when nothing is served.
-        """
-        if self._dispatcher is not None and self._dispatcher.inbox is not None:
-            # Callers ask whether the service is still at its address, until its responses have arrived.
-            self._link.drain(self._dispatcher.inbox, keep=self._session.address)
-
     @property
     def store(self) -> Store:
         """The messages and jobs that sbus-store(8) keeps on disk."""
@@ -444,6 +314,7 @@ class Bus(ControlMethods, BlobMethods, BusParts):
     @on_refused.setter
     def on_refused(self, handler: OnRefused | None) -> None:
         """Set the function."""
+        check_callable(handler, "on_refused")
         self._session.refusals.handler = handler
 
     @property
@@ -491,10 +362,3 @@ class Bus(ControlMethods, BlobMethods, BusParts):
             raise
         self._is_to_pace = False
         return self
-
-    def _begin_calls(self) -> Caller:
-        """Return the caller of this connection."""
-        with self._link.entered():
-            if self._caller is None:
-                self._caller = Caller(self._session)
-            return self._caller

@@ -25,12 +25,8 @@ class BusParts(WithBlock):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._link.state}: {self._link.target.text}>"
 
-    def _begin_services(self, command: str | None = None) -> Dispatcher:
-        """Return the services of this connection. Raises TypeError if the *command* to add is none."""
-        if command is not None:
-            from sbusd.client.rpc.handlers import check_command  # noqa: PLC0415
-
-            check_command(command)
+    def _begin_services(self) -> Dispatcher:
+        """Return the services of this connection."""
         if self._dispatcher is None:
             from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415
 

@@ -28,18 +28,22 @@ from sbusd.client.store.items import (
     queued_job_of,
 )
 from sbusd.client.store.requests import (
-    MOST_JOBS,
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
+    check_retry,
     key_text,
+    peek_data,
+    purge_data,
     put_requests,
+    reason_text,
     request_data,
 )
 from sbusd.client.sync.lease_renewal import LeaseRenewal
 from sbusd.client.sync.put_gathering import PutGathering
 from sbusd.client.sync.stored_streams import RemoteStore, StoredStreams
 from sbusd.protocol.envelope import NUMBER_LIMITS
+from sbusd.protocol.store_ranges import MAX_JOBS
 
 if TYPE_CHECKING:
     from sbusd.client.sync.bus import Bus
@@ -103,14 +107,15 @@ class Job:
 
         After the last try it is a dead letter. Raises what ``ack`` raises.
         """
+        check_retry(after)
         self._settle("retry", after=after)
 
     def fail(self, reason: str = "") -> None:
         """Make the job a dead letter for *reason*, which ``peek`` shows; it is not tried again. Raises what ``ack`` raises."""
-        self._settle("fail", reason=reason[:256])
+        self._settle("fail", reason=reason_text(reason))
 
     def extend(self, lease: float | None = None) -> None:
-        """Let the lease begin again now, for *lease* seconds, by default for its first length. Raises what ``ack`` raises."""
+        """Let the lease begin again now, for *lease* seconds, from 0.1, by default for its first length. Raises what ``ack`` raises."""
         seconds = self._lease_seconds if lease is None else lease
         self._store._on_lease("extend", self, lease=seconds)
 
@@ -202,7 +207,7 @@ class Store(StoredStreams):
         key: str | bytes,
         payload: Data = b"",
         *,
-        id: str = "",
+        id: str | None = None,
         delay: float | None = None,
         at: float | None = None,
         expire: float | None = None,
@@ -257,7 +262,7 @@ class Store(StoredStreams):
 
         Use each with ``with``, or call its ``ack``.
         """
-        check_count(count, "count", 1, MOST_JOBS)
+        check_count(count, "count", 1, MAX_JOBS)
         limit = time_limit(timeout)
         end = None if limit is None else time.monotonic() + limit
         while True:
@@ -299,33 +304,43 @@ class Store(StoredStreams):
 
     # Administration
 
-    def peek(self, *, queue: str = "", stream: str = "", state: str = "", after: int = 0, count: int = 256) -> list[StoreItem | QueuedJob]:
-        """Return up to *count* messages of a *stream*, or jobs of a *queue* in *state*, with numbers above *after*.
+    def peek(
+        self, *, queue: str | None = None, stream: str | None = None, state: str | None = None, after: int = 0, count: int = 256
+    ) -> list[StoreItem | QueuedJob]:
+        """Return up to *count* messages, 1 to 256, of a *stream*, or jobs of a *queue* in *state*, with numbers above *after*.
 
-        They are not taken. *state* is ``ready``, ``leased``, ``delayed`` or ``dead``.
+        They are not taken. *state* is ``ready``, the default, ``leased``, ``delayed`` or ``dead``.
         """
-        data = request_data(queue=queue, stream=stream, state=state, after=after or None, max=count)
+        data = peek_data(queue, stream, state, after, count)
         _, found = heads_and_frames(self._call("peek", data), "messages")
-        return [queued_job_of(head, frame) if queue else item_of(head, frame) for head, frame in found]
+        return [queued_job_of(head, frame) if stream is None else item_of(head, frame) for head, frame in found]
 
     def purge(
-        self, *, stream: str = "", queue: str = "", before: int | None = None, pattern: str | bytes = b"", seqs: Sequence[int] = ()
+        self,
+        *,
+        stream: str | None = None,
+        queue: str | None = None,
+        before: int | None = None,
+        pattern: str | bytes | None = None,
+        seqs: Sequence[int] | None = None,
     ) -> int:
-        """Remove messages of a *stream* with lower numbers than *before* that match *pattern*, or dead letters of a *queue*.
+        """Remove messages of a *stream*, or dead letters of a *queue*, and return their number. For owners of the bus.
 
-        Without *seqs*, all dead letters are removed. Returns the number of removed messages. For owners of the bus.
+        Of a stream, those with lower numbers than *before* that match *pattern*: all by default. Of a queue, those with the numbers
+        *seqs*, at most 256: None, the default, means all dead letters, and an empty list means none.
+
+        Raises TypeError, ValueError: *pattern* is empty, *before* or a number is below 1, or an argument is for the other kind.
         """
-        state = "dead" if queue else ""
-        data = request_data(stream=stream, queue=queue, before=before, pattern=key_text(pattern, "pattern"), seqs=tuple(seqs), state=state)
-        return self._count("purge", data)
+        data = purge_data(stream, queue, before, pattern, seqs)
+        return 0 if data is None else self._count("purge", data)
 
     def forget(self, stream: str, *keys: str | bytes) -> int:
         """Remove all values of *keys*, and return their number. The values must be this user's, unless it owns the bus."""
-        return self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys]))
+        return self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys])) if keys else 0
 
     def revive(self, queue: str, *seqs: int) -> int:
         """Make the dead letters with the numbers *seqs* jobs again, and return how many there were. For owners of the bus."""
-        return self._count("revive", request_data(queue=queue, seqs=seqs))
+        return self._count("revive", request_data(queue=queue, seqs=list(seqs))) if seqs else 0
 
     # Private
 

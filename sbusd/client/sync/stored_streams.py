@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Literal
 
+from sbusd.client.arguments import check_count
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
 from sbusd.client.rpc.calls import Answer
 from sbusd.client.store.errors import RESTARTING, StoreError, StoreNotRunning, store_error
@@ -34,6 +35,8 @@ class StoredStreams:
     def last(self, *patterns: str | bytes) -> Generator[StoredMessage]:
         """Yield the last values of all keys that match *patterns*, ordered by key. Raises StoreError: ``EACCES``, ``ENOENT``."""
         names = [key_text(each, "pattern") for each in patterns]
+        if not names:
+            raise ValueError("cannot list last values: give at least one pattern")
         after: str | None = None
         while True:
             head, found = heads_and_frames(self._call("last", request_data(patterns=names, after=after)), "messages")
@@ -46,7 +49,7 @@ class StoredStreams:
         self,
         stream: str,
         *,
-        reader: str = "",
+        reader: str | None = None,
         start: int | Literal["first", "last", "new"] | None = None,
         since: float | None = None,
         pattern: str | bytes = b"",
@@ -63,31 +66,31 @@ class StoredStreams:
         """
         key_pattern = key_text(pattern, "pattern")
         committed = run = 0
-        if reader and (start is not None or since is not None) and (known := self.position(stream, reader)) is not None:
+        if reader is not None and (start is not None or since is not None) and (known := self.position(stream, reader)) is not None:
             start, since = known, None
         done = 0
         due = time.monotonic() + COMMIT_SECONDS
         try:
             while True:
-                begin: dict[str, object] = (
-                    {"from": start, "run": run or None} if start is not None else {"time": since, "reader": reader if since is None else ""}
-                )
+                begin: dict[str, object] = {"time": since, "reader": None if since is not None else reader}
+                if start is not None:
+                    begin = {"from": start, "run": run or None}
                 page = self._page(stream, key_pattern, WAIT_SECONDS if follow else 0, **begin)
                 run = page.run
                 for item in page.items:
                     yield item
                     done = item.seq + 1
-                    if reader and time.monotonic() >= due:
+                    if reader is not None and time.monotonic() >= due:
                         self._commit(stream, reader, done, run)
                         committed, due = done, time.monotonic() + COMMIT_SECONDS
                 start, since, done = page.next_seq, None, page.next_seq
-                if reader and done != committed:
+                if reader is not None and done != committed:
                     self._commit(stream, reader, done, run)
                     committed, due = done, time.monotonic() + COMMIT_SECONDS
                 if not follow and page.next_seq > page.last_seq:
                     return
         finally:
-            if reader and done > committed:
+            if reader is not None and done > committed:
                 with contextlib.suppress(SbusError):  # those messages come again
                     self._commit(stream, reader, done, run)
 
@@ -102,6 +105,7 @@ class StoredStreams:
 
     def set_position(self, stream: str, reader: str, seq: int) -> None:
         """Let *reader* continue with number *seq*; a reader that does not exist is created. On return that is on disk."""
+        check_count(seq, "seq", 1)
         self._seq(stream=stream, reader=reader, seq=seq)
 
     def drop_reader(self, stream: str, reader: str) -> None:
@@ -125,7 +129,7 @@ class StoredStreams:
 
     def _page(self, stream: str, pattern: str, wait: float, **start: object) -> Page:
         """Return the next items of a stream."""
-        data = request_data(stream=stream, pattern=pattern, wait=wait or None, **start)
+        data = request_data(stream=stream, pattern=pattern or None, wait=wait or None, **start)
         head, found = heads_and_frames(self._call("read", data, wait=wait, is_endless=wait > 0), "messages")
         items = [item_of(each, frame) for each, frame in found]
         try:

@@ -17,9 +17,7 @@ from sbusd.ctl.job_programs import run_jobs
 from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
 from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
-
-_LEAST_EXPIRE = 0.001
-"""Seconds; sbus-store(8)."""
+from sbusd.protocol.store_ranges import MIN_EXPIRE_SECONDS
 
 MAX_PEEKED = 256
 """Messages of one response."""
@@ -29,7 +27,7 @@ QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream, with --queue that of the queue.")]
 QueueOption = Annotated[bool, typer.Option("--queue", help="NAME is the name of a queue.")]
 CountOption = Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many messages.")]
-MatchOption = Annotated[str, typer.Option("--match", metavar="PATTERN", help="Only messages whose keys match.")]
+MatchOption = Annotated[str | None, typer.Option("--match", metavar="PATTERN", help="Only messages whose keys match.")]
 TwinOption = Annotated[int | None, typer.Option("--twin", min=1, max=MAX_TWIN, metavar="ID", help="Use the store of this remote host.")]
 
 
@@ -56,11 +54,13 @@ def put_action(
     payload: Annotated[
         str | None, typer.Argument(metavar="PAYLOAD", help="Payload, by default empty. Use '-' to read standard input.")
     ] = None,
-    ident: Annotated[str, typer.Option("--id", metavar="TEXT", help="Do not store a second message with this id within an hour.")] = "",
+    ident: Annotated[
+        str | None, typer.Option("--id", metavar="TEXT", help="Do not store a second message with this id within an hour.")
+    ] = None,
     delay: Annotated[float | None, typer.Option("--delay", min=0, max=MAX_SECONDS, metavar="SECONDS", help="Delay the job.")] = None,
     expire: Annotated[
         float | None,
-        typer.Option("--expire", min=_LEAST_EXPIRE, max=MAX_SECONDS, metavar="SECONDS", help="Remove the message after this time."),
+        typer.Option("--expire", min=MIN_EXPIRE_SECONDS, max=MAX_SECONDS, metavar="SECONDS", help="Remove the message after this time."),
     ] = None,
 ) -> None:
     """Store a message, and print its number."""
@@ -88,11 +88,11 @@ def read_action(
     context: typer.Context,
     *,
     stream: StreamArgument,
-    reader: Annotated[str, typer.Option("--reader", metavar="NAME", help="Continue where this reader stopped.")] = "",
+    reader: Annotated[str | None, typer.Option("--reader", metavar="NAME", help="Continue where this reader stopped.")] = None,
     start: Annotated[
         str, typer.Option("--from", metavar="NUMBER", help="Begin with this number, first, last or new; a known reader continues.")
     ] = "",
-    pattern: MatchOption = "",
+    pattern: MatchOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages.")] = False,
     count: CountOption = None,
     twin: TwinOption = None,
@@ -102,7 +102,7 @@ def read_action(
     begin = _start(start)
     with settings.connect() as bus:
         source = _readable(bus, twin)
-        with contextlib.closing(source.read(stream, reader=reader, start=begin, pattern=pattern, follow=follow)) as items:
+        with contextlib.closing(source.read(stream, reader=reader, start=begin, pattern=pattern or "", follow=follow)) as items:
             last = print_items(settings, items, count)
         if reader and last is not None:
             # The loop has not asked for the next message, so for the client the last one is not done.
@@ -127,7 +127,7 @@ def peek_action(
     settings = settings_of(context)
     with settings.connect() as bus:
         found = bus.store.peek(
-            queue=name if queue else "", stream="" if queue else name, state="" if state is None else state.value, count=count
+            queue=name if queue else None, stream=None if queue else name, state=None if state is None else state.value, count=count
         )
         print_items(settings, found, count)
 
@@ -159,10 +159,10 @@ def purge_action(
     before: Annotated[
         int | None, typer.Option("--before", min=1, max=LARGEST_COUNT, metavar="NUMBER", help="Only messages with lower numbers.")
     ] = None,
-    pattern: MatchOption = "",
+    pattern: MatchOption = None,
 ) -> None:
     """Remove messages of a stream, or dead letters of a queue."""
-    if queue and (before is not None or pattern):
+    if queue and (before is not None or pattern is not None):
         raise typer.BadParameter("--before and --match are for streams: with --queue, all dead letters are removed")
     settings = settings_of(context)
     with settings.connect() as bus:

@@ -110,8 +110,8 @@ def sub_command(
     raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, unchanged and unescaped, even on a terminal.")] = False,
     latest: Annotated[bool, typer.Option("--latest", help="Keep only the newest queued message of each key.")] = False,
     group: Annotated[
-        str, typer.Option("--group", metavar="NAME", help="Be a member of this queue group: one member gets each message.")
-    ] = "",
+        str | None, typer.Option("--group", metavar="NAME", help="Be a member of this queue group: one member gets each message.")
+    ] = None,
     blobs: Annotated[
         Path | None, typer.Option("--blobs", metavar="DIR", help="Write each blob into a file in DIR, and print its path as the payload.")
     ] = None,
@@ -132,7 +132,7 @@ def sub_command(
         if latest:
             bus.tell(b"order/latest")
         names = [os.fsencode(pattern) for pattern in patterns]
-        with bus.subscribe(*names, group=os.fsencode(group), blobs=blobs is not None) as subscription:
+        with bus.subscribe(*names, group=None if group is None else os.fsencode(group), blobs=blobs is not None) as subscription:
             try:
                 follow(subscription.receive, printer, count, deadline)
             finally:

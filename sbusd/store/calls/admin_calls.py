@@ -10,9 +10,10 @@ from typing import Any, get_args
 from sbusd.client.rpc.service import Request
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.framed_data import framed_data
+from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.fields import MAX_SEQ, Fields
-from sbusd.store.calls.responses import MAX_MESSAGES, RESPONSE_BYTES, fitting, frame_of, info_head, item_of, response
+from sbusd.store.calls.responses import RESPONSE_BYTES, fitting, frame_of, info_head, item_of, response
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import JobInfo, JobState, Purged, QueueStatistics, StoreStatistics, StreamStatistics
@@ -172,6 +173,8 @@ class AdminCalls:
             seqs = fields.numbers("seqs")
             return framed_data({"count": await context.operations.run(uid, lambda engine: engine.drop_dead(queue, seqs), len(seqs))})
         stream, pattern = fields.name("stream"), fields.pattern("pattern")
+        if "pattern" in fields and not pattern:
+            raise fields.error("pattern", "left out to remove the messages of all keys, or a pattern that is not empty")
         before = fields.number("before", 0, 1, MAX_SEQ) if "before" in fields else None
         count, place, has_more = 0, 0, True
         while has_more:

@@ -7,9 +7,10 @@ from typing import Any
 
 from sbusd.client.rpc.caller_access import Allow
 from sbusd.client.rpc.service import Request
-from sbusd.config.store import MAX_DELAY_SECONDS, QueueSettings
+from sbusd.config.store import QueueSettings
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.framed_data import framed_data
+from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MAX_JOBS, MIN_LEASE_SECONDS
 from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.fields import Fields
 from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
@@ -19,9 +20,6 @@ from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import Job, Worker
 from sbusd.store.operation_queue import QueuedOperation
 from sbusd.store.workers import Holder
-
-MAX_JOBS = 64
-"""Jobs of one call: their heads always fit into a response."""
 
 MAX_REASON_BYTES = 1_024
 """Longest reason of a failure."""
@@ -44,7 +42,7 @@ class JobCalls:
         queue = context.routes.queue(fields.name("queue"))
         most = fields.number("max", 1, 1, MAX_JOBS)
         wait = (fields.milliseconds("wait", MAX_WAIT_SECONDS) or 0) / 1000
-        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, 0.1)
+        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, MIN_LEASE_SECONDS)
         await self.check_worker(caller, queue)
         holder = await context.workers.admit(caller.connection)
         with context.waits(caller.uid, wait):
@@ -108,7 +106,7 @@ class JobCalls:
     async def extend(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/extend``: the leases begin again now."""
         fields = Fields(head, ("queue", "leases", "lease"))
-        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, 0.1)
+        lease_ms = fields.milliseconds("lease", MAX_DELAY_SECONDS, MIN_LEASE_SECONDS)
         return await self._change(
             request, fields, "extended", lambda engine, queue, leases, worker: engine.extend(queue, leases, worker, lease_ms)
         )

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sbusd.client.rpc.service import Request
-from sbusd.config.store import MAX_DELAY_SECONDS
 from sbusd.protocol.framed_data import framed_data, split_message
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.printable import printable
+from sbusd.protocol.store_ranges import LATEST_SECONDS, MAX_DELAY_SECONDS, MAX_EXPIRE_SECONDS, MIN_EXPIRE_SECONDS
 from sbusd.store.calls.call_errors import CallError, code_and_words
 from sbusd.store.calls.fields import Fields
 from sbusd.store.context import StoreContext
@@ -23,8 +23,6 @@ MAX_ID_BYTES = 128
 
 _NO_OPTIONS: dict[str, Any] = {}
 _OPTIONS = ("id", "delay", "at", "expire")
-_LATEST = 32_503_680_000.0
-"""The year 3000: later times are a mistake."""
 
 Outcome = Put | StoreError | CallError
 
@@ -38,7 +36,8 @@ class PutCall:
     async def __call__(self, request: Request, head: dict[str, Any], frames: list[bytes]) -> bytes:
         """Return the response."""
         context, uid = self._context, request.caller.uid
-        options = Fields(head, ("messages",)).raw("messages") or []
+        options = Fields(head, ("messages",)).raw("messages")
+        options = [] if options is None else options
         if not frames:
             raise CallError("EINVAL", "the request has no message: after the JSON object and a NUL there must be a frame for each")
         if not isinstance(options, list) or len(options) > len(frames) or not all(isinstance(each, dict) for each in options):
@@ -94,8 +93,8 @@ class PutCall:
         if not options:
             return stream.name, NewMessage(key, payload, sender)
         fields = Fields(options, _OPTIONS, f"messages[{index}]: ")
-        delay, at = fields.milliseconds("delay", MAX_DELAY_SECONDS), fields.milliseconds("at", _LATEST)
-        expire = fields.milliseconds("expire", 100 * MAX_DELAY_SECONDS, 0.001)
+        delay, at = fields.milliseconds("delay", MAX_DELAY_SECONDS), fields.milliseconds("at", LATEST_SECONDS)
+        expire = fields.milliseconds("expire", MAX_EXPIRE_SECONDS, MIN_EXPIRE_SECONDS)
         if delay is not None and at is not None:
             raise CallError("EINVAL", f"messages[{index}]: delay and at are both set; remove one of them")
         now, date = context.clock.now(), context.clock.date()
@@ -103,6 +102,8 @@ class PutCall:
         if (delay or at) and context.routes.queue_of(stream.name) is None:
             raise CallError("EINVAL", f"messages[{index}]: stream {stream.name!r} has no queue, and only jobs can be delayed")
         ident = fields.text("id", MAX_ID_BYTES).encode("utf-8", "surrogatepass")
+        if "id" in fields and not ident:
+            raise fields.error("id", f"a text of 1 to {MAX_ID_BYTES} bytes")
         return stream.name, NewMessage(key, payload, sender, ident, now + delay if delay else 0, now + expire if expire else 0, at)
 
     async def _put(self, uid: int, groups: dict[str, dict[int, NewMessage]], outcomes: list[Outcome | None]) -> None:

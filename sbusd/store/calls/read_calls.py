@@ -11,9 +11,10 @@ from sbusd.client.rpc.service import Request
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.framed_data import framed_data
 from sbusd.protocol.keys import text_of
+from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.fields import MAX_SEQ, Fields
-from sbusd.store.calls.responses import MAX_MESSAGES, RESPONSE_BYTES, fitting, frame_of, head_of, item_of, response
+from sbusd.store.calls.responses import RESPONSE_BYTES, fitting, frame_of, head_of, item_of, response
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.continuity import BEGUN_AGAIN
 from sbusd.store.engine.engine import Engine

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from sbusd.protocol.framed_data import MAX_DATA_BYTES, framed_data, message_frame
 from sbusd.protocol.keys import text_of
+from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.engine.messages import Gap, Job, JobInfo, Stored
-
-MAX_MESSAGES = 256
-"""Messages of one response."""
 
 RESPONSE_BYTES = 128 << 10
 """Size of the messages of one response, unless it has only one; further ones come with the next call."""

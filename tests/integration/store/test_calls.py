@@ -287,3 +287,50 @@ def test_the_status_is_published(store: StoreProgram, bus: Daemon) -> None:
     assert (state["streams"], state["messages"]) == (6, 0)
     assert "private" not in item.text, "every user can read it"
     assert state["counters"]["put"] == 0
+
+
+_BASES: dict[str, dict[str, Any]] = {
+    "last": {"patterns": ["net/"], "after": "net/", "max": 1},
+    "read": {"stream": "log", "from": 1, "time": 1.0, "reader": "r", "pattern": "log/", "max": 1, "wait": 0, "run": 0},
+    "position": {"stream": "log", "reader": "r", "seq": 1, "drop": False, "run": 0},
+    "take": {"queue": "mail", "max": 1, "wait": 0, "lease": 1.0},
+    "ack": {"queue": "mail", "leases": [1]},
+    "retry": {"queue": "mail", "leases": [1], "after": 1.0},
+    "fail": {"queue": "mail", "leases": [1], "reason": "x"},
+    "extend": {"queue": "mail", "leases": [1], "lease": 1.0},
+    "peek": {"queue": "mail", "state": "dead", "after": 0, "max": 1},
+    "purge": {"queue": "mail", "seqs": [1], "state": "dead"},
+    "forget": {"stream": "log", "keys": ["log/a"]},
+    "revive": {"queue": "mail", "seqs": [1]},
+}
+"""The members of each call."""
+
+_EMPTY: tuple[Any, ...] = ("", [], {}, False)
+
+_WITH_MEANING = {("last", "patterns"), ("last", "after"), ("read", "pattern"), ("fail", "reason"), ("forget", "keys")}
+"""Members of which an empty text has a meaning: it is a key or pattern, or no reason."""
+
+
+def test_an_empty_member_is_never_the_same_as_none(alice: StoreCaller, caller: MakeCaller) -> None:
+    root = caller(None)
+    root.put("log/a", b"1")
+    root.put("mail/a", b"1")
+    cases = [
+        (name, {**({"stream": "log"} if member in {"before", "pattern"} and name == "purge" else base), member: value})
+        for name, base in _BASES.items()
+        for member in [*base, *(("before", "pattern", "stream") if name == "purge" else ())]
+        for value in _EMPTY
+        if not (value == "" and (name, member) in _WITH_MEANING) and not (value is False and member == "drop")
+    ]
+    cases = [(name, {key: value for key, value in each.items() if (name, key, value) != ("read", "time", 1.0)}) for name, each in cases]
+    assert len(cases) > 130
+    for name, members in cases:
+        given = {"from_" if key == "from" else key: value for key, value in members.items()}
+        assert root.error(name, **given).startswith("EINVAL "), (name, members)
+    options: list[dict[str, Any]] = [{name: value} for name in ("id", "delay", "at", "expire") for value in _EMPTY]
+    for option in options:
+        found = root.call("put", [(b"mail/a", b"2")], messages=[option])
+        assert found["errors"]["0"][0] == "EINVAL", option
+    for value in (each for each in _EMPTY if each != []):
+        assert root.error("put", [(b"mail/a", b"2")], messages=value).startswith("EINVAL "), value
+    assert len(root.call("peek", stream="log").messages) == len(root.call("peek", queue="mail").messages) == 1

@@ -32,9 +32,11 @@ from sbusd.client import (
 )
 from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.blobs import AsyncBlobMethods, AsyncBlobSubscription
+from sbusd.client.asyncio.calls import AsyncCallMethods
 from sbusd.client.asyncio.control import AsyncControlMethods
 from sbusd.client.asyncio.stored_streams import AsyncStoredStreams
 from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
+from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.control import ControlMethods
 from sbusd.client.sync.stored_streams import StoredStreams
 from tools.stage import ROOT
@@ -43,6 +45,7 @@ PAIRS = [
     (Bus, AsyncBus),
     (ControlMethods, AsyncControlMethods),
     (BlobMethods, AsyncBlobMethods),
+    (CallMethods, AsyncCallMethods),
     (Subscription, AsyncSubscription),
     (BlobSubscription, AsyncBlobSubscription),
     (Presence, AsyncPresence),
@@ -131,7 +134,9 @@ def code_of(text: str) -> dict[str, str]:
     return {code.partition(":")[0]: code for code in codes}
 
 
-@pytest.mark.parametrize("module", ["blobs.py", "bus.py", "control.py", "parts.py", "store.py", "stored_streams.py", "streams.py"])
+@pytest.mark.parametrize(
+    "module", ["blobs.py", "bus.py", "calls.py", "control.py", "parts.py", "store.py", "stored_streams.py", "streams.py"]
+)
 def test_same_code_but_for_await(module: str) -> None:
     sync, asynchronous = (Path(ROOT, "sbusd/client", folder, module).read_text() for folder in ("sync", "asyncio"))
     assert code_of(sync) == code_of(asynchronous)

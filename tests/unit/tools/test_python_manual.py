@@ -25,6 +25,23 @@ def test_each_public_name_is_described_once() -> None:
     assert sorted(described) == sorted(sbusd.client.__all__)
 
 
+def test_each_method_is_described_where_its_class_is_also_an_inherited_one() -> None:
+    sections = dict(re.findall(r"^\.Ss (\w+)\n(.*?)(?=^\.S[sh] )", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    found = 0
+    for name, text in sections.items():
+        kind = getattr(sbusd.client, name)
+        if not isinstance(kind, type) or issubclass(kind, Exception):
+            continue
+        public = {base.__name__ for base in kind.__mro__[1:]} & set(sections)
+        for owner in kind.__mro__:
+            if owner.__module__.startswith("sbusd.") and owner.__name__ not in public:
+                methods = [each for each, value in vars(owner).items() if callable(value) or isinstance(value, property | classmethod)]
+                missing = [each for each in methods if not each.startswith("_") and not re.search(rf"(\b|fB){each}\b", text)]
+                assert not missing, f"{name}: {missing}"
+                found += len(methods)
+    assert found > 150
+
+
 def test_only_errors_are_left_for_the_section_of_errors() -> None:
     rest = set(sbusd.client.__all__) - {name for section in SECTIONS.values() for name in section}
     classes = [getattr(sbusd.client, name) for name in rest - {"ErrorCode"}]
