@@ -69,7 +69,7 @@ class LinkCounters:
     hosts_refused: int = 0
     """Frames of hosts beyond the bound, or of hosts that no rule names."""
     patterns_refused: int = 0
-    """Patterns of local clients beyond the bounds."""
+    """Patterns of local clients beyond the bounds, and those that made room for patterns of other users."""
     flows_cut: int = 0
     """Flows that ended before their last number was reported often enough."""
     hosts: dict[str, HostCounters] = field(default_factory=dict)

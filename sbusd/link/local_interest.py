@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sbusd.link.frames import Line, is_origins
+from sbusd.link.remote_interest import COST, MAX_PATTERN_BYTES, MAX_PATTERNS
 from sbusd.link.rules import Import, Rules
 from sbusd.protocol.overlap import intersection
 
@@ -14,12 +17,19 @@ HOSTED_HEAD = b"host/"
 WITHDRAW_AFTER = 1.0
 """Seconds for which a pattern stays announced after its last client is gone."""
 
-MAX_PATTERNS = 4_096
-MAX_PATTERN_BYTES = 1 << 20
-"""Bounds for the patterns of all local clients. The clients of one user can use at most as much as they leave free."""
-
 RESERVED = 8
-"""One eighth is free for root alone."""
+"""One eighth of what another host stores is free for root alone."""
+
+
+class Cost(NamedTuple):
+    """What another host charges for a pattern: lines, and bytes."""
+
+    lines: int = 0
+    bytes: int = 0
+
+
+LIMITS = Cost(MAX_PATTERNS, MAX_PATTERN_BYTES)
+"""What another host stores for all clients of this one."""
 
 
 @dataclass(slots=True)
@@ -27,8 +37,7 @@ class _Entry:
     """One pattern: the clients that have it, and the lines that it needs. *until*: when to withdraw it, in seconds."""
 
     lines: tuple[Line, ...]
-    payer: int
-    """The user that is charged for it: one of those of the clients, or of the last one."""
+    cost: Cost
     clients: dict[int, int] = field(default_factory=dict)
     """The user of each client."""
     until: float | None = None
@@ -37,24 +46,33 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Used:
-    """What the clients of one user are charged for."""
+class _Held:
+    """The patterns of the clients of one user, the oldest first, each with the number of these clients."""
 
-    patterns: int = 0
+    patterns: dict[bytes, int] = field(default_factory=dict)
+    lines: int = 0
     bytes: int = 0
 
 
 class LocalInterest:
-    """Counts clients for each pattern. A user is charged for a pattern once, and not if another one already is."""
+    """Counts clients for each pattern.
 
-    def __init__(self, rules: Rules) -> None:
+    Other hosts store only so much for this one. When that is full, the user with the most makes room for one with less: so each of *n*
+    users has at least one *n*-th, in whatever order they come.
+    """
+
+    def __init__(self, rules: Rules, charged: Callable[[int], int] = int) -> None:
+        """*charged* returns the user that is charged for a uid."""
         self._rules = rules
+        self._charged = charged
         self._entries: dict[bytes, _Entry] = {}
         self._by_client: dict[int, set[bytes]] = {}
         self._by_line: dict[Line, set[bytes]] = {}
-        self._ending: set[bytes] = set()
-        self._bytes = 0
-        self._used: dict[int, _Used] = {}
+        self._ending: dict[bytes, None] = {}
+        """Patterns without clients, the oldest first."""
+        self._by_user: dict[int, _Held] = {}
+        self._all = _Held()
+        """What all entries need, each once."""
         self.additions = 0
         """How many patterns of clients were added."""
         self.is_inheriting = True
@@ -67,42 +85,42 @@ class LocalInterest:
         """When `expire` has something to do, in seconds."""
         return min((end for each in self._ending if (end := self._entries[each].until) is not None), default=None)
 
-    def add(self, client: int, uid: int, pattern: bytes) -> bool:
-        """Note that *client* of the user *uid* has *pattern*. Return False if that exceeds the bounds; then it is not announced."""
+    def add(self, client: int, uid: int, pattern: bytes) -> list[bytes]:
+        """Note that *client* of the user *uid* has *pattern*. Return the patterns that clients have and that are not announced for them:
+        those of the users with the most, which made room, or *pattern* itself.
+        """
+        uid = self._charged(uid)
         entry = self._entries.get(pattern)
+        removed: list[bytes] = []
         if entry is None:
             lines = wanted_lines(self._rules, pattern)
             if not lines:
-                return True
-            if not self._has_space(uid, len(pattern)):
-                return False
-            entry = self._entries[pattern] = _Entry(lines, uid, inherited=self.is_inheriting)
-            self._bytes += len(pattern)
-            self._charge(uid, 1, len(pattern))
+                return []
+            cost = cost_of(lines)
+            removed, has_space = self._make_space(uid, cost)
+            if not has_space:
+                return [*removed, pattern]
+            entry = self._entries[pattern] = _Entry(lines, cost, inherited=self.is_inheriting)
+            self._charge(self._all, cost, 1)
             for line in lines:
                 self._by_line.setdefault(line, set()).add(pattern)
                 self.changed.add(line)
         self.additions += 1
-        entry.clients[client] = uid
-        self._move(entry, pattern)
+        if client not in entry.clients:
+            self._hold(entry, client, uid, pattern)
         entry.until = None
-        self._ending.discard(pattern)
-        self._by_client.setdefault(client, set()).add(pattern)
-        return True
+        self._ending.pop(pattern, None)
+        return removed
 
     def remove(self, client: int, pattern: bytes, now: float) -> None:
         """Note that *client* has *pattern* no longer; *now* is in seconds."""
         entry = self._entries.get(pattern)
         if entry is None or client not in entry.clients:
             return
-        del entry.clients[client]
-        self._move(entry, pattern)
-        self._by_client[client].discard(pattern)
-        if not self._by_client[client]:
-            del self._by_client[client]
+        self._release(entry, client, pattern)
         if not entry.clients:
             entry.until = now + WITHDRAW_AFTER
-            self._ending.add(pattern)
+            self._ending[pattern] = None
 
     def remove_client(self, client: int, now: float) -> None:
         """Note that *client* has disconnected."""
@@ -117,15 +135,7 @@ class LocalInterest:
     def expire(self, now: float) -> None:
         """Forget the patterns whose last client has been gone for a second."""
         for pattern in [each for each in self._ending if (end := self._entries[each].until) is not None and end <= now]:
-            self._ending.remove(pattern)
-            entry = self._entries.pop(pattern)
-            self._bytes -= len(pattern)
-            self._charge(entry.payer, -1, -len(pattern))
-            for line in entry.lines:
-                self._by_line[line].remove(pattern)
-                if not self._by_line[line]:
-                    del self._by_line[line]
-                self.changed.add(line)
+            self._forget(pattern)
 
     def is_wanted(self, line: Line) -> bool:
         """Return whether a local pattern needs *line*."""
@@ -148,27 +158,84 @@ class LocalInterest:
         """Return all local patterns that concern other hosts, sorted."""
         return sorted(self._entries)
 
-    def _has_space(self, uid: int, size: int) -> bool:
-        """Return whether the user *uid* may add a pattern of *size* bytes."""
-        used, part = self._used.get(uid, _Used()), 0 if uid == 0 else 1
-        patterns = MAX_PATTERNS - part * MAX_PATTERNS // RESERVED - len(self._entries)
-        free = MAX_PATTERN_BYTES - part * MAX_PATTERN_BYTES // RESERVED - self._bytes
-        return used.patterns < patterns and used.bytes + size <= free - size
+    def _make_space(self, uid: int, cost: Cost) -> tuple[list[bytes], bool]:
+        """Let the users with the most make room for a pattern of *uid*. Return the patterns that they lose, and whether it fits."""
+        removed: list[bytes] = []
+        while (short := self._shortage(uid, cost)) is not None:
+            if self._ending:
+                self._forget(next(iter(self._ending)))
+                continue
+            most = max(self._by_user, key=lambda user: self._part(user)[short], default=uid)
+            if self._part(most)[short] <= self._part(uid)[short] + cost[short]:
+                return removed, False
+            pattern = next(reversed(self._by_user[most].patterns))
+            entry = self._entries[pattern]
+            removed.append(pattern)
+            for client in [client for client, user in entry.clients.items() if user == most]:
+                self._release(entry, client, pattern)
+            if not entry.clients:
+                self._forget(pattern)
+        return removed, True
 
-    def _move(self, entry: _Entry, pattern: bytes) -> None:
-        """Charge another user for *pattern* if the one that is charged has no client with it any more."""
-        users = entry.clients.values()
-        if users and entry.payer not in users:
-            self._charge(entry.payer, -1, -len(pattern))
-            entry.payer = next(iter(users))
-            self._charge(entry.payer, 1, len(pattern))
+    def _shortage(self, uid: int, cost: Cost) -> int | None:
+        """Return the place in `Cost` of the limit that a pattern of *uid* would exceed, or None."""
+        used = Cost(self._all.lines, self._all.bytes)
+        for place, (limit, taken, more) in enumerate(zip(LIMITS, used, cost, strict=True)):
+            if taken + more > (limit if uid == 0 else limit - limit // RESERVED):
+                return place
+        return None
 
-    def _charge(self, uid: int, patterns: int, size: int) -> None:
-        used = self._used.setdefault(uid, _Used())
-        used.patterns += patterns
-        used.bytes += size
-        if not used.patterns:
-            del self._used[uid]
+    def _part(self, uid: int) -> Cost:
+        """Return what is compared between users: what *uid* has, of root less what is reserved for it."""
+        held = self._by_user.get(uid)
+        part = Cost() if held is None else Cost(held.lines, held.bytes)
+        return Cost(*(used - limit // RESERVED for used, limit in zip(part, LIMITS, strict=True))) if uid == 0 else part
+
+    def _hold(self, entry: _Entry, client: int, uid: int, pattern: bytes) -> None:
+        """Note that *client* has the pattern of *entry*. Each user that has it is charged."""
+        entry.clients[client] = uid
+        self._by_client.setdefault(client, set()).add(pattern)
+        held = self._by_user.setdefault(uid, _Held())
+        clients = held.patterns.get(pattern, 0)
+        held.patterns[pattern] = clients + 1
+        if not clients:
+            self._charge(held, entry.cost, 1)
+
+    def _release(self, entry: _Entry, client: int, pattern: bytes) -> None:
+        """Note that *client* does not have the pattern of *entry* any more."""
+        uid = entry.clients.pop(client)
+        self._by_client[client].remove(pattern)
+        if not self._by_client[client]:
+            del self._by_client[client]
+        held = self._by_user[uid]
+        held.patterns[pattern] -= 1
+        if not held.patterns[pattern]:
+            del held.patterns[pattern]
+            self._charge(held, entry.cost, -1)
+        if not held.patterns:
+            del self._by_user[uid]
+
+    def _forget(self, pattern: bytes) -> None:
+        """Remove the entry of *pattern*, which has no clients."""
+        self._ending.pop(pattern, None)
+        entry = self._entries.pop(pattern)
+        self._charge(self._all, entry.cost, -1)
+        for line in entry.lines:
+            self._by_line[line].remove(pattern)
+            if not self._by_line[line]:
+                del self._by_line[line]
+            self.changed.add(line)
+
+    @staticmethod
+    def _charge(held: _Held, cost: Cost, sign: int) -> None:
+        held.lines += sign * cost.lines
+        held.bytes += sign * cost.bytes
+
+
+def cost_of(lines: Iterable[Line]) -> Cost:
+    """Return what *lines* need at another host, by the way in which it counts."""
+    patterns = {line.pattern for line in lines}
+    return Cost(len(patterns), sum(len(each) + COST for each in patterns))
 
 
 def wanted_lines(rules: Rules, pattern: bytes) -> tuple[Line, ...]:

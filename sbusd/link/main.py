@@ -14,6 +14,7 @@ import typer
 
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.link import LinkSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.link import log_messages
 from sbusd.link.events import NETWORK_UNAVAILABLE, Event
@@ -93,6 +94,9 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
     def network(writable: Writable) -> NatsNetwork | DirectNetwork:
         return make_network(settings, main_file, writable, report)
 
+    users = ChargedUsers()
+    with contextlib.suppress(RuntimeError):  # no thread is left: each id is a user of its own
+        users.start()
     made = Link(
         rules,
         settings.bus,
@@ -102,6 +106,7 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         state_seconds=settings.state_interval,
         alive=manager.alive,
         note=lambda event: _log_event(log, event),
+        charged=users.of,
     )
     task = asyncio.ensure_future(made.run())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,6 +125,7 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         log.record(log_messages.FAULT, reason=f"{type(first).__name__}: {first}")
         raise
     finally:
+        users.close()
         manager.stopping()
         manager.close()
     log.record(log_messages.STOPPED, host=rules.host)

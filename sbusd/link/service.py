@@ -132,6 +132,7 @@ class Link:
     """One link. *make_network* gets what the network awaits between two reads; *report* gets lines for the log.
 
     *transport* is for the state. *alive* gets the status once a second, *note* each event. The state is published every *state_seconds*.
+    *charged* returns the user that is charged for a uid.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Link:
         state_seconds: float = 10.0,
         alive: Callable[[str], object] = lambda _status: None,
         note: Callable[[Event], None] = lambda _event: None,
+        charged: Callable[[int], int] = int,
     ) -> None:
         self._rules = rules
         self._address = address
@@ -156,6 +158,7 @@ class Link:
         self._state_seconds = state_seconds
         self._alive = alive
         self._note = note
+        self._charged = charged
         self._report = report
         self._refused: dict[str, tuple[int, int]] = {}
         """Refused frames of each host that are reported: malformed ones, and those of another version."""
@@ -180,6 +183,7 @@ class Link:
             loop.time(),
             note_loss=self._events.lost,
             note_namesake=self._report_namesake,
+            charged=self._charged,
         )
         service = AsyncBlobSocket(bus_address(self._address or None), BLOB_SECONDS)
         subjects = Subjects(self._rules.realm, self._rules.host)

@@ -67,10 +67,12 @@ class Session:
         *,
         note_loss: NoteLoss = ignore_loss,
         note_namesake: NoteNamesake = ignore_namesake,
+        charged: Callable[[int], int] = int,
     ) -> None:
         """*epoch* is greater than in earlier runs on this host, such as the time of the start in ns; it has 64 bits.
 
         *note_loss* gets each loss that is reported to local clients, with the host of the messages, empty if it is unknown.
+        *charged* returns the user that is charged for a uid, such as `ChargedUsers.of`.
         """
         self.counters = LinkCounters()
         self.tickets = BlobTickets(lambda: self._now)
@@ -83,7 +85,7 @@ class Session:
         self._bus = bus
         self._now = now
         self._subjects = Subjects(rules.realm, rules.host)
-        self._local = LocalInterest(rules)
+        self._local = LocalInterest(rules, charged)
         self._announcements = Announcements(self._local, self._subjects, numbered, epoch)
         self._namesakes = Namesakes(rules.host, epoch, self.counters, note_namesake)
         self._peers = Peers(rules, self.counters, self._make_incoming)
@@ -232,10 +234,10 @@ class Session:
 
     def subscribed(self, client_id: int, uid: int, pattern: bytes) -> None:
         """Note a pattern of a local client, and announce it soon."""
-        if not self._local.add(client_id, uid, pattern):
-            self.counters.patterns_refused += 1
-            self._report("", [pattern])
-        elif self._refusing and any(line.concerns(host) for line in self._local.lines(pattern) for host in self._refusing):
+        refused = self._local.add(client_id, uid, pattern)
+        self.counters.patterns_refused += len(refused)
+        self._report("", refused)
+        if self._refusing and any(line.concerns(host) for line in self._local.lines(pattern) for host in self._refusing):
             self._report("", [pattern])
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:
@@ -466,11 +468,9 @@ class Session:
             self._losses += 1
         interval = self._peers.interval
         self._next_beat = self._now + interval
-        self._receiver.beat += 1
-        beat = self._receiver.beat
-        announced = self._announcements
+        beat = self._receiver.beat = self._receiver.beat + 1
         address = self._network.address.encode("ascii", "replace")[:MAX_ADDRESS_BYTES]
-        state = announced.version, announced.digest, self._losses, flows.floor
+        state = self._announcements.version, self._announcements.digest, self._losses, flows.floor
         head = Heartbeat(self._epoch, beat, int(interval * 1_000), *state, self._outgoing.forgotten, len(forgotten), len(address))
         self._network.publish(self._subjects.heartbeat, encode_head(head), heartbeat_body(address, forgotten, flows.tails(None)))
         self._direct_since = {target: self._direct_since.get(target, beat) for target in flows.targets()}

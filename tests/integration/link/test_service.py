@@ -96,8 +96,8 @@ def test_a_message_appears_on_another_host_with_its_origin(make_host: Callable[[
     links[1].synchronize()
     assert links[1].link is not None
     assert links[1].link._session is not None
-    used = links[1].link._session._local._used
-    assert {uid: each.patterns for uid, each in used.items()} == {os.geteuid(): 2}
+    used = links[1].link._session._local._by_user
+    assert {uid: len(each.patterns) for uid, each in used.items()} == {os.geteuid(): 2}
     publisher = alpha.client()
     name = publisher.ask(controls.WHOAMI)
     publisher.publish(b"net/link/eth0", b"up")

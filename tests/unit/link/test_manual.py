@@ -21,13 +21,12 @@ from sbusd.config.quantities import NO_BOUND, Count, Size, show_size
 from sbusd.link import main
 from sbusd.link.administration import MAX_WAITING, MAX_WAITING_OF_USER, SYNC_SECONDS
 from sbusd.link.events import MAX_PATTERNS
-from sbusd.link.local_interest import HOSTED_HEAD, MAX_PATTERN_BYTES, RESERVED, WITHDRAW_AFTER
-from sbusd.link.local_interest import MAX_PATTERNS as MAX_LOCAL_PATTERNS
+from sbusd.link.local_interest import HOSTED_HEAD, LIMITS, RESERVED, WITHDRAW_AFTER
 from sbusd.link.log_messages import MESSAGES
 from sbusd.link.network.direct import MAX_PEERS
 from sbusd.link.peers import HOSTS_PER_SECOND, MAX_INTERVAL, MIN_INTERVAL, MISSED
 from sbusd.link.peers import MAX_PEERS as MAX_HOSTS_OF_REALM
-from sbusd.link.remote_interest import MAX_ALL_PATTERNS
+from sbusd.link.remote_interest import COST, MAX_ALL_PATTERNS
 from sbusd.link.rules import NEVER_EXPORTED
 from sbusd.link.status import MAX_HOSTS
 from sbusd.systemd.limited_log import QUIET_SECONDS
@@ -130,7 +129,9 @@ def test_the_limits_are_documented() -> None:
     assert f"The command fails after {SYNC_SECONDS:g} s" in text
     assert f"the other hosts, at most {MAX_HOSTS}" in text
     assert f"has up to {MAX_PATTERNS} patterns" in text
-    assert f"have {MAX_LOCAL_PATTERNS} patterns of {MAX_PATTERN_BYTES >> 20} MiB for other hosts, of which one eighth is reserved" in text
+    space = f"{LIMITS.lines} patterns for other hosts, of {LIMITS.bytes >> 20} MiB with {COST} bytes for each"
+    assert f"have {space}, of which one eighth is reserved" in text
+    assert f"among {LIMITS.lines * (RESERVED - 1) // RESERVED // 16} users, each can have 16 patterns" in text
     assert RESERVED == 8
     assert f"A host can have {MAX_ALL_PATTERNS} patterns of all others" in text
     assert f"no heartbeat for three intervals, {MISSED * MIN_INTERVAL:g} seconds" in text

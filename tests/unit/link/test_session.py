@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, Tail, add_serial, encode_head, encode_line, encode_tail, parse_head
+from sbusd.link.local_interest import Cost
 from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
@@ -52,6 +53,17 @@ def test_nothing_is_announced_before_the_network_has_the_subscription() -> None:
     assert (network.subjects["s.R.m.b.net.>"], network.taken("I")) == (1, [])
     session.barrier_passed(network.barriers[-1])
     assert network.taken("I") == [("s.R.i.a", b"I/7/1", encode_line(Line(b"b", b"net/"), wanted=True))]
+
+
+def test_patterns_that_make_room_for_other_users_are_reported_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of one user are charged together."""
+    monkeypatch.setattr("sbusd.link.local_interest.LIMITS", Cost(5, 1 << 20))
+    bus = RecordedBus()
+    session = Session(RULES, 7, RecordedNetwork(), bus, 0.0, charged=lambda uid: min(uid, 1_000))
+    for number in range(5):
+        session.subscribed(number, 1_000 + number, b"host/b/%d" % number)
+    session.subscribed(9, 30, b"host/b/a")
+    assert (bus.losses, session.counters.patterns_refused) == ([((b"host/b/4",), 0)], 1)
 
 
 def test_interest_is_confirmed_after_the_bus_has_the_subscription() -> None:
