@@ -11,6 +11,8 @@ from sbusd.client.rpc.service import Request
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.framed_data import framed_data
 from sbusd.protocol.keys import text_of
+from sbusd.protocol.overlap import intersection
+from sbusd.protocol.printable import printable
 from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.fields import MAX_SEQ, Fields
@@ -161,7 +163,12 @@ class ReadCalls:
         return self._context.routes.with_last_values(pattern)
 
     async def _check_stream(self, request: Request, stream: StreamSettings, pattern: bytes) -> None:
-        """Check that the caller may subscribe to what it reads. Raises CallError."""
+        """Check that the caller may subscribe to what it reads, which must be keys of the stream: the response has numbers of it, too.
+
+        Raises CallError.
+        """
+        if pattern and not any(intersection(pattern, each) is not None for each in stream.patterns):
+            raise CallError("EACCES", f"stream {stream.name!r} stores no key that {printable(pattern, 128)} matches")
         await self._context.access.check_subscribe(request.caller, [pattern] if pattern else stream.patterns)
 
 
