@@ -12,13 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sbusd.link.frames import MAX_FRAME_BYTES, MAX_TAILS_BYTES, Tail, encode_tail
+from sbusd.link.frames import MAX_FRAME_BYTES, MAX_TAILS, MAX_TAILS_BYTES, Tail, encode_tail
 
 MAX_FLOWS = 4_096
 """Flows that a host can have. Beyond them the oldest ends, and its messages go to a new flow."""
-
-MAX_TAILS = 16
-"""Other flows whose last numbers a data frame has. Those of further ones are in the next heartbeat."""
 
 PRIVATE_KEY = b"!/cred/"
 """The key of the flows with private messages."""

@@ -28,8 +28,9 @@ VERSION = 2
 MAX_FRAME_BYTES = 65_536
 """Largest body with more than one packet or line; a single packet can be as long as the bus permits."""
 
+MAX_TAILS = 16
 MAX_TAILS_BYTES = 8_192
-"""Largest part of a data frame with the last numbers of other flows."""
+"""Largest number and size of the last numbers of other flows in a data frame. Those of further ones are in the next heartbeat."""
 
 MAX_BODY_BYTES = MAX_PACKET_BYTES + MAX_TAILS_BYTES + 1_024
 """Largest body that a link accepts."""
@@ -258,6 +259,8 @@ def message_head(key: bytes, sender: bytes) -> bytes:
 def parse_messages(body: bytes, head: Data) -> list[MessageRun]:
     """Return the messages in the body of a data frame. Each has a valid sender. Raises FrameError."""
     _check_size(body)
+    if head.tails > MAX_TAILS_BYTES:
+        raise FrameError(f"{head.tails} bytes of last numbers, at most {MAX_TAILS_BYTES} are allowed")
     count = head.messages
     if not count or head.tails >= len(body):
         raise FrameError("frame without messages")
@@ -326,9 +329,11 @@ def encode_tail(tail: Tail) -> bytes:
     return _TAIL.pack(tail.flow, tail.last, len(tail.key)) + tail.key
 
 
-def parse_tails(body: bytes) -> Iterator[Tail]:
-    """Yield the tails in *body*. Raises FrameError, after those before the malformed one."""
-    _check_size(body)
+def parse_tails(body: bytes, most: int = MAX_FRAME_BYTES // _TAIL.size) -> list[Tail]:
+    """Return the tails in *body*: at most *most*, and 64 KiB. Raises FrameError."""
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"{len(body)} bytes of last numbers, at most {MAX_FRAME_BYTES} are allowed")
+    tails: list[Tail] = []
     place = 0
     while place < len(body):
         flow, last, size = _unpack(_TAIL, body, place)
@@ -336,7 +341,10 @@ def parse_tails(body: bytes) -> Iterator[Tail]:
         key = body[place - size : place]
         if place > len(body) or b"\0" in key:
             raise FrameError(f"malformed flow at byte {place}")
-        yield Tail(flow, last, key)
+        if len(tails) == most:
+            raise FrameError(f"more than {most} last numbers of flows")
+        tails.append(Tail(flow, last, key))
+    return tails
 
 
 def chunks(parts: Iterable[bytes]) -> Iterator[bytes]:

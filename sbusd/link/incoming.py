@@ -11,14 +11,12 @@ from sbusd.link.counters import HostCounters
 from sbusd.link.flows import LISTED, MAX_FLOWS, PRIVATE_KEY
 from sbusd.link.frames import Data, Line, Tail
 from sbusd.link.local_interest import HOSTED_HEAD
+from sbusd.link.loss_reports import MAX_COUNT
 from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.outgoing import is_secret
 from sbusd.link.rules import Rules
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
-
-MAX_COUNT = 0xFFFF_FFFF
-"""Largest number of lost messages that is believed. Beyond it the number is unknown."""
 
 MAX_PENDING = 65_536
 """Gaps that are remembered for lines that the host has not confirmed yet. Beyond them their number is unknown."""
@@ -124,7 +122,7 @@ class Incoming:
             return
         repeated = max(0, flow.last + 1 - head.number)
         self._counters.duplicates += repeated
-        self._advance(head.flow, flow, head.number - 1)
+        self._report(*self._advance(head.flow, flow, head.number - 1))
         flow.last = end
         self._unknown.clear()
         for run in _without_first(runs, repeated):
@@ -146,9 +144,9 @@ class Incoming:
             # The notice comes between the messages before and after the lost one.
             self._batch.publish()
             self._counters.too_long += 1
-            self._lose(number, flow, 1)
+            self._report(self._miss(number, flow, 1), 1)
 
-    def heartbeat(self, beat: int, losses: int, floor: int, tails: Iterator[Tail]) -> None:
+    def heartbeat(self, beat: int, losses: int, floor: int, tails: Iterable[Tail]) -> None:
         """Handle a heartbeat for all hosts."""
         if losses != self._losses:
             self._losses = losses
@@ -159,7 +157,7 @@ class Incoming:
             for number in [number for number in self._flows if number < floor]:
                 del self._flows[number]
 
-    def tails(self, scope: str, beat: int, tails: Iterator[Tail], first: int = 1) -> None:
+    def tails(self, scope: str, beat: int, tails: Iterable[Tail], first: int = 1) -> None:
         """Handle the last numbers of flows in heartbeat *beat* of *scope*, ``all`` or ``direct``; its first heartbeat was *first*."""
         before = self._beats.get(scope)
         self._beats[scope] = beat
@@ -168,11 +166,16 @@ class Incoming:
         self._end_flows(tails)
 
     def _end_flows(self, tails: Iterable[Tail]) -> None:
-        """Report what is missing of flows up to their last numbers."""
+        """Report what is missing of flows up to their last numbers: to the same lines once."""
+        missing: dict[tuple[Line, ...], int] = {}
         for tail in tails:
             flow = self._flow(tail.flow, tail.key)
             if flow is not None:
-                self._advance(tail.flow, flow, tail.last)
+                lines, count = self._advance(tail.flow, flow, tail.last)
+                if lines:
+                    missing[lines] = missing.get(lines, 0) + count
+        for lines, count in missing.items():
+            self._report(lines, count)
 
     def applied(self, lines: Iterable[Line], first: int, beat: int) -> None:
         """Note that flows from *first* on include *lines*, and that heartbeats after *beat* list them."""
@@ -183,7 +186,7 @@ class Incoming:
             self.served[line] = first
             count = sum(count for number, count in self._forget_pending(line).items() if number >= first)
             if count:
-                self._report([line], count)
+                self._report((line,), count)
         if self._pending_overflow:
             self._pending_overflow = False
             self.report_unknown(lines)
@@ -214,18 +217,19 @@ class Incoming:
                 flow = self._flows.get(number)
         return flow
 
-    def _advance(self, number: int, flow: _Flow, last: int) -> None:
-        """Report what is missing of *flow* up to the number *last*."""
-        if last > flow.last:
-            count = last - flow.last
-            flow.last = last
-            self._lose(number, flow, count)
+    def _advance(self, number: int, flow: _Flow, last: int) -> tuple[tuple[Line, ...], int]:
+        """Note that *flow* has come to the number *last*. Return the lines that miss messages of it, and how many."""
+        count = last - flow.last
+        if count <= 0:
+            return (), 0
+        flow.last = last
+        return self._miss(number, flow, count), count
 
-    def _lose(self, number: int, flow: _Flow, count: int) -> None:
-        """Report *count* lost messages of *flow* to those lines that it includes, and keep the number for those still unknown."""
+    def _miss(self, number: int, flow: _Flow, count: int) -> tuple[Line, ...]:
+        """Return the lines that *flow* includes and that miss *count* messages of it; keep the number for lines still unknown."""
         if flow.key == PRIVATE_KEY:
             self._counters.lost_secrets += min(count, MAX_COUNT)
-            return
+            return ()
         included = []
         for line in self._matching(flow.key):
             first = self.served.get(line)
@@ -233,8 +237,7 @@ class Incoming:
                 self._postpone(line, number, count)
             elif number >= first:
                 included.append(line)
-        if included:
-            self._report(included, count)
+        return tuple(included)
 
     def _postpone(self, line: Line, number: int, count: int) -> None:
         """Remember a gap until the host confirms *line*."""
@@ -246,7 +249,10 @@ class Incoming:
             self._pending_count += 1
         gaps[number] = gaps.get(number, 0) + count
 
-    def _report(self, lines: list[Line], count: int) -> None:
+    def _report(self, lines: tuple[Line, ...], count: int) -> None:
+        """Report *count* lost messages to *lines*, if there are any."""
+        if not lines:
+            return
         if count > MAX_COUNT:
             self.report_unknown(lines)
         else:

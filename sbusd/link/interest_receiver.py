@@ -6,6 +6,7 @@ from sbusd.link.flows import FlowTable
 from sbusd.link.frames import Applied, Changes, Heartbeat, Line, Request, Snapshot, encode_head, parse_lines
 from sbusd.link.peers import Peer, Peers
 from sbusd.link.ports import LocalBus, Network
+from sbusd.link.rates import Rate
 from sbusd.link.remote_interest import MAX_PATTERNS, RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.subjects import Subjects
@@ -13,6 +14,10 @@ from sbusd.link.subjects import Subjects
 LINES_PER_SECOND = 500
 LINES_AT_ONCE = 2 * MAX_PATTERNS
 """Lines of interest that a host may change. Beyond that it is asked for a snapshot later."""
+
+ALL_LINES_PER_SECOND = 3_000
+ALL_LINES_AT_ONCE = 16_384
+"""The same for all hosts together: half of what the bus takes at once from a user by default."""
 
 REQUEST_INTERVAL = 1.0
 """Seconds between two requests to one host, and between two that it may send."""
@@ -37,6 +42,7 @@ class InterestReceiver:
         self._unconfirmed: set[str] = set()
         self._begun: dict[str, tuple[set[bytes], int]] = {}
         self._numbers = 0
+        self._rate = Rate(ALL_LINES_PER_SECOND, ALL_LINES_AT_ONCE)
         self.is_connected = False
         self.beat = 0
         """Number of the last heartbeat of this host."""
@@ -164,7 +170,7 @@ class InterestReceiver:
         clock = self._peers.clock
         peer.changes = min(LINES_AT_ONCE, peer.changes + (clock - peer.changes_at) * LINES_PER_SECOND)
         peer.changes_at = clock
-        if peer.changes < lines:
+        if peer.changes < lines or not self._rate.take(clock, lines):
             peer.counters.changes_refused += 1
             peer.request_at = max(peer.request_at, clock + REQUEST_INTERVAL)
             return False

@@ -11,6 +11,7 @@ from sbusd.link.flows import PRIVATE_KEY, Flow, FlowTable
 from sbusd.link.frames import MAX_FRAME_BYTES, Data, encode_head, is_sender, message_head
 from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.ports import Network
+from sbusd.link.rates import Rate
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Export, Rules
 from sbusd.link.spool import Frame, Spool
@@ -22,24 +23,6 @@ MAX_ROUTE_BYTES = 1 << 20
 """Bytes of keys whose flows are remembered."""
 
 _KEYS = KeySpace()
-
-
-class _Rate:
-    """A token bucket of one second for one export."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._tokens = float(rate)
-        self._filled = 0.0
-
-    def take(self, now: float) -> bool:
-        """Use one message of the rate, and return whether there was one. *now* is in seconds."""
-        self._tokens = min(self._rate, self._tokens + max(0.0, now - self._filled) * self._rate)
-        self._filled = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
 
 @dataclass(slots=True)
@@ -81,7 +64,7 @@ class Outgoing:
         self._tickets = tickets
         self._subjects = Subjects(rules.realm, rules.host)
         self._spool = Spool(rules.spool_bytes)
-        self._rates = {id(rule): _Rate(rule.rate) for rule in rules.exports if rule.rate is not None}
+        self._rates = {id(rule): Rate(rule.rate, rule.rate) for rule in rules.exports if rule.rate is not None}
         self._routes: dict[bytes, tuple[Export, str, list[Flow]]] = {}
         self._routes_bytes = 0
         self._routes_version = (-1, 0)

@@ -15,6 +15,7 @@ from sbusd.link.blob_tickets import BlobTickets
 from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.frames import (
     MAX_ADDRESS_BYTES,
+    MAX_TAILS,
     Answer,
     Applied,
     Ask,
@@ -40,6 +41,7 @@ from sbusd.link.host_states import HostState, host_states
 from sbusd.link.incoming import Incoming
 from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
 from sbusd.link.local_interest import LocalInterest
+from sbusd.link.loss_reports import LossReports
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
@@ -79,7 +81,7 @@ class Session:
         self.questions: QuestionEvents | None = None
         """Gets the questions and answers of other hosts."""
         self._rules = rules
-        self._note_loss = note_loss
+        self._reports = LossReports(bus, note_loss)
         self._epoch = epoch
         self._network = numbered = NumberedNetwork(network)
         self._bus = bus
@@ -113,6 +115,7 @@ class Session:
         if self._is_connected:
             self._peers.advance(now - self._now)
         self._now = max(self._now, now)
+        self._reports.send_due(self._now)
         self._local.expire(self._now)
         self._withdrawn(self._announcements.step(self._now))
         self._receiver.begin()
@@ -127,7 +130,7 @@ class Session:
         """Return when `tick` has to be called at the latest, or None if only an event can make it necessary."""
         if self._outgoing.is_pending:
             return self._now
-        times = [self._local.next_end, self._announcements.next_step]
+        times = [self._local.next_end, self._announcements.next_step, self._reports.next_due]
         if self._is_connected:
             times.append(self._next_beat)
         return min((time for time in times if time is not None), default=None)
@@ -288,10 +291,7 @@ class Session:
         self._report(origin, (pattern for line in lines for pattern in self._local.patterns(line)), count)
 
     def _report(self, origin: str, patterns: Iterable[bytes], count: int = 0) -> None:
-        unique = sorted(set(patterns))
-        if unique:
-            self._bus.report_lost(unique, count)
-            self._note_loss(origin, unique, count)
+        self._reports.report(origin, patterns, count, self._now)
 
     def _make_incoming(self, name: str, counters: HostCounters) -> Incoming:
         return Incoming(
@@ -326,7 +326,7 @@ class Session:
                 self._requests.add(peer.name)
 
     def _handle_data(self, peer: Peer, arrival: Arrival, head: Data, body: bytes) -> None:
-        runs, tails = parse_messages(body, head), list(parse_tails(body[: head.tails]))
+        runs, tails = parse_messages(body, head), parse_tails(body[: head.tails], MAX_TAILS)
         if is_private(arrival, head, body):
             peer.incoming.data(head, runs, direct=True)
         elif peer.confirmed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from sbusd.link import remote_interest
 from sbusd.link.flows import MAX_FLOWS
 from sbusd.link.frames import (
+    MAX_TAILS,
     Applied,
     Changes,
     Data,
@@ -26,7 +29,7 @@ from sbusd.link.frames import (
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.credentials import parse_sender
-from sbusd.protocol.vouching import check_vouched
+from sbusd.protocol.vouching import MAX_LOST_PATTERNS, check_vouched
 from tests.support.link_bodies import SENDER, join_body, sent
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
@@ -43,18 +46,43 @@ RULES = Rules(
 FROM_EVIL = b"CMSG !/from/!/host/evil/" + SENDER + b"\0"
 
 
-class _Link:
-    """A session with a subscriber of ``host/*/net/`` and recorders, and the frames of other hosts."""
+class _CountingBus(RecordedBus):
+    """Counts the control packets that `BusConnection` would send."""
 
-    def __init__(self, rules: Rules = RULES) -> None:
-        self.network, self.bus = RecordedNetwork(), RecordedBus()
+    def __init__(self) -> None:
+        super().__init__()
+        self.controls = 0
+
+    def subscribe(self, pattern: bytes) -> None:
+        self.controls += 1
+        super().subscribe(pattern)
+
+    def unsubscribe(self, pattern: bytes) -> None:
+        self.controls += 1
+        super().unsubscribe(pattern)
+
+    def acknowledge(self, number: int) -> None:
+        self.controls += 1
+        super().acknowledge(number)
+
+    def report_lost(self, patterns: Sequence[bytes], count: int) -> None:
+        self.controls += -(-len(patterns) // MAX_LOST_PATTERNS)
+        super().report_lost(patterns, count)
+
+
+class _Link:
+    """A session with a subscriber of ``host/*/net/`` and *patterns*, recorders, and the frames of other hosts."""
+
+    def __init__(self, rules: Rules = RULES, patterns: Sequence[bytes] = ()) -> None:
+        self.network, self.bus = RecordedNetwork(), _CountingBus()
         self.session = Session(rules, 7, self.network, self.bus, 0.0)
         self.now = 0.0
         self.session.restarted()
         self.session.acknowledged(1)
         self.session.connected()
         self.session.barrier_passed(0)
-        self.session.subscribed(1, 1000, b"host/*/net/")
+        for pattern in (b"host/*/net/", *patterns):
+            self.session.subscribed(1, 1000, pattern)
         self.wait(0.1)
         self.session.barrier_passed(self.network.barriers[-1])
         self.receive("h", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), origin="good")
@@ -263,3 +291,83 @@ def test_hosts_that_no_rule_names_are_refused() -> None:
     link.data(1, 1, b"net/x")
     assert link.session.counters.hosts_refused == before + 1
     assert "evil" not in link.session.counters.hosts
+
+
+TAKEN_BY_THE_BUS = 32_768
+"""Control packets of a user that the bus takes at once, by default: `Quotas.control_burst`."""
+
+MOST_CONTROLS = TAKEN_BY_THE_BUS * 3 // 4
+
+
+def _tails(step: int, number: int, key: bytes = b"net/1/x") -> bytes:
+    return b"".join(encode_tail(Tail(100 + step * number + each, 1, key)) for each in range(number))
+
+
+def _data_of(step: int, tails: bytes = b"", forgotten: int = 0, number: int = 0, key: bytes = b"net/1/x") -> tuple[str, Head, bytes]:
+    body = join_body([sent(key)])
+    return "m", Data(1, 1, number or step, 1, forgotten, len(tails)), tails + body
+
+
+def _lines(step: int, number: int) -> bytes:
+    return b"".join(encode_line(Line(b"b", b"net/%d/%d" % (step, each)), wanted=True) for each in range(number))
+
+
+FLOODS: dict[str, Callable[[int], tuple[str, Head, bytes]]] = {
+    "tails of new flows": lambda step: _data_of(step, _tails(step, MAX_TAILS)),
+    "too many tails": lambda step: _data_of(step, _tails(step, 10_000)),
+    "tails of flows for this host": lambda step: ("x", Tails(1, step, 1), _tails(step, 300)),
+    "tails in heartbeats": lambda step: ("h", Heartbeat(1, step, 2_000, 0, 0, 0, 1), _tails(step, 300)),
+    "gaps": lambda step: _data_of(step, number=10 * step),
+    "keys that are too long": lambda step: _data_of(step, key=b"net/" + b"x" * 4_090),
+    "losses": lambda step: ("h", Heartbeat(1, step, 2_000, 0, 0, step, 1), b""),
+    "missing heartbeats": lambda step: ("h", Heartbeat(1, 100 * step, 2_000, 0, 0, 0, 1), b""),
+    "forgotten hosts": lambda step: _data_of(step, forgotten=step),
+    "new runs": lambda step: ("x", Applied(1 + step, 7, 1, 1, 1, 0, 1), b""),
+    "first confirmations": lambda _step: ("x", Applied(1, 7, 1, 1, 1, 0, 1), b""),
+    "missing confirmations": lambda step: ("x", Applied(1, 7, 1, 10 * step, 1, 0, 1), b""),
+    "refused lines": lambda step: ("x", Applied(1, 7, 1, 1 + step, 1, step, 1), b""),
+    "interest": lambda step: ("i", Changes(1, step), _lines(step, 50)),
+    "interest of new runs": lambda step: ("i", Changes(1 + step, 1), _lines(step, 50)),
+    "requests": lambda _step: ("x", Request(1, 1), b""),
+}
+
+
+def _flood(link: _Link, frames: Sequence[Callable[[int], tuple[str, Head, bytes]]], times: int) -> None:
+    """Have the evil host send *frames* again and again within a second: the bus takes what follows, and the good host is heard."""
+    bus = link.bus
+    bus.controls = 0
+    for step in range(1, times + 1):
+        for frame in frames:
+            link.receive(*frame(step))
+            assert bus.controls <= MOST_CONTROLS
+        if step % 10 == 0:
+            link.wait(1 / times)
+            link.session.acknowledged(bus.acknowledgements[-1])
+    packets = len(bus.packets)
+    link.data(1, 1, b"net/x", origin="good")
+    assert bus.packets[packets:] == [FROM_EVIL.replace(b"evil", b"good") + b"MSG host/good/net/x\0x"]
+    link.wait(1.5)
+    assert bus.controls <= MOST_CONTROLS
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_no_flood_of_a_host_makes_the_link_exceed_what_the_bus_takes(flood: str) -> None:
+    link = _Link(patterns=[b"host/evil/net/%d/" % number for number in range(200)])
+    _flood(link, [FLOODS[flood]], 400)
+
+
+@pytest.mark.parametrize("flood", ["tails of new flows", "tails in heartbeats", "gaps"])
+def test_each_loss_of_a_flood_is_reported(flood: str) -> None:
+    link = _Link()
+    link.bus.losses.clear()
+    link.data(1, 1, b"net/1/x")
+    _flood(link, [FLOODS[flood]], 400)
+    assert all(patterns == (b"host/*/net/",) for patterns, _ in link.bus.losses)
+    assert 0 in (counts := [count for _, count in link.bus.losses]) or sum(counts) == link.evil.lost > 0
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.sampled_from(sorted(FLOODS)), min_size=2, max_size=5))
+def test_no_mixture_of_floods_does_either(floods: list[str]) -> None:
+    link = _Link(patterns=[b"host/evil/net/%d/" % number for number in range(70)])
+    _flood(link, [FLOODS[flood] for flood in floods], 100)

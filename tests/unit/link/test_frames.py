@@ -6,6 +6,8 @@ import pytest
 
 from sbusd.link.frames import (
     MAX_FRAME_BYTES,
+    MAX_TAILS,
+    MAX_TAILS_BYTES,
     Data,
     FrameError,
     Heartbeat,
@@ -26,7 +28,7 @@ from sbusd.link.frames import (
     parse_messages,
     parse_tails,
 )
-from tests.support.link_bodies import join_body
+from tests.support.link_bodies import join_body, sent
 
 
 def test_a_head_is_one_short_line() -> None:
@@ -103,6 +105,19 @@ def test_malformed_lines_are_an_error(body: bytes) -> None:
 def test_malformed_tails_are_an_error(body: bytes) -> None:
     with pytest.raises(FrameError):
         list(parse_tails(body))
+
+
+def test_tails_are_bounded_by_number_and_size() -> None:
+    tails = b"".join(encode_tail(Tail(number, 1, b"k")) for number in range(MAX_TAILS + 1))
+    assert len(parse_tails(tails)) == MAX_TAILS + 1
+    with pytest.raises(FrameError, match="more than 16 last numbers"):
+        parse_tails(tails, MAX_TAILS)
+    with pytest.raises(FrameError, match="65536 are allowed"):
+        parse_tails(encode_tail(Tail(1, 1, b"k" * 65_000)) + encode_tail(Tail(2, 1, b"k" * 600)))
+    packets = join_body([sent(b"net/x")])
+    assert parse_messages(bytes(MAX_TAILS_BYTES) + packets, Data(1, 1, 1, 1, 0, MAX_TAILS_BYTES))
+    with pytest.raises(FrameError, match="8192 are allowed"):
+        parse_messages(bytes(MAX_TAILS_BYTES + 1) + packets, Data(1, 1, 1, 1, 0, MAX_TAILS_BYTES + 1))
 
 
 def test_a_line_concerns_the_hosts_that_its_segment_matches() -> None:
