@@ -217,7 +217,7 @@ def test_an_archive_without_segments_needs_no_spark(tmp_path: Path) -> None:
     assert done.stdout.startswith("nothing to compute: the archive has no segments yet. The recorder completes one every 15 minutes; ")
 
 
-@pytest.mark.parametrize("master", ["banana", "", "spark://", "localhost", "local[]", "spark:7077"])
+@pytest.mark.parametrize("master", ["banana", "spark://", "localhost", "local[]", "spark:7077"])
 def test_an_invalid_master_is_reported_before_spark_starts(tmp_path: Path, master: str) -> None:
     done = run(tmp_path, "--master", master)
     assert (done.returncode, done.stdout) == (2, "")
