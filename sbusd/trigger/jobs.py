@@ -22,7 +22,7 @@ MAX_RUNNING_OF_USER = 4
 """The same for the messages of one user, so that no user can delay all others."""
 
 MAX_UNITS = 256
-"""Units of one rule with an action that runs or waits."""
+"""Units of one rule with an action that runs or waits. Beyond it, each user can still have one: no user takes the place of another."""
 
 MAX_UNITS_OF_USER = 64
 """The same for the messages of one user."""
@@ -93,8 +93,9 @@ class RuleJobs:
         """Do the action of *firing* as soon as possible. Return False if too many units wait; then it is counted and forgotten."""
         jobs = self._units.get(firing.unit)
         if jobs is None:
-            user = -1 if firing.sender is None else firing.sender.uid
-            if len(self._units) >= MAX_UNITS or self._units_of_users[user] >= MAX_UNITS_OF_USER:
+            user = -1 if firing.sender is None else firing.sender.charged
+            own = self._units_of_users[user]
+            if own >= MAX_UNITS_OF_USER or (own and len(self._units) >= MAX_UNITS):
                 self._counts["overflow"] += 1
                 return False
             jobs = self._units[firing.unit] = _UnitJobs(user)

@@ -15,6 +15,7 @@ import typer
 
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerSettings
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
@@ -87,13 +88,15 @@ def _placed(settings: TriggerSettings, *, is_user: bool) -> TriggerSettings:
 
 async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> None:
     """Start units until SIGTERM or SIGINT. Raises SbusError, OSError."""
-    log, manager = LimitedLog("sbus-trigger"), ServiceManager.of_environment()
+    log, manager, charged = LimitedLog("sbus-trigger"), ServiceManager.of_environment(), ChargedUsers()
+    charged.start()
     made = Trigger(
         settings,
         ServiceManagerCalls(is_user=is_user),
         MessageFiles(Path(settings.folder)),
         Report(log),
         manager.alive,
+        charged=charged,
         announces=announces,
     )
     loop = asyncio.get_running_loop()
@@ -125,6 +128,7 @@ async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> 
             raise
         log.record(log_messages.STOPPED, lost=made.lost)
     finally:
+        charged.close()
         manager.close()
 
 

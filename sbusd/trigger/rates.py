@@ -11,7 +11,10 @@ MAX_USERS = 1_024
 """Users whose times are kept for a rule. The least recent one is forgotten; the limit of all users together still holds."""
 
 ALL_USERS = 10
-"""The burst of all users together, in multiples of that of one: a user can have many ids, user_namespaces(7)."""
+"""The burst of all users together, in multiples of that of one."""
+
+FIRST_ACTIONS = 5
+"""The part of it that is kept for users with no action in the interval, in the same unit: no few users can use up the burst of all."""
 
 
 class Verdict(enum.Enum):
@@ -19,6 +22,8 @@ class Verdict(enum.Enum):
 
     ALLOWED = "accepted"
     BURST = "over_burst"
+    ALL_BURST = "over_burst_of_all"
+    """The user is within the limit, and all users together are not."""
     LOOP = "loop"
     """The first message over the limit for loops: the rule is suspended for its user from now on."""
     SUSPENDED = "suspended"
@@ -30,11 +35,11 @@ class _Window:
     def __init__(self) -> None:
         self._times: deque[float] = deque()
 
-    def is_full(self, count: int, interval: float, now: float) -> bool:
-        """Return whether *count* actions are within *interval* before *now*."""
+    def count(self, interval: float, now: float) -> int:
+        """Return the number of actions within *interval* before *now*, and forget the others."""
         while self._times and self._times[0] <= now - interval:
             self._times.popleft()
-        return len(self._times) >= count
+        return len(self._times)
 
     def add(self, now: float) -> None:
         """Note an action."""
@@ -63,18 +68,21 @@ class Limits:
         """Return the number of users for whom the rule is suspended."""
         return sum(user.suspended_until > now for user in self._users.values())
 
-    def judge(self, uid: int, now: float) -> Verdict:
-        """Return whether a message of *uid* at *now*, in seconds, may cause an action, and count it if so."""
-        user = self._users.setdefault(uid, _User())
-        self._users.move_to_end(uid)
+    def judge(self, charged: int, now: float) -> Verdict:
+        """Return whether a message of the user *charged* at *now*, in seconds, may cause an action, and count it if so."""
+        user = self._users.setdefault(charged, _User())
+        self._users.move_to_end(charged)
         if len(self._users) > MAX_USERS:
             self._users.popitem(last=False)
         if now < user.suspended_until:
             return Verdict.SUSPENDED
         burst, loop = self._burst, self._loop
-        if user.burst.is_full(burst.count, burst.interval, now) or self._all.is_full(ALL_USERS * burst.count, burst.interval, now):
+        own = user.burst.count(burst.interval, now)
+        if own >= burst.count:
             return Verdict.BURST
-        if user.loop.is_full(loop.count, loop.interval, now):
+        if self._all.count(burst.interval, now) >= burst.count * (ALL_USERS - FIRST_ACTIONS if own else ALL_USERS):
+            return Verdict.ALL_BURST
+        if user.loop.count(loop.interval, now) >= loop.count:
             user.suspended_until = now + loop.interval
             return Verdict.LOOP
         for window in (user.burst, user.loop, self._all):

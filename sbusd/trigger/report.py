@@ -18,7 +18,7 @@ MAX_EVENTS = 1_000
 FIRED_KEY = "trigger/fired"
 STATE_KEY = "trigger/state"
 
-_LOGGED = {"wrong_sender", "invalid", "over_burst"}
+_LOGGED = {"wrong_sender", "invalid", "over_burst", "over_burst_of_all"}
 
 
 class Report:

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from sbusd.client.items import Message
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerRule
 from sbusd.protocol.credentials import Peer
 from sbusd.trigger.conditions import Payload
@@ -38,10 +39,14 @@ class Firing:
 
 
 class RuleState:
-    """A rule, its limits, and ``counts``: the numbers of messages by outcome; the names are those of sbus-trigger(8)."""
+    """A rule, its limits, and ``counts``: the numbers of messages by outcome; the names are those of sbus-trigger(8).
 
-    def __init__(self, rule: TriggerRule) -> None:
+    *charged* says whose limits a sender takes.
+    """
+
+    def __init__(self, rule: TriggerRule, charged: ChargedUsers) -> None:
         self.rule = rule
+        self._charged = charged
         self.limits = Limits(rule.burst, rule.loop)
         self.counts: Counter[str] = Counter()
         self.problem = ""
@@ -58,7 +63,7 @@ class RuleState:
 
     def sender(self, peer: Peer | None) -> Sender | None:
         """Return the sender of a message or call if it counts, else None, and why as ``problem``."""
-        sender = sender_of(self.rule, peer)
+        sender = sender_of(self.rule, peer, self._charged)
         if sender is None:
             name = "unknown" if peer is None else peer.origin or f"user {peer.uid}"
             self.problem = f"its sender, {name}, is not in from"
@@ -72,13 +77,17 @@ class RuleState:
         except UnitNameError as error:
             self.problem = str(error)
             return "invalid", None
-        verdict = self.limits.judge(sender.uid, now)
+        verdict = self.limits.judge(sender.charged, now)
         if verdict is Verdict.ALLOWED:
             return "accepted", Firing(rule, unit, key, payload, sender)
         if verdict is Verdict.BURST:
-            self.problem = f"user {sender.uid} has sent more than {rule.burst.count} in {rule.burst.interval:g} s"
+            self.problem = f"user {sender.charged} has sent more than {rule.burst.count} in {rule.burst.interval:g} s"
+        elif verdict is Verdict.ALL_BURST:
+            self.problem = (
+                f"all users together have caused their maximum of actions in {rule.burst.interval:g} s; see burst in trigger.toml(5)"
+            )
         elif verdict is Verdict.LOOP:
-            self.problem = f"user {sender.uid} has caused {rule.loop.count} actions in {rule.loop.interval:g} s"
+            self.problem = f"user {sender.charged} has caused {rule.loop.count} actions in {rule.loop.interval:g} s"
         return verdict.value, None
 
     def gap(self, lost: int) -> Firing | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import EVERY_USER, TriggerRule
 from sbusd.protocol.credentials import Peer
 
@@ -15,29 +16,31 @@ _LOCAL_ORIGIN = re.compile(rb"!/[A-Za-z0-9_-]{1,64}/!/cred/([0-9]{1,10})/([0-9]{
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A process of a user of this host; ``voucher`` is the user of the service that passed its message on, or None."""
+    """A process of a user of this host. ``charged`` is the user whose limits it takes; ``voucher`` is the user of the service that
+    passed its message on, or None."""
 
     uid: int
     gid: int
     pid: int
+    charged: int
     voucher: int | None = None
 
 
-def sender_of(rule: TriggerRule, peer: Peer | None) -> Sender | None:
+def sender_of(rule: TriggerRule, peer: Peer | None, charged: ChargedUsers) -> Sender | None:
     """Return the sender of a message if it counts for *rule*, else None."""
-    found = _local(rule.vouched_by, peer)
+    found = _local(rule.vouched_by, peer, charged)
     return found if found is not None and (found.uid in rule.senders or EVERY_USER in rule.senders) else None
 
 
-def _local(vouchers: Collection[int], peer: Peer | None) -> Sender | None:
+def _local(vouchers: Collection[int], peer: Peer | None, charged: ChargedUsers) -> Sender | None:
     """Return the process of this host that *peer* is, or for which one of *vouchers* vouches; None for all others."""
     if peer is None:
         return None
     if not peer.origin_bytes:
-        return Sender(peer.uid, peer.gid, peer.pid)
+        return Sender(peer.uid, peer.gid, peer.pid, charged.of(peer.uid))
     voucher = peer.voucher
     match = _LOCAL_ORIGIN.fullmatch(peer.origin_bytes)
     if match is None or voucher is None or voucher.uid not in vouchers:
         return None
     gid, uid, pid = (int(digits) for digits in match.groups())
-    return Sender(uid, gid, pid, voucher.uid)
+    return Sender(uid, gid, pid, charged.of(uid), voucher.uid)

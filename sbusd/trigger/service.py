@@ -17,6 +17,7 @@ from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.reconnection import Backoff
 from sbusd.client.rpc.caller_access import Allow
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.protocol import controls
 from sbusd.protocol.connection_names import MAX_NAME_BYTES
@@ -49,8 +50,8 @@ class TriggerError(SbusError, ValueError):
 class _Rule:
     """A rule, its counters, and its actions."""
 
-    def __init__(self, rule: TriggerRule, manager: UnitManager, files: MessageFiles, report: Report) -> None:
-        self.state = RuleState(rule)
+    def __init__(self, rule: TriggerRule, manager: UnitManager, files: MessageFiles, report: Report, charged: ChargedUsers) -> None:
+        self.state = RuleState(rule, charged)
         self.jobs = RuleJobs(manager, files, self.state.counts, report.done)
         self.starts = ServiceStarts(self.state, manager, report.done, report.judged)
         self._report = report
@@ -75,7 +76,8 @@ class _Rule:
 
 
 class Trigger:
-    """One trigger. *alive* gets the status for people once a second; without *announces* it only starts units."""
+    """One trigger. *alive* gets the status for people once a second; without *announces* it only starts units. *charged*
+    says whose limits a sender takes."""
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Trigger:
         report: Report,
         alive: Callable[[str], object],
         *,
+        charged: ChargedUsers,
         announces: bool = True,
     ) -> None:
         self._settings = settings
@@ -92,7 +95,7 @@ class Trigger:
         self._report = report
         self._alive = alive
         self._announces = announces
-        self._rules = [_Rule(rule, manager, files, report) for rule in settings.rules]
+        self._rules = [_Rule(rule, manager, files, report, charged) for rule in settings.rules]
         self._missing = {rule.title for rule in settings.rules}
         """The rules whose messages do not yet arrive."""
 

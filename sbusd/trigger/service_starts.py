@@ -65,9 +65,10 @@ class StartBus(AsyncBus):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A start that runs, and the user for whose call. Its result: why it failed, and whether that was because of the user's limits."""
+    """A start that runs, and the user who is charged for its call. Its result: why it failed, and whether that was because of the
+    user's limits."""
 
-    uid: int
+    charged: int
     task: asyncio.Task[tuple[str, bool]]
 
 
@@ -94,25 +95,26 @@ class ServiceStarts:
         Raises:
             ServiceError: it does not, or the caller may not start it.
         """
-        state, uid = self._state, request.caller.uid
+        state = self._state
         state.counts["messages"] += 1
         sender = state.sender(request.caller)
         if sender is None:
             self._count("wrong_sender")
-            raise ServiceError(f"user {uid} may not start {state.rule.unit}")
-        if self._calls[uid] >= MAX_CALLS_OF_USER:
+            raise ServiceError(f"user {request.caller.uid} may not start {state.rule.unit}")
+        user = sender.charged
+        if self._calls[user] >= MAX_CALLS_OF_USER:
             self._count("overflow")
-            raise ServiceError(f"busy: {MAX_CALLS_OF_USER} calls of user {uid} wait for services")
-        if self._calls[uid] and self._calls.total() >= MAX_CALLS:
+            raise ServiceError(f"busy: {MAX_CALLS_OF_USER} calls of user {user} wait for services")
+        if self._calls[user] and self._calls.total() >= MAX_CALLS:
             self._count("overflow")
             raise ServiceError(f"busy: {MAX_CALLS} calls of all users wait for services")
-        self._calls[uid] += 1
+        self._calls[user] += 1
         try:
             error = await self._result(bus, command, sender)
         finally:
-            self._calls[uid] -= 1
-            if not self._calls[uid]:
-                del self._calls[uid]
+            self._calls[user] -= 1
+            if not self._calls[user]:
+                del self._calls[user]
         if error:
             raise ServiceError(error)
 
@@ -129,14 +131,14 @@ class ServiceStarts:
             start = self._starts.get(command)
             if start is None:
                 task = asyncio.ensure_future(self._run(bus, command, sender))
-                start = self._starts[command] = _Start(sender.uid, task)
+                start = self._starts[command] = _Start(sender.charged, task)
                 task.add_done_callback(lambda _task: self._starts.pop(command, None))
             else:
                 self._count("coalesced")
             # Callers that give up do not end the start for the others.
             error, is_limited = await asyncio.shield(start.task)
             # The limits of another user are not those of this one.
-            if not is_limited or start.uid == sender.uid:
+            if not is_limited or start.charged == sender.charged:
                 return error
 
     async def _run(self, bus: CommandMembers, command: str, sender: Sender) -> tuple[str, bool]:

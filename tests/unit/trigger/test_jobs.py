@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS_OF_USER, Done, RuleJobs
+from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS, MAX_UNITS_OF_USER, Done, RuleJobs
 from sbusd.trigger.message_files import MessageFiles
 from sbusd.trigger.rule_state import Firing
 from sbusd.trigger.senders import Sender
@@ -31,7 +31,7 @@ class Manager:
 
 def firing(unit: str = "x.service", payload: bytes = b"", uid: int = ALICE) -> Firing:
     """Return an action."""
-    return Firing(rule(), unit, b"a/b", payload, Sender(uid, uid, 1))
+    return Firing(rule(), unit, b"a/b", payload, Sender(uid, uid, 1, uid))
 
 
 def run(folder: Path, test: Callable[[RuleJobs, Manager, Counter[str], list[Done]], Awaitable[None]]) -> None:
@@ -78,6 +78,20 @@ def test_a_user_with_units_that_hang_does_not_block_another(tmp_path: Path) -> N
         manager.going_on.set()
         await settled(lambda: not len(jobs))
         assert len(done) == MAX_UNITS_OF_USER + 1
+
+    run(tmp_path, test)
+
+
+def test_users_who_take_all_units_leave_one_to_each_other(tmp_path: Path) -> None:
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], done: list[Done]) -> None:
+        for number in range(MAX_UNITS):
+            assert jobs.request(firing(f"{number}.service", uid=BOB + 1 + number // MAX_UNITS_OF_USER))
+        assert [jobs.request(firing(f"alice{number}.service")) for number in range(2)] == [True, False]
+        assert jobs.request(firing("bob.service", uid=BOB))
+        assert counts["overflow"] == 1
+        manager.going_on.set()
+        await settled(lambda: not len(jobs))
+        assert len(done) == MAX_UNITS + 2
 
     run(tmp_path, test)
 

@@ -13,7 +13,7 @@ from sbusd.client.rpc.calls import MAX_STARTS
 from sbusd.config.files import load_settings
 from sbusd.config.trigger import MAX_RULES, MAX_UNIT_BYTES, Rate, TriggerRule, TriggerSettings
 from sbusd.systemd.limited_log import QUIET_SECONDS
-from sbusd.trigger import jobs, main, message_files, service_starts
+from sbusd.trigger import jobs, main, message_files, rates, service_starts
 from sbusd.trigger.log_messages import MESSAGES
 from tools.stage import ROOT
 
@@ -21,7 +21,19 @@ PAGE = Path(ROOT, "man/sbus-trigger.8").read_text()
 CONFIGURATION = Path(ROOT, "man/trigger.toml.5").read_text()
 
 COUNTERS = {
-    *("messages", "accepted", "wrong_sender", "unmatched", "repeated", "invalid", "over_burst", "loop", "suspended", "overflow"),
+    *(
+        "messages",
+        "accepted",
+        "wrong_sender",
+        "unmatched",
+        "repeated",
+        "invalid",
+        "over_burst",
+        "over_burst_of_all",
+        "loop",
+        "suspended",
+        "overflow",
+    ),
     *("served", "coalesced", "actions", "succeeded", "failed", "unknown", "abandoned", "gaps", "lost"),
 }
 
@@ -75,6 +87,8 @@ def test_bounds_are_documented() -> None:
     assert f"Actions for {jobs.MAX_UNITS} other units wait, {jobs.MAX_UNITS_OF_USER} of them for one user" in text
     assert f"more than {message_files.MAX_UNITS} units or {message_files.MAX_BYTES >> 20} MiB" in text
     assert message_files.KEPT_SECONDS == 60
+    assert (rates.ALL_USERS, rates.FIRST_ACTIONS) == (10, 5)
+    assert "ten times this number. Half of that is kept" in words(CONFIGURATION)
     assert f"wait for it, up to {service_starts.MAX_CALLS_OF_USER} of each user" in text
     assert f"If {service_starts.MAX_CALLS} of all users wait, each user can still have one" in text
     assert service_starts._LAST_PAUSE == 0.5

@@ -27,7 +27,7 @@ class Clock:
 
 def firing(unit: str, payload: bytes = b"p", key: bytes = b"a/b") -> Firing:
     """Return an action of *unit*."""
-    return Firing(rule(), unit, key, payload, Sender(1000, 100, 5))
+    return Firing(rule(), unit, key, payload, Sender(1000, 100, 5, 1000))
 
 
 def test_only_the_owner_can_read_them(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.trigger.rates import ALL_USERS, MAX_USERS, Limits, Verdict
+from sbusd.trigger.rates import ALL_USERS, FIRST_ACTIONS, MAX_USERS, Limits, Verdict
 from tests.unit.trigger.rules import ALICE, BOB, rate
 
 
@@ -25,7 +25,16 @@ def test_a_loop_suspends_the_rule_for_its_user_alone_and_for_a_time() -> None:
     assert verdicts(limits, ALICE, 13.5) == ["ALLOWED"]
 
 
-def test_one_user_with_many_ids_is_bounded_too() -> None:
+def test_all_users_together_are_bounded() -> None:
     limits = Limits(rate(1, 1000.0), rate(100, 1000.0))
-    allowed = sum(limits.judge(uid, 0.0) is Verdict.ALLOWED for uid in range(3 * MAX_USERS))
-    assert allowed == ALL_USERS
+    found = [limits.judge(uid, 0.0) for uid in range(3 * MAX_USERS)]
+    assert found == [Verdict.ALLOWED] * ALL_USERS + [Verdict.ALL_BURST] * (len(found) - ALL_USERS)
+
+
+def test_users_with_a_full_burst_leave_actions_for_those_with_none() -> None:
+    limits = Limits(rate(3, 10.0), rate(100, 100.0))
+    used = [verdicts(limits, uid, 0, 0, 0, 0) for uid in range(100, 100 + ALL_USERS - FIRST_ACTIONS)]
+    assert used == [["ALLOWED", "ALLOWED", "ALLOWED", "BURST"]] * len(used)
+    assert verdicts(limits, ALICE, 1, 1, 1) == ["ALLOWED", "ALL_BURST", "ALL_BURST"]
+    assert verdicts(limits, BOB, 1) == ["ALLOWED"]
+    assert verdicts(limits, ALICE, 10, 11.5, 12, 12) == ["ALLOWED", "ALLOWED", "ALLOWED", "BURST"]

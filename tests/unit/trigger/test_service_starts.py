@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 
 import pytest
 
 from sbusd.client import Request, ServiceError
-from sbusd.config.trigger import Rate, TriggerRule
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.trigger import EVERY_USER, Rate, TriggerRule
 from sbusd.protocol.credentials import Peer, make_peer
 from sbusd.protocol.errors import SbusError
 from sbusd.trigger import service_starts
 from sbusd.trigger.jobs import Done
 from sbusd.trigger.rule_state import RuleState
+from sbusd.trigger.senders import Sender
 from sbusd.trigger.service_starts import MAX_CALLS_OF_USER, ServiceStarts
 
 RULE = TriggerRule(keys=("rpc/echo",), senders=(1, 2), start="echo.service", when="no-service", service_timeout=0.1, burst=Rate(1, 3_600.0))
@@ -54,12 +57,12 @@ class FakeManager:
 
 
 class Fixture:
-    def __init__(self, rule: TriggerRule = RULE) -> None:
+    def __init__(self, rule: TriggerRule = RULE, charged: ChargedUsers | None = None) -> None:
         self.bus = FakeBus()
         self.manager = FakeManager(self.bus)
         self.done: list[Done] = []
         self.outcomes: list[str] = []
-        self.state = RuleState(rule)
+        self.state = RuleState(rule, charged or ChargedUsers())
         self.starts = ServiceStarts(self.state, self.manager, self.done.append, lambda _state, outcome: self.outcomes.append(outcome))
 
     def call(self, peer: Peer) -> asyncio.Task[None]:
@@ -159,6 +162,23 @@ def test_too_many_calls_of_one_user_leave_room_for_another() -> None:
         await asyncio.gather(*waiting)
         assert await fixture.error(1) == "", "the calls that have ended do not count"
         assert fixture.state.counts["overflow"] == 1
+
+    asyncio.run(main())
+
+
+def test_all_ids_of_a_user_have_the_limits_of_one() -> None:
+    async def main() -> None:
+        charged = ChargedUsers(SubordinateIds([SubordinateRange(100, 10, 1)]))
+        fixture = Fixture(dataclasses.replace(RULE, senders=(EVERY_USER,)), charged)
+        fixture.manager.may_end.clear()
+        waiting = [fixture.call(user(100 + number % 10)) for number in range(MAX_CALLS_OF_USER)]
+        await settle()
+        assert await fixture.error(1) == f"busy: {MAX_CALLS_OF_USER} calls of user 1 wait for services"
+        fixture.manager.may_end.set()
+        await asyncio.gather(*waiting)
+        assert [done.firing.sender for done in fixture.done] == [Sender(100, 100, 77, 1)]
+        fixture.bus.served = False
+        assert "user 1 has sent more than 1" in await fixture.error(109), "one burst, and one action that all share"
 
     asyncio.run(main())
 
