@@ -25,7 +25,8 @@ class Announcements:
         self._subjects = subjects
         self._network = network
         self._epoch = epoch
-        self._lines: dict[Line, int] = {}
+        self._by_origins: dict[bytes, dict[Line, int]] = {}
+        """The versions of the lines with the same origins, the oldest first."""
         self._subscribed: Counter[str] = Counter()
         self._index = PatternIndex()
         self._by_pattern: dict[bytes, set[Line]] = {}
@@ -47,9 +48,25 @@ class Announcements:
         """Whether everything that is wanted is announced."""
         return not self._interest.changed and self._begun is None
 
-    def lines(self, host: str) -> Iterator[tuple[Line, int]]:
-        """Yield the lines that concern *host*, each with the version that announced it."""
-        return ((line, version) for line, version in self._lines.items() if line.concerns(host))
+    def lines(self, host: str, after: int = 0) -> Iterator[tuple[Line, int]]:
+        """Yield the lines that concern *host* and were announced after the version *after*, each with its version."""
+        for found in self._concerning(host):
+            for line, version in reversed(found.items()):
+                if version <= after:
+                    break
+                yield line, version
+
+    def count(self, host: str) -> int:
+        """Return the number of lines that concern *host*."""
+        return sum(len(found) for found in self._concerning(host))
+
+    def _concerning(self, host: str) -> list[dict[Line, int]]:
+        name = host.encode("ascii")
+        origins = [name, *(name[:size] + b"*" for size in range(len(name) + 1))]
+        return [self._by_origins[each] for each in origins if each in self._by_origins]
+
+    def _is_announced(self, line: Line) -> bool:
+        return line in self._by_origins.get(line.origins, ())
 
     def matching(self, host: str, key: bytes) -> list[Line]:
         """Return the lines that match *key* of *host*."""
@@ -77,8 +94,8 @@ class Announcements:
         self._next = now + BATCH_INTERVAL
         wanted = {line: self._interest.is_wanted(line) for line in self._interest.changed}
         self._interest.changed.clear()
-        added = sorted(line for line, is_wanted in wanted.items() if is_wanted and line not in self._lines)
-        removed = sorted(line for line, is_wanted in wanted.items() if not is_wanted and line in self._lines)
+        added = sorted(line for line, is_wanted in wanted.items() if is_wanted and not self._is_announced(line))
+        removed = sorted(line for line, is_wanted in wanted.items() if not is_wanted and self._is_announced(line))
         for line in added:
             subject = self._subjects.wanted(*line)
             self._subscribed[subject] += 1
@@ -112,7 +129,9 @@ class Announcements:
         """Make *added* and *removed* part of the announced state, and announce them if the network is there."""
         bodies = list(chunks([encode_line(line, line in added_set) for added_set in [set(added)] for line in (*removed, *added)]))
         for line in removed:
-            del self._lines[line]
+            del self._by_origins[line.origins][line]
+            if not self._by_origins[line.origins]:
+                del self._by_origins[line.origins]
             self.digest = (self.digest - line.digest()) % _MODULUS
             self._by_pattern[line.pattern].remove(line)
             if not self._by_pattern[line.pattern]:
@@ -120,7 +139,7 @@ class Announcements:
                 self._index.remove(line.pattern)
         for line in added:
             # The last part has the highest version: a line is confirmed when all parts are.
-            self._lines[line] = self.version + len(bodies)
+            self._by_origins.setdefault(line.origins, {})[line] = self.version + len(bodies)
             self.digest = (self.digest + line.digest()) % _MODULUS
             self._by_pattern.setdefault(line.pattern, set()).add(line)
             self._index.add(line.pattern)

@@ -14,9 +14,14 @@ from sbusd.link.local_interest import HOSTED_HEAD
 from sbusd.link.loss_reports import MAX_COUNT
 from sbusd.link.message_runs import MessageRun, RunReader
 from sbusd.link.outgoing import is_secret
+from sbusd.link.rates import Rate
 from sbusd.link.rules import Rules
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
+
+WALKS_PER_SECOND = 2
+WALKS_AT_ONCE = 20
+"""How often frames of a host may have all its lines looked at. Beyond that a loss is reported later; until then messages can be ignored."""
 
 MAX_PENDING = 65_536
 """Gaps that are remembered for lines that the host has not confirmed yet. Beyond them their number is unknown."""
@@ -75,6 +80,9 @@ class Incoming:
         self._unknown: set[Line] = set()
         """Lines with a report of an unknown loss at the moment ``_unknown_moment``, and nothing published after it."""
         self._unknown_moment = (0.0, 0)
+        self._walks = Rate(WALKS_PER_SECOND, WALKS_AT_ONCE)
+        self.version = 0
+        """Lines up to this version of the interest are served, if they concern the host."""
         self.served: dict[Line, int] = {}
         """Lines that the host has confirmed, with the first flow that includes each."""
         self._interrupted: set[Line] = set()
@@ -94,6 +102,18 @@ class Incoming:
         """Wait until the host confirms all lines again: what it publishes before that may be missing."""
         self._interrupted.update(self.served)
         self.served.clear()
+        self.version = 0
+
+    def may_walk(self) -> bool:
+        """Return whether a frame of the host may have all its lines looked at now, and count it."""
+        return self._walks.take(self._deliver.moment()[0])
+
+    def report_served(self) -> bool:
+        """Report an unknown loss to all lines that are served. Return False, without a report, if that came too often."""
+        may_walk = self.may_walk()
+        if may_walk:
+            self.report_unknown(self.served)
+        return may_walk
 
     def report_unknown(self, lines: Iterable[Line]) -> None:
         """Report that an unknown number of messages for *lines* may be missing, unless that has just been reported to the same clients.
@@ -148,9 +168,8 @@ class Incoming:
 
     def heartbeat(self, beat: int, losses: int, floor: int, tails: Iterable[Tail]) -> None:
         """Handle a heartbeat for all hosts."""
-        if losses != self._losses:
+        if losses != self._losses and self.report_served():
             self._losses = losses
-            self.report_unknown(self.served)
         self.tails("all", beat, tails)
         if floor > self._floor:
             self._floor = floor
@@ -160,9 +179,8 @@ class Incoming:
     def tails(self, scope: str, beat: int, tails: Iterable[Tail], first: int = 1) -> None:
         """Handle the last numbers of flows in heartbeat *beat* of *scope*, ``all`` or ``direct``; its first heartbeat was *first*."""
         before = self._beats.get(scope)
-        self._beats[scope] = beat
-        if before is not None and beat - max(before, first - 1) > LISTED:
-            self.report_unknown(self.served)
+        if before is None or beat - max(before, first - 1) <= LISTED or self.report_served():
+            self._beats[scope] = beat
         self._end_flows(tails)
 
     def _end_flows(self, tails: Iterable[Tail]) -> None:
@@ -177,9 +195,10 @@ class Incoming:
         for lines, count in missing.items():
             self._report(lines, count)
 
-    def applied(self, lines: Iterable[Line], first: int, beat: int) -> None:
-        """Note that flows from *first* on include *lines*, and that heartbeats after *beat* list them."""
+    def applied(self, lines: Iterable[Line], first: int, beat: int, version: int = 0) -> None:
+        """Note that flows from *first* on include *lines*, all those up to *version*, and that heartbeats after *beat* list them."""
         lines = list(lines)
+        self.version = max(self.version, version)
         self.report_unknown([line for line in lines if line in self._interrupted])
         self._interrupted.difference_update(lines)
         for line in lines:

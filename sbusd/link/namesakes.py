@@ -30,7 +30,7 @@ class Namesakes:
         self._own = OtherRun()
 
     def earlier_run_came(self, peer: Peer, head: Head, body: bytes, clock: float) -> None:
-        """Count a frame of an earlier run of *peer*, which is ignored. Raises FrameError."""
+        """Count a frame of an earlier run of *peer*, or of one that began too soon, which is ignored. Raises FrameError."""
         peer.counters.stale += 1
         if isinstance(head, Data):
             peer.counters.ignored += head.messages
@@ -40,9 +40,8 @@ class Namesakes:
         address, _, _ = parse_heartbeat(head, body)
         if peer.other_run.beats(head.epoch, beat_interval(head), clock):
             peer.counters.namesakes += 1
-            if peer.other_run.messages:
+            if peer.other_run.messages and peer.incoming.report_served():
                 peer.other_run.messages = 0
-                peer.incoming.report_unknown(list(peer.incoming.served))
             self._note(peer.name, address, peer.address)
 
     def own_name_came(self, line: bytes, body: bytes, address: str, clock: float) -> None:

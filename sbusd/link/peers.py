@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.frames import Line
+from sbusd.link.frames import Line, name_digest
 from sbusd.link.incoming import Incoming
+from sbusd.link.rates import Rate
 from sbusd.link.rules import Rules
 
 MAX_PEERS = 8_192
@@ -16,6 +17,10 @@ MAX_PEERS = 8_192
 MIN_INTERVAL = 2.0
 MAX_INTERVAL = 60.0
 """Bounds for the time between heartbeats, in seconds."""
+
+RUNS_PER_SECOND = 0.2
+RUNS_AT_ONCE = 5
+"""How often a host may start from scratch. Frames of a run that begins sooner are ignored."""
 
 MISSED = 3
 """Missing heartbeats after which a host is gone."""
@@ -64,6 +69,7 @@ class Peer:
     address: str = ""
     """Where it is, as its last heartbeat says."""
     other_run: OtherRun = field(default_factory=OtherRun)
+    runs: Rate = field(default_factory=lambda: Rate(RUNS_PER_SECOND, RUNS_AT_ONCE))
     is_alive: bool = False
     heard: float = 0.0
     interval: float = MIN_INTERVAL
@@ -90,11 +96,25 @@ class Peer:
     # What it confirmed of what this host wants.
     confirmed: int = 0
     """Number of its last `Applied` frame."""
+    refused_there: int = 0
+    """Lines of this host that it has refused, as its last `Applied` frame says."""
     is_rejoining: bool = False
     """Whether this host asked it to begin again."""
     snapshot_at: float = 0.0
     """When it may get the next snapshot."""
     unconfirmed_beats: int = 0
+
+
+def note_forgotten(peer: Peer, host: str, count: int, names: Collection[bytes] = ()) -> None:
+    """Report an unknown loss if *peer* may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
+
+    *count* is how many hosts it has forgotten, *names* are the digests of the last ones. It sends them before later messages.
+    """
+    if count == peer.forgotten:
+        return
+    is_other = count == peer.forgotten + len(names) and name_digest(host) not in names
+    if is_other or peer.incoming.report_served():
+        peer.forgotten = count
 
 
 class Peers:

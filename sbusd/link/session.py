@@ -7,7 +7,7 @@ that never goes back. `Session.restarted` has to be called for each new connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sbusd.link.announcements import Announcements
@@ -31,7 +31,6 @@ from sbusd.link.frames import (
     VersionError,
     encode_head,
     heartbeat_body,
-    name_digest,
     parse_head_of,
     parse_heartbeat,
     parse_messages,
@@ -45,7 +44,7 @@ from sbusd.link.loss_reports import LossReports
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
-from sbusd.link.peers import Peer, Peers
+from sbusd.link.peers import Peer, Peers, note_forgotten
 from sbusd.link.ports import LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
@@ -330,7 +329,7 @@ class Session:
         if is_private(arrival, head, body):
             peer.incoming.data(head, runs, direct=True)
         elif peer.confirmed:
-            self._note_forgotten(peer, head.forgotten)
+            note_forgotten(peer, self._rules.host, head.forgotten)
             peer.incoming.data(head, runs, tails, direct=arrival.kind == "x")
         else:
             count_late(peer, head)  # an earlier run of this link may have had later ones
@@ -351,18 +350,19 @@ class Session:
         address, forgotten, tails = parse_heartbeat(head, body)
         peer.address = address
         peer.interval = beat_interval(head)
-        self._note_forgotten(peer, head.forgotten, forgotten)
+        note_forgotten(peer, self._rules.host, head.forgotten, forgotten)
         peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(tails))
         self._receiver.heartbeat(peer, head)
+        self._note_refused(peer, peer.refused_there)
         self._check_confirmed(peer)
 
     def _check_confirmed(self, peer: Peer) -> None:
         """Ask *peer* to begin again if it does not confirm what this host wants."""
-        if all(line in peer.incoming.served for line, _ in self._announcements.lines(peer.name)):
+        if self._has_confirmed(peer):
             peer.unconfirmed_beats = 0
             return
         peer.unconfirmed_beats += 1
-        if peer.unconfirmed_beats > UNCONFIRMED_BEATS and self._is_connected:
+        if peer.unconfirmed_beats > UNCONFIRMED_BEATS and self._is_connected and peer.incoming.may_walk():
             peer.unconfirmed_beats = 0
             peer.is_rejoining = True
             # From when it handles this until it confirms the lines again, its messages may be missing.
@@ -370,51 +370,53 @@ class Session:
             peer.incoming.interrupt()
             self._network.publish(self._subjects.direct(peer.name), encode_head(Request(self._epoch, 1)), b"")
 
+    def _has_confirmed(self, peer: Peer) -> bool:
+        """Return whether *peer* has confirmed everything that this host wants of it."""
+        return len(peer.incoming.served) == (count := self._announcements.count(peer.name)) and (peer.confirmed > 0 or not count)
+
     def _handle_applied(self, peer: Peer, head: Applied) -> None:
         if head.receiver_epoch != self._epoch or (head.number != 1 and head.number <= peer.confirmed):
             peer.counters.stale += 1
             return
         served = peer.incoming.served
-        lines = dict(self._announcements.lines(peer.name))
-        before = set(served)
+        before: set[Line] = set()
         if head.number == 1 or head.number != peer.confirmed + 1:
             # The host has forgotten this one, or an earlier confirmation is missing: earlier flows may not include this host.
+            if not peer.incoming.may_walk():
+                peer.confirmed = 0  # its messages are ignored until it is asked to begin again, which is reported
+                peer.counters.changes_refused += 1
+                return
+            before.update(served)
             is_known = peer.is_rejoining or head.number != 1
-            peer.incoming.report_unknown([line for line in lines if is_known or line in served])
+            peer.incoming.report_unknown([line for line, _ in self._announcements.lines(peer.name) if is_known or line in served])
             peer.incoming.interrupt()
             peer.forgotten = head.forgotten
-        self._note_forgotten(peer, head.forgotten)
-        added = [line for line, version in lines.items() if version <= head.version and line not in served]
+        note_forgotten(peer, self._rules.host, head.forgotten)
+        last = min(head.version, self._announcements.version)
+        news = self._announcements.lines(peer.name, peer.incoming.version) if last > peer.incoming.version else ()
+        added = [line for line, version in news if version <= last and line not in served]
         self._report(peer.name, (pattern for line in added if line not in before for pattern in self._local.inherited(line)))
-        peer.incoming.applied(added, head.first, head.beat)
+        peer.incoming.applied(added, head.first, head.beat, last)
         peer.confirmed = head.number
         peer.is_rejoining = False
         self._note_refused(peer, head.refused)
         self._answer_syncs()
 
-    def _note_forgotten(self, peer: Peer, count: int, names: Collection[bytes] = ()) -> None:
-        """Report an unknown loss if *peer* may have forgotten this host: then it numbers no messages for it, and no gap shows the loss.
-
-        *count* is how many hosts it has forgotten, *names* are the digests of the last ones. It sends them before later messages.
-        """
-        if count == peer.forgotten:
-            return
-        is_other = count == peer.forgotten + len(names) and name_digest(self._rules.host) not in names
-        peer.forgotten = count
-        if not is_other:
-            peer.incoming.report_unknown(list(peer.incoming.served))
-
     def _note_refused(self, peer: Peer, count: int) -> None:
         """Note that *peer* has refused *count* lines of this host, because they exceed its bounds. It does not say which."""
+        peer.refused_there = count
+        (self._refusing.add if count else self._refusing.discard)(peer.name)
         if count > peer.counters.lines_refused_there:
+            if not peer.incoming.may_walk():
+                return  # heartbeats have it reported later
             peer.incoming.report_unknown([line for line, _ in self._announcements.lines(peer.name)])
         peer.counters.lines_refused_there = count
-        (self._refusing.add if count else self._refusing.discard)(peer.name)
 
     def _accepts_epoch(self, peer: Peer, head: Head) -> bool:
         """Return whether a frame is of the present run of *peer*; a new run makes everything earlier unknown."""
         if head.epoch != peer.epoch:
-            if head.epoch < peer.epoch and not is_earlier_run_present(peer, head, self._peers.clock):
+            is_later = head.epoch > peer.epoch and peer.runs.take(self._peers.clock)
+            if not is_later and not is_earlier_run_present(peer, head, self._peers.clock):
                 return False
             peer.counters.restarts += peer.epoch != 0
             peer.epoch = head.epoch
@@ -448,7 +450,7 @@ class Session:
         if not self._syncs or not self._announcements.is_complete:
             return
         for peer in self._peers:
-            if peer.is_alive and any(line not in peer.incoming.served for line, _ in self._announcements.lines(peer.name)):
+            if peer.is_alive and not self._has_confirmed(peer):
                 return
         syncs, self._syncs = self._syncs, []
         for done in syncs:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.link import remote_interest
+from sbusd.link.announcements import Announcements
 from sbusd.link.flows import MAX_FLOWS
 from sbusd.link.frames import (
     MAX_TAILS,
@@ -26,6 +27,7 @@ from sbusd.link.frames import (
     encode_tail,
     message_head,
 )
+from sbusd.link.local_interest import LocalInterest
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.credentials import parse_sender
@@ -296,7 +298,7 @@ def test_hosts_that_no_rule_names_are_refused() -> None:
 TAKEN_BY_THE_BUS = 32_768
 """Control packets of a user that the bus takes at once, by default: `Quotas.control_burst`."""
 
-MOST_CONTROLS = TAKEN_BY_THE_BUS * 3 // 4
+MOST_CONTROLS = TAKEN_BY_THE_BUS // 2
 
 
 def _tails(step: int, number: int, key: bytes = b"net/1/x") -> bytes:
@@ -371,3 +373,72 @@ def test_each_loss_of_a_flood_is_reported(flood: str) -> None:
 def test_no_mixture_of_floods_does_either(floods: list[str]) -> None:
     link = _Link(patterns=[b"host/evil/net/%d/" % number for number in range(70)])
     _flood(link, [FLOODS[flood] for flood in floods], 100)
+
+
+SMALL = [name for name in FLOODS if not name.startswith(("interest", "tails", "too many", "gaps", "keys"))]
+
+
+@pytest.mark.parametrize("flood", SMALL)
+def test_small_frames_do_not_have_all_lines_looked_at_each_time(flood: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = [0]
+    lines, patterns = Announcements.lines, LocalInterest.patterns
+
+    def counted_lines(self: Announcements, host: str, after: int = 0) -> Iterator[tuple[Line, int]]:
+        for each in lines(self, host, after):
+            looked[0] += 1
+            yield each
+
+    def counted_patterns(self: LocalInterest, line: Line) -> list[bytes]:
+        looked[0] += 1
+        return patterns(self, line)
+
+    monkeypatch.setattr(Announcements, "lines", counted_lines)
+    monkeypatch.setattr(LocalInterest, "patterns", counted_patterns)
+    link = _Link(patterns=[b"host/evil/net/%d/" % number for number in range(200)])
+    looked[0] = 0
+    _flood(link, [FLOODS[flood]], 500)
+    # Each frame would look at 200 of them once or more.
+    assert looked[0] <= 500 * 200 // 5
+
+
+@pytest.mark.parametrize(
+    ("flood", "last"),
+    [
+        ("losses", Heartbeat(1, 60, 2_000, 0, 0, 49, 1)),
+        ("missing heartbeats", Heartbeat(1, 4_900, 2_000, 0, 0, 0, 1)),
+        ("forgotten hosts", Heartbeat(1, 2, 2_000, 0, 0, 0, 1, 49)),
+        ("refused lines", Heartbeat(1, 2, 2_000, 0, 0, 0, 1)),
+    ],
+)
+def test_what_comes_too_often_is_reported_later(flood: str, last: Heartbeat) -> None:
+    link = _Link()
+    link.bus.losses.clear()
+    for step in range(1, 50):
+        link.receive(*FLOODS[flood](step))
+        link.data(100 + step, 1, b"net/x")
+    assert 0 < len(link.bus.losses) < 49
+    link.bus.losses.clear()
+    link.wait(1)
+    for _ in range(2):
+        link.receive("h", last)
+        assert [count for _, count in link.bus.losses] == [0]
+
+
+def test_a_host_that_confirms_too_often_is_ignored_until_it_begins_again() -> None:
+    link = _Link()
+    for _ in range(50):
+        link.receive("x", Applied(1, 7, 1, 1, 1, 0, 1))
+    assert link.evil.changes_refused > 0
+    link.data(1, 1, b"net/x")
+    assert not link.bus.packets
+    link.wait(5)
+    link.network.taken("")
+    for beat in range(2, 6):
+        link.receive("h", Heartbeat(1, beat, 2_000, 0, 0, 0, 1))
+    assert len(link.network.taken("Q/7/1")) == 1
+    link.bus.losses.clear()
+    link.wait(0.1)
+    link.receive("x", Applied(1, 7, 1, 1, 1, 0, 1))
+    assert [count for _, count in link.bus.losses] == [0]
+    link.data(1, 2, b"net/x")
+    assert len(link.bus.packets) == 1

@@ -11,6 +11,7 @@ from sbusd.link.network.direct_frames import Frame, FrameError, FrameReader, Kin
 from sbusd.link.network.error_words import MAX_WORDS, error_words
 from sbusd.link.network.stall import Stall
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
+from sbusd.link.network.turns import Turn
 from sbusd.link.permissions import is_within, published_by, received_by
 from sbusd.protocol.printable import printable
 
@@ -138,6 +139,7 @@ class PeerConnection:
     async def _read(self, rights: tuple[tuple[str, ...], tuple[str, ...]], events: PeerEvents, stall: Stall) -> str:
         """Handle what arrives. Return why nothing more does."""
         loop = asyncio.get_running_loop()
+        turn = Turn(stall)
         try:
             frames, self._early = self._early, []
             for frame in frames:
@@ -147,7 +149,10 @@ class PeerConnection:
                 count = 0
                 for count, frame in enumerate(self._frames.feed(chunk), 1):  # noqa: B007 - used after the loop
                     self._handle(frame, rights, events)
-                await stall.end()
+                    if turn.is_over():
+                        await turn.next()
+                        self._heard = self._frame_begin = loop.time()
+                await turn.next()
                 self._heard = loop.time()
                 if count or not self._frames.is_within_frame:
                     self._frame_begin = self._heard

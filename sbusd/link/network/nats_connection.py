@@ -21,6 +21,7 @@ from sbusd.link.network.nats_protocol import Delivery, Event, Info, InvalidBytes
 from sbusd.link.network.nkey import NkeyError, sign
 from sbusd.link.network.stall import Stall
 from sbusd.link.network.streams import open_streams
+from sbusd.link.network.turns import Turn
 from sbusd.link.ports import NetworkEvents
 from sbusd.protocol.printable import printable
 
@@ -216,11 +217,15 @@ class NatsConnection:
         """Report what the server sends, in order, until the end of the connection."""
         loop = asyncio.get_running_loop()
         reader = self._reader
+        turn = Turn(self._stall)
         try:
             while reader is not None:
                 for event in events:
                     self._handle(event)
-                await self._stall.end()
+                    if turn.is_over():
+                        await turn.next()
+                        self._heard = loop.time()
+                await turn.next()
                 self._heard = loop.time()
                 chunk = await reader.read(READ_BYTES)
                 if not chunk:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sbusd.link.network import direct_frames, direct_peer
+from sbusd.link.network import direct_frames, direct_peer, turns
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.direct_peer import PeerConnection
 from sbusd.link.network.stall import Stall
@@ -92,3 +92,29 @@ def test_a_pause_of_this_process_is_not_a_silence_of_the_host(monkeypatch: pytes
             return await running
 
     assert asyncio.run(run()) == "it has sent nothing for 0.5 s"
+
+
+def test_the_frames_of_one_read_are_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 1e6)
+    frames = 4 * turns.TURN_FRAMES
+    handled = [0]
+    sizes: list[int] = []
+
+    class Counted(NoEvents):
+        def peer_passed(self, peer: PeerConnection, number: int) -> None:
+            handled[0] += 1
+
+    async def run() -> None:
+        async with connected() as (peer, writer):
+            running = asyncio.create_task(peer.run("R", Counted(), Stall(Gate().writable, NetworkCounters())))
+            writer.write(direct_frames.pong(1) * frames)
+            before = 0
+            while before < frames:
+                await asyncio.sleep(0)
+                sizes.append(handled[0] - before)
+                before = handled[0]
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    assert 1 < max(sizes) <= turns.TURN_FRAMES
