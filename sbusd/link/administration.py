@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from sbusd.client import AsyncBus, SbusError
+from sbusd.client import SbusError
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, ServiceError
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS, Request
 from sbusd.link.events import Event, encode
 from sbusd.link.network.backoff import Backoff
 
@@ -42,13 +43,14 @@ class Administered(Protocol):
 
 
 class Administration:
-    """Use :meth:`run`. *report* gets one line for each refusal of the bus."""
+    """Use :meth:`run`. *report* gets one line for each refusal of the bus; *charged* returns the user that is charged for a uid."""
 
-    def __init__(self, address: str, link: Administered, report: Callable[[str], None]) -> None:
+    def __init__(self, address: str, link: Administered, report: Callable[[str], None], charged: Callable[[int], int]) -> None:
         self._address = address
         self._link = link
         self._report = report
-        self._bus: AsyncBus | None = None
+        self._charged = charged
+        self._bus: ServiceBus | None = None
         self._waiting: Counter[int] = Counter()
 
     async def run(self) -> None:
@@ -58,11 +60,11 @@ class Administration:
         while True:
             begin = loop.time()
             try:
-                async with AsyncBus.connect(self._address or None) as bus:
+                async with ServiceBus.connect(self._address or None) as bus:
                     bus.service("link/status")(self._on_status)
                     bus.service("link/sync")(self._on_sync)
                     self._bus = bus
-                    await bus.serve()
+                    await bus.serve_all(self._charged, max_concurrent=MAX_CONCURRENT_HANDLERS)
             except (SbusError, OSError) as error:
                 if isinstance(error, RemoteRefusal | PermissionError):  # a bus that is away is reported by the other connection
                     self._report(f"the bus does not let the link serve its commands: {error}")
@@ -89,7 +91,7 @@ class Administration:
         return self._link.state()
 
     async def _on_sync(self, request: Request) -> bytes:
-        with self._counted(request.caller.uid):
+        with self._counted(request.party[0]):
             done = asyncio.Event()
             self._link.synchronize(done.set)
             seconds = SYNC_SECONDS

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from sbusd.client import AsyncBus, SbusError
-from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client import SbusError
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import ServiceError
 from sbusd.client.rpc.service import Request
 from sbusd.config.link import is_name
@@ -37,22 +38,16 @@ class Asking(Protocol):
         """Return the answer of *host*. Raises ExchangeError."""
 
 
-class _BlobBus(AsyncBus):
-    """A connection that serves any number of calls concurrently; make one with ``_BlobBus.connect``."""
-
-    async def serve_all(self) -> None:
-        """Serve until the bus is closed. Raises what ``serve`` raises."""
-        await AsyncServer(self._link, self._begin_services(), max_concurrent=None).run(None)
-
-
 class BlobCalls:
-    """Serves the bus at *address*, as far as *tickets* permit. *asking* asks other hosts."""
+    """Serves the bus at *address*, as far as *tickets* permit. *asking* asks other hosts; *charged* returns the user that is charged
+    for a uid."""
 
-    def __init__(self, address: str, tickets: BlobTickets, asking: Asking) -> None:
+    def __init__(self, address: str, tickets: BlobTickets, asking: Asking, charged: Callable[[int], int]) -> None:
         self.bytes_in = 0
         self._address = address
         self._tickets = tickets
         self._asking = asking
+        self._charged = charged
 
     async def run(self) -> None:
         """Serve, and connect again whenever the connection ends, until cancelled."""
@@ -61,9 +56,9 @@ class BlobCalls:
         while True:
             begin = loop.time()
             try:
-                async with _BlobBus.connect(self._address or None, name="sbus-link blobs") as bus:
+                async with ServiceBus.connect(self._address or None, name="sbus-link blobs") as bus:
                     bus.service(COMMAND)(self._on_call)
-                    await bus.serve_all()
+                    await bus.serve_all(self._charged)
             except (SbusError, OSError):
                 pass  # the other connections report it
             backoff.lasted(loop.time() - begin)

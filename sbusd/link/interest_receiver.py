@@ -11,13 +11,9 @@ from sbusd.link.remote_interest import MAX_PATTERNS, RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.subjects import Subjects
 
-LINES_PER_SECOND = 500
-LINES_AT_ONCE = 2 * MAX_PATTERNS
-"""Lines of interest that a host may change. Beyond that it is asked for a snapshot later."""
-
 ALL_LINES_PER_SECOND = 3_000
 ALL_LINES_AT_ONCE = 16_384
-"""The same for all hosts together: half of what the bus takes at once from a user by default."""
+"""Lines of interest that all hosts together may change: half of what the bus takes at once from a user by default."""
 
 REQUEST_INTERVAL = 1.0
 """Seconds between two requests to one host, and between two that it may send."""
@@ -168,14 +164,11 @@ class InterestReceiver:
     def _take(self, peer: Peer, lines: int) -> bool:
         """Charge *peer* for *lines* changed lines; over its rate, refuse them and ask for a snapshot later."""
         clock = self._peers.clock
-        peer.changes = min(LINES_AT_ONCE, peer.changes + (clock - peer.changes_at) * LINES_PER_SECOND)
-        peer.changes_at = clock
-        if peer.changes < lines or not self._rate.take(clock, lines):
+        if not peer.changes.has(clock, lines) or not self._rate.take(clock, lines):
             peer.counters.changes_refused += 1
             peer.request_at = max(peer.request_at, clock + REQUEST_INTERVAL)
             return False
-        peer.changes -= lines
-        return True
+        return peer.changes.take(clock, lines)
 
     def _request(self, peer: Peer) -> None:
         if self.is_connected and self._peers.clock >= peer.request_at:

@@ -5,8 +5,8 @@ control packets of these kinds, and each has a bound for each host:
 
 =================================  =====================================================================================
 ``lost/for``                       here: PACKETS_PER_SECOND, PACKETS_AT_ONCE, and once a second the merged notice
-``SUB`` and ``UNSUB``              `sbusd.link.interest_receiver`: LINES_PER_SECOND, LINES_AT_ONCE; what is withdrawn when a
-                                   host is forgotten was added at that rate
+``SUB`` and ``UNSUB``              `sbusd.link.peers`: LINES_PER_SECOND, LINES_AT_ONCE; what is withdrawn when a host is
+                                   forgotten was added at that rate
 ``ping``                           `sbusd.link.interest_receiver`: one at a time, after a change that counts for that rate
 =================================  =====================================================================================
 

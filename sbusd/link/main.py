@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -25,10 +23,13 @@ from sbusd.link.rules import Rules
 from sbusd.link.service import Link
 from sbusd.link.settings import make_network, rules_of
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import exit_on_ending_signals
 
 app = typer.Typer(
     help="Link buses of several hosts: publish and subscribe between them.",
@@ -54,15 +55,17 @@ def link(
         if check:
             with acting_as_user_of("sbus-link.service", main_file) as reader:
                 settings, _ = _load(main_file, config)
-                make_network(settings, main_file, _writable, _ignore).check()
-            typer.echo(valid(reader))
+                make_network(settings, main_file, _writable, _ignore).check(is_start=False)
+            print_line("sbus-link", valid(reader))
             return
+        exit_on_ending_signals()
         settings, rules = _load(main_file, config)
-        asyncio.run(_run(settings, rules, main_file))
+        make_network(settings, main_file, _writable, _ignore).check(is_start=True)  # at boot, the clock can be wrong
+        run_service(_run(settings, rules, main_file))
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-link", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
+        fail("sbus-link", str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
 
 
 def main() -> None:
@@ -95,22 +98,21 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         return make_network(settings, main_file, writable, report)
 
     users = ChargedUsers()
-    with contextlib.suppress(RuntimeError):  # no thread is left: each id is a user of its own
-        users.start()
+    users.start()
     made = Link(
         rules,
         settings.bus,
         network,
         report=report,
         transport=settings.transport,
+        certificate=Path(settings.tls.certificate) if settings.tls.is_on else None,
         state_seconds=settings.state_interval,
         alive=manager.alive,
         note=lambda event: _log_event(log, event),
         charged=users.of,
     )
     task = asyncio.ensure_future(made.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_ending_signal(task.cancel)
     log.record(log_messages.STARTED, host=rules.host, realm=rules.realm, transport=settings.transport)
     manager.ready("linking")
     try:
@@ -121,7 +123,7 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         if isinstance(first, SbusError):
             raise first from None
         if isinstance(first, OSError):
-            _fail(f"cannot listen on {settings.listen}: {first.strerror or first}")
+            fail("sbus-link", f"cannot listen on {settings.listen}: {first.strerror or first}")
         log.record(log_messages.FAULT, reason=f"{type(first).__name__}: {first}")
         raise
     finally:
@@ -153,12 +155,6 @@ def _log_event(log: LimitedLog, event: Event) -> None:
     else:
         lost = str(words["count"] or "an unknown number of")
         log.record_limited(log_messages.LOST, key, host=str(words["host"] or "unknown"), lost=lost)
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-link: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbusd.link.counters import LinkCounters
 from sbusd.link.flows import PRIVATE_KEY, Flow, FlowTable
 from sbusd.link.frames import MAX_FRAME_BYTES, Data, encode_head, is_sender, message_head
 from sbusd.link.message_runs import MessageRun, RunReader
+from sbusd.link.owners import Owners
 from sbusd.link.ports import Network
-from sbusd.link.rates import Rate
+from sbusd.link.rates import SharedRate
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Export, Rules
 from sbusd.link.spool import Frame, Spool
@@ -25,6 +29,14 @@ MAX_ROUTE_BYTES = 1 << 20
 _KEYS = KeySpace()
 
 
+class _Part(NamedTuple):
+    """Messages of one user in a frame."""
+
+    owner: int
+    messages: int
+    body: bytes
+
+
 @dataclass(slots=True)
 class _OpenFrame:
     """A frame that can get further messages of its flow with the same subject. *number* is that of its first message."""
@@ -33,7 +45,7 @@ class _OpenFrame:
     subject: str
     number: int
     messages: int = 0
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     size: int = 0
 
 
@@ -50,8 +62,11 @@ class Outgoing:
         *,
         is_present: Callable[[str], bool],
         tickets: BlobTickets,
+        charged: Callable[[int], int],
     ) -> None:
-        """*is_present*: whether a host is known to receive, so that private messages for it can be numbered. *tickets* are of blobs."""
+        """*is_present*: whether a host is known to receive, so that private messages for it can be numbered. *tickets* are of blobs.
+        *charged* returns the user that is charged for a uid.
+        """
         self.flows = FlowTable()
         self.forgotten = 0
         """Hosts that this one has forgotten because it heard nothing of them, and that wanted something."""
@@ -62,9 +77,10 @@ class Outgoing:
         self._counters = counters
         self._is_present = is_present
         self._tickets = tickets
+        self._owners = Owners(charged)
         self._subjects = Subjects(rules.realm, rules.host)
         self._spool = Spool(rules.spool_bytes)
-        self._rates = {id(rule): Rate(rule.rate, rule.rate) for rule in rules.exports if rule.rate is not None}
+        self._rates = {id(rule): SharedRate(rule.rate) for rule in rules.exports if rule.rate is not None}
         self._routes: dict[bytes, tuple[Export, str, list[Flow]]] = {}
         self._routes_bytes = 0
         self._routes_version = (-1, 0)
@@ -98,8 +114,9 @@ class Outgoing:
             targets = tuple(EVERY_HOST if flow.target is None else flow.target for flow in flows)
             self._tickets.note(self._rules.host, run, export.max_blob, targets)
         rate = self._rates.get(id(export))
+        owner = self._owners.of(run.sender) if run.sender else 0
         if rate is None and run.sender and run.longest <= export.max_payload:
-            self._number(run, subject, flows)
+            self._number(run, subject, flows, owner)
             return
         for single in run.singles():
             if not run.sender:
@@ -108,11 +125,11 @@ class Outgoing:
             elif single.longest > export.max_payload:
                 self._counters.too_long += 1
                 self._skip(flows)
-            elif rate is not None and not rate.take(now):
+            elif rate is not None and not rate.take(owner, now):
                 self._counters.over_rate += 1
                 self._skip(flows)
             else:
-                self._number(single, subject, flows)
+                self._number(single, subject, flows, owner)
 
     def flush(self) -> None:
         """Send all frames, or spool them while the network is away."""
@@ -159,14 +176,15 @@ class Outgoing:
             return
         self._counters.messages += run.messages
         flow = self.flows.find(target, [], PRIVATE_KEY)
-        self._append(flow, self._subjects.direct(target), RunReader(run, message_head(inner, run.sender)))
+        self._append(flow, self._subjects.direct(target), self._owners.of(run.sender), RunReader(run, message_head(inner, run.sender)))
 
-    def _number(self, run: MessageRun, subject: str, flows: list[Flow]) -> None:
-        """Put messages into frames of all *flows*."""
+    def _number(self, run: MessageRun, subject: str, flows: list[Flow], owner: int) -> None:
+        """Put messages of *owner* into frames of all *flows*."""
         self._counters.messages += run.messages
         head = message_head(run.key, run.sender)
         for flow in flows:
-            self._append(flow, subject if flow.target is None else self._subjects.direct(flow.target), RunReader(run, head))
+            to = subject if flow.target is None else self._subjects.direct(flow.target)
+            self._append(flow, to, owner, RunReader(run, head))
 
     def _skip(self, flows: list[Flow]) -> None:
         for flow in flows:
@@ -176,7 +194,7 @@ class Outgoing:
             self.flows.mark(flow)
             self.flows.note_sent(flow)
 
-    def _append(self, flow: Flow, subject: str, messages: RunReader) -> None:
+    def _append(self, flow: Flow, subject: str, owner: int, messages: RunReader) -> None:
         while messages.left:
             frame = self._open.get(flow.number)
             if frame is not None and frame.subject != subject:
@@ -188,7 +206,7 @@ class Outgoing:
             if not count:
                 self._close(flow.number)
                 continue
-            frame.parts.append(body)
+            frame.parts.append(_Part(owner, count, body))
             frame.size += len(body)
             frame.messages += count
             flow.take(count)
@@ -200,18 +218,27 @@ class Outgoing:
             return
         tails = self.flows.news_for(frame.flow)
         self.flows.note_sent(frame.flow)
-        head = encode_head(Data(self._epoch, number, frame.number, frame.messages, self.forgotten, len(tails)))
-        ready = Frame(frame.subject, head, b"".join([tails, *frame.parts]), frame.messages)
-        if self._connected:
-            self._publish(ready)
-        else:
-            self._counters.spooled += ready.messages
-            self._counters.spool_dropped += self._spool.add(ready)
+        # Users share the queues of the network and the spool, so a frame there has messages of one user.
+        first = frame.number
+        for owner, parts in groupby(frame.parts, attrgetter("owner")):
+            ready = self._finish(frame, first, list(parts), tails, owner)
+            first, tails = first + ready.messages, b""
+            if self._connected:
+                self._publish(ready)
+            else:
+                self._counters.spooled += ready.messages
+                self._counters.spool_dropped += self._spool.add(ready)
+
+    def _finish(self, frame: _OpenFrame, first: int, parts: list[_Part], tails: bytes, owner: int) -> Frame:
+        """Return the frame with *parts* of *frame*, whose first message has the number *first*."""
+        messages = sum(part.messages for part in parts)
+        head = encode_head(Data(self._epoch, frame.flow.number, first, messages, self.forgotten, len(tails)))
+        return Frame(frame.subject, head, b"".join([tails, *(part.body for part in parts)]), messages, owner)
 
     def _publish(self, frame: Frame) -> None:
         self._counters.frames += 1
         self._counters.bytes += len(frame.body)
-        self._network.publish(frame.subject, frame.head, frame.body)
+        self._network.publish(frame.subject, frame.head, frame.body, frame.owner)
 
 
 def is_secret(key: bytes) -> bool:

@@ -9,6 +9,7 @@ from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.frames import Line, name_digest
 from sbusd.link.incoming import Incoming
 from sbusd.link.rates import Rate
+from sbusd.link.remote_interest import MAX_PATTERNS
 from sbusd.link.rules import Rules
 
 MAX_PEERS = 8_192
@@ -17,6 +18,10 @@ MAX_PEERS = 8_192
 MIN_INTERVAL = 2.0
 MAX_INTERVAL = 60.0
 """Bounds for the time between heartbeats, in seconds."""
+
+LINES_PER_SECOND = 500
+LINES_AT_ONCE = 2 * MAX_PATTERNS
+"""Lines of interest that a host may change. Beyond that it is asked for a snapshot later."""
 
 RUNS_PER_SECOND = 0.2
 RUNS_AT_ONCE = 5
@@ -88,9 +93,8 @@ class Peer:
     """Whether it was asked for a snapshot."""
     request_at: float = 0.0
     """When it may be asked again."""
-    changes: float = 0.0
-    """Lines that it may still change now, at *changes_at*."""
-    changes_at: float = -1e9
+    changes: Rate = field(default_factory=lambda: Rate(LINES_PER_SECOND, LINES_AT_ONCE))
+    """How many lines it may change."""
     rejoin_at: float = 0.0
     """When it may ask again to be treated as a new receiver."""
     # What it confirmed of what this host wants.

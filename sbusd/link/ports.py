@@ -14,6 +14,13 @@ NoteLoss = Callable[[str, Sequence[bytes], int], None]
 """Gets a host, the patterns of clients that miss messages of it, and how many; 0 is an unknown number."""
 
 
+LINK = -1
+"""The owner of frames of the link itself, such as heartbeats. Users are numbers from 0 on."""
+
+BLOBS = -2
+"""The owner of frames with questions and answers about blobs."""
+
+
 def ignore_loss(_origin: str, _patterns: Sequence[bytes], _count: int) -> None:
     """Do not note a loss."""
 
@@ -25,8 +32,8 @@ class Network(Protocol):
     def address(self) -> str:
         """The address of this host in the network, empty if it is unknown."""
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        """Send *body* with the one-line *head* to every subscriber of *subject*."""
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        """Send *body* with the one-line *head* to every subscriber of *subject*. If it does not fit, the owner with the most loses one."""
 
     def subscribe(self, subject: str) -> None:
         """Receive what others publish to *subject*, which may have wildcards ("*", and ">" at the end)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sbusd.link.frames import Data, Head, Heartbeat, add_serial, parse_messages
 from sbusd.link.outgoing import is_secret
 from sbusd.link.peers import MIN_INTERVAL, MISSED, Peer
-from sbusd.link.ports import Network
+from sbusd.link.ports import LINK, Network
 from sbusd.link.subjects import Arrival
 
 
@@ -28,10 +28,10 @@ class NumberedNetwork:
         """The address of this host."""
         return self._network.address
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        """Send *body* with *head*, which has no serial yet, to every subscriber of *subject*."""
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        """Send *body* of *owner* with *head*, which has no serial yet, to every subscriber of *subject*."""
         self._last += 1
-        self._network.publish(subject, add_serial(head, self._last), body)
+        self._network.publish(subject, add_serial(head, self._last), body, owner)
 
 
 def is_next(peer: Peer, serial: int) -> bool:

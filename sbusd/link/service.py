@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
@@ -24,6 +25,7 @@ from sbusd.link.rules import Rules
 from sbusd.link.session import Session
 from sbusd.link.status import Status
 from sbusd.link.subjects import Subjects
+from sbusd.systemd.event_loop import first_defect
 
 BLOB_SECONDS = 10.0
 """How long the local sbus-blob may take for a response."""
@@ -131,8 +133,8 @@ class ScheduledSession(Session):
 class Link:
     """One link. *make_network* gets what the network awaits between two reads; *report* gets lines for the log.
 
-    *transport* is for the state. *alive* gets the status once a second, *note* each event. The state is published every *state_seconds*.
-    *charged* returns the user that is charged for a uid.
+    *transport* and the file *certificate* are for the state. *alive* gets the status once a second, *note* each event. The state is
+    published every *state_seconds*. *charged* returns the user that is charged for a uid.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Link:
         *,
         report: Callable[[str], None],
         transport: str = "nats",
+        certificate: Path | None = None,
         state_seconds: float = 10.0,
         alive: Callable[[str], object] = lambda _status: None,
         note: Callable[[Event], None] = lambda _event: None,
@@ -152,8 +155,8 @@ class Link:
         self._address = address
         self._bus = BusConnection(address, self._drained, report)
         self._network = make_network(self._bus.writable)
-        self._administration = Administration(address, self, report)
-        self._status = Status(rules, transport)
+        self._administration = Administration(address, self, report, charged)
+        self._status = Status(rules, transport, certificate)
         self._events = Events()
         self._state_seconds = state_seconds
         self._alive = alive
@@ -167,14 +170,7 @@ class Link:
     async def run(self) -> None:
         """Work until cancelled. A defect ends it with its exception."""
         loop = asyncio.get_running_loop()
-        failed: asyncio.Future[None] = loop.create_future()
-
-        def fail(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-            error = context.get("exception")
-            if not failed.done():
-                failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context.get("message"))))
-
-        loop.set_exception_handler(fail)
+        failed = first_defect()
         session = self._session = ScheduledSession(
             self._rules,
             time.time_ns(),
@@ -189,7 +185,7 @@ class Link:
         subjects = Subjects(self._rules.realm, self._rules.host)
         self._source = BlobSource(self._rules.host, session.tickets, service)
         self._exchange = LinkExchange(session, self._source.answer, lambda host: self._network.backlog(subjects.direct(host)))
-        self._blob_calls = BlobCalls(self._address, session.tickets, self._exchange)
+        self._blob_calls = BlobCalls(self._address, session.tickets, self._exchange, self._charged)
         session.questions = self._exchange
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -45,7 +45,7 @@ from sbusd.link.message_runs import MessageRun
 from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
 from sbusd.link.peers import Peer, Peers, note_forgotten
-from sbusd.link.ports import LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
+from sbusd.link.ports import BLOBS, LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
 from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
@@ -92,7 +92,7 @@ class Session:
         self._peers = Peers(rules, self.counters, self._make_incoming)
         self._remote = RemoteInterest(rules, bus)
         self._outgoing = Outgoing(
-            rules, epoch, self._remote, numbered, self.counters, is_present=self._peers.is_alive, tickets=self.tickets
+            rules, epoch, self._remote, numbered, self.counters, is_present=self._peers.is_alive, tickets=self.tickets, charged=charged
         )
         self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=numbered, bus=bus)
         self._is_connected = False
@@ -146,13 +146,13 @@ class Session:
         """Send the question *number* to *host*; return False if it is not alive."""
         if not (self._is_connected and self._peers.is_alive(host)):
             return False
-        self._network.publish(self._subjects.direct(host), encode_head(Ask(self._epoch, number)), body)
+        self._network.publish(self._subjects.direct(host), encode_head(Ask(self._epoch, number)), body, BLOBS)
         return True
 
     def answer(self, host: str, epoch: int, number: int, body: bytes) -> None:
         """Send the answer to the question *number* of *host* in its run *epoch*; without a network nothing."""
         if self._is_connected:
-            self._network.publish(self._subjects.direct(host), encode_head(Answer(self._epoch, epoch, number)), body)
+            self._network.publish(self._subjects.direct(host), encode_head(Answer(self._epoch, epoch, number)), body, BLOBS)
 
     def live_hosts(self) -> list[str]:
         """Return the names of the hosts that are alive, sorted. While the network is unavailable, none is."""

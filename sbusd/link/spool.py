@@ -1,18 +1,20 @@
-"""Frames that wait for the network, bounded in bytes. The oldest are dropped first."""
+"""Frames that wait for the network, bounded in bytes, which users share."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
+
+from sbusd.link.shared_queue import SharedQueue
 
 
 class Frame(NamedTuple):
-    """One frame to send, with the number of its messages."""
+    """One frame to send, with the number of its messages, and the user who is charged for it."""
 
     subject: str
     head: bytes
     body: bytes
     messages: int
+    owner: int
 
     @property
     def cost(self) -> int:
@@ -21,31 +23,32 @@ class Frame(NamedTuple):
 
 
 class Spool:
-    """A queue of frames. The receivers see dropped ones as a gap in the numbers, so loss here needs no further report."""
+    """A queue of frames. When it is full, the user with the most bytes loses the oldest frame.
+
+    The receivers see dropped frames as a gap in the numbers, so loss here needs no further report.
+    """
 
     def __init__(self, limit: int) -> None:
         """*limit* is in bytes; 0 keeps nothing."""
         self._limit = limit
-        self._frames: deque[Frame] = deque()
-        self.bytes = 0
+        self._frames = SharedQueue[Frame]()
 
     def __len__(self) -> int:
         return len(self._frames)
 
+    @property
+    def bytes(self) -> int:
+        """What the frames are charged with."""
+        return self._frames.bytes
+
     def add(self, frame: Frame) -> int:
         """Keep *frame*. Return the number of messages that were dropped for it."""
-        self._frames.append(frame)
-        self.bytes += frame.cost
+        self._frames.add(frame, frame.cost, frame.owner)
         dropped = 0
-        while self.bytes > self._limit:
-            oldest = self._frames.popleft()
-            self.bytes -= oldest.cost
-            dropped += oldest.messages
+        while self.bytes > self._limit and (lost := self._frames.drop_oldest()) is not None:
+            dropped += lost.messages
         return dropped
 
     def take(self) -> list[Frame]:
         """Return all frames in their order, and forget them."""
-        frames = list(self._frames)
-        self._frames.clear()
-        self.bytes = 0
-        return frames
+        return [self._frames.pop() for _ in range(len(self._frames))]

@@ -6,8 +6,10 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from sbusd.config.certificates import validity_of
 from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
@@ -20,17 +22,23 @@ FRESH_SECONDS = 1.0
 """A state is made at most once in this time: in a realm with a thousand hosts, it takes milliseconds."""
 
 
+CERTIFICATE_SECONDS = 60.0
+"""Interval at which the file of the certificate is read."""
+
 MAX_HOSTS = 400
 """Hosts in a state, those alive first, so that a response fits into a packet."""
 
 
 class Status:
-    """Makes states of one link. *transport* is ``nats`` or ``direct``; *started* is in seconds since 1970."""
+    """Makes states of one link. *transport* is ``nats`` or ``direct``; *certificate* is the file of this host's, None without TLS."""
 
-    def __init__(self, rules: Rules, transport: str) -> None:
+    def __init__(self, rules: Rules, transport: str, certificate: Path | None = None) -> None:
         self._rules = rules
         self._transport = transport
         self._started = time.time()
+        self._certificate = certificate
+        self._certificate_end: float | None = None
+        self._certificate_read_at = -CERTIFICATE_SECONDS
         self._made_at = -FRESH_SECONDS
         self._state = b""
 
@@ -51,6 +59,7 @@ class Status:
             "transport": self._transport,
             "started": self._started,
             "time": time.time(),
+            "certificate_end": self._end_of_certificate(now),
             "network": asdict(network) | asdict(counters),
             "spooled_bytes": session.spooled_bytes,
             **bus_counters,
@@ -60,6 +69,14 @@ class Status:
         }
         self._state = json.dumps(state).encode()
         return self._state
+
+    def _end_of_certificate(self, now: float) -> float | None:
+        """Return when the certificate ends, in seconds since 1970; None if there is none, or its file cannot be read."""
+        if self._certificate is not None and now >= self._certificate_read_at + CERTIFICATE_SECONDS:
+            self._certificate_read_at = now
+            validity = validity_of(self._certificate)
+            self._certificate_end = None if validity is None else validity[1]
+        return self._certificate_end
 
 
 def _host(host: HostState) -> dict[str, Any]:

@@ -7,18 +7,23 @@ import contextlib
 import dataclasses
 import os
 import signal
-import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from sbusd.config.files import ConfigError, default_main_file, load_settings
-from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
+from sbusd.config.relay import RelaySettings, WebAddress
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.relay.http.credentials import check_identity
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import exit_on_ending_signals
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
@@ -51,6 +56,8 @@ def relay(
         raise typer.BadParameter("--network must be dev, test or main")
     if check:
         require_only(context, "--check", "check", "config", "twin", "redis", "substrate", "network")
+    else:
+        exit_on_ending_signals()
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
     try:
         main_file = config or default_main_file("relay.toml")
@@ -59,11 +66,11 @@ def relay(
             settings = _settings(main_file, config, {name: value for name, value in given.items() if value is not None})
             _run(settings, check=check, debug=debug, reader=reader)
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-relay", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
+        fail("sbus-relay", str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
     except OSError as wrong:
-        _fail(f"cannot listen on {settings.listen or 'the default address'}: {wrong.strerror or wrong}")
+        fail("sbus-relay", f"cannot listen on {settings.listen or 'the default address'}: {wrong.strerror or wrong}")
 
 
 def main() -> None:
@@ -94,13 +101,13 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> N
         import aiohttp  # noqa: F401, PLC0415 - only to report in one line that it is missing
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
-        _fail(NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
+        fail("sbus-relay", NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
     from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
     from sbusd.systemd.limited_log import LimitedLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
-    manager = ServiceManager.of_environment()
+    manager, charged = ServiceManager.of_environment(), ChargedUsers()
     observer = print_attempt if debug else lambda _attempt: None
 
     async def run() -> None:
@@ -111,28 +118,26 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> N
             ready=lambda listen: manager.notify(f"READY=1\nSTATUS=listening on {listen}"),
             alive=manager.alive,
             observer=observer,
+            charged=charged.of,
         )
         if check:
-            typer.echo(valid(reader))
+            if settings.tls.is_on:
+                check_identity(settings.tls, settings.twin, is_start=False)
+            print_line("sbus-relay", valid(reader))
             return
+        charged.start()
         task = asyncio.ensure_future(made.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        on_ending_signal(task.cancel)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.reload)
         with contextlib.suppress(asyncio.CancelledError):
             await task
         manager.stopping()
 
     try:
-        asyncio.run(run())
+        run_service(run())
     finally:
+        charged.close()
         manager.close()
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-relay: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

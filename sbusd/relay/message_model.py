@@ -14,7 +14,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, VERSION, command_problem, decode_data, text_problem
+from sbusd.protocol.envelope import MAX_DESTINATIONS, MAX_TWIN, NUMBER_LIMITS, VERSION, command_problem, decode_data, text_problem
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.printable import printable
 from sbusd.protocol.trace_context import read_context
@@ -25,7 +25,7 @@ DEFAULT_EXPIRY_SECONDS = 3_600
 RESERVED_COMMAND = "system"
 """``msgbus.system.…`` are the relay's own queues. A command with this name would write to them."""
 
-Twin = Annotated[int, Field(ge=0, le=NUMBER_LIMITS["src"])]
+Twin = Annotated[int, Field(ge=0, le=MAX_TWIN)]
 
 
 class InvalidMessageError(SbusError, ValueError):
@@ -215,4 +215,4 @@ def _refusal(words: str, value: dict[str, object]) -> InvalidMessageError:
 
 def _is_twin(value: object) -> bool:
     """Return whether *value* is a valid host number."""
-    return type(value) is int and 0 <= value <= NUMBER_LIMITS["src"]
+    return type(value) is int and 0 <= value <= MAX_TWIN

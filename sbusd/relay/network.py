@@ -1,4 +1,4 @@
-"""The network of this host: its changes, the addresses that other hosts can have, and the group whose limits apply to an address."""
+"""The network of this host: its changes, and the addresses that other hosts can have."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-_NETWORK_BITS = 64
-"""Prefix length of every IPv6 network, RFC 4291. A host with one address of a network can have all of them."""
 
 _PRIVATE = tuple(ipaddress.ip_network(text) for text in ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 """Private networks, which hosts use: RFC 1918, RFC 6598, RFC 4193."""
@@ -33,16 +29,6 @@ SETTLE_SECONDS = 0.2
 """Changes come in bursts: a link, its address, then its routes."""
 QUIET_SECONDS = 2.0
 """Shortest interval between two calls, for a link that goes up and down continuously."""
-
-
-def plain_address(text: str) -> str:
-    """Return the normal form of an address: without a zone, IPv4-mapped IPv6 as IPv4. Return other text unchanged."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
 
 
 def is_of_another_host(address: IPAddress) -> bool:
@@ -65,32 +51,6 @@ def _embedded(address: ipaddress.IPv6Address) -> tuple[ipaddress.IPv4Address, ..
     if address.teredo is not None:
         return address.teredo
     return ()
-
-
-@dataclass(frozen=True, slots=True)
-class AddressGroup:
-    """The addresses that share limits."""
-
-    name: str
-    """The address of a configured peer, an IPv4 address, or the /64 network of an IPv6 address."""
-    is_peer: bool
-
-
-class AddressGroups:
-    """Finds the group of an address, and distinguishes configured peers from other addresses."""
-
-    def __init__(self, peers: Iterable[str]) -> None:
-        """*peers*: addresses of the configured peers, without ports."""
-        self._peers = frozenset(plain_address(each) for each in peers)
-
-    def group(self, address: str) -> AddressGroup:
-        """Return the group of *address*."""
-        plain = plain_address(address)
-        if plain in self._peers:
-            return AddressGroup(plain, is_peer=True)
-        if ":" not in plain:
-            return AddressGroup(plain, is_peer=False)
-        return AddressGroup(str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False)), is_peer=False)
 
 
 async def watch_changes(changed: Callable[[], Awaitable[None]]) -> None:

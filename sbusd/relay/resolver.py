@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from sbusd.config.address_groups import plain_address
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.http.client import read_body
-from sbusd.relay.network import is_of_another_host, plain_address
+from sbusd.relay.network import is_of_another_host
 
 NETWORKS: Mapping[str, str] = {
     "dev": "https://graphql.dev.grid.tf/graphql",

@@ -61,8 +61,11 @@ class Relay:
         ready: Callable[[str], object] = lambda _listen: None,
         alive: Callable[[], object] = lambda: None,
         observer: AttemptObserver = lambda _attempt: None,
+        charged: Callable[[int], int] = int,
     ) -> None:
         """*ready* is called with the listen address; *alive* is called repeatedly while the loop runs.
+
+        *charged* returns the user of this host that is charged for a uid, such as `ChargedUsers.of`.
 
         Raises:
             ConfigError: a key or a certificate is invalid.
@@ -82,7 +85,9 @@ class Relay:
         self._observer = observer
         self._publisher = AttemptPublisher(settings.bus, self._store.count, observer) if settings.bus else None
         self._membership = (
-            BusMembership(twin, settings, store=self._store, handler=self._handler, journal=journal) if settings.bus else None
+            BusMembership(twin, settings, store=self._store, handler=self._handler, journal=journal, charged=charged)
+            if settings.bus
+            else None
         )
         self._sender: Sender | None = None
         self._away_since: float | None = None

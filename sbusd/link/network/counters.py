@@ -25,6 +25,7 @@ class NetworkCounters:
     connect_failures: int = 0
     messages_in: int = 0
     messages_out: int = 0
+    """Messages that were given to the socket; over direct connections, once for each host."""
     bytes_in: int = 0
     """Of heads and bodies of messages, without what the transport adds."""
     bytes_out: int = 0
@@ -42,6 +43,8 @@ class NetworkCounters:
     unwanted: int = 0
     """Messages that were not delivered because this host has not subscribed to them, or no longer."""
     refused_connections: int = 0
-    """Connections that were closed before the host at the other end was verified."""
+    """Connections that were closed because the host at the other end was not verified, or not in time."""
+    ended_handshakes: int = 0
+    """Connections that were closed for newer ones, before the host at the other end was verified."""
     last_error: str = ""
     """Why the last connection ended, or could not be made."""

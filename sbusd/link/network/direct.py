@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
+from sbusd.config.identity_check import Identity
 from sbusd.config.link import is_name
 from sbusd.link.network import direct_frames
 from sbusd.link.network.backoff import Backoff
@@ -24,7 +25,7 @@ from sbusd.link.network.error_words import error_words
 from sbusd.link.network.stall import Stall, Writable
 from sbusd.link.network.streams import open_streams
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
-from sbusd.link.ports import NetworkEvents
+from sbusd.link.ports import LINK, NetworkEvents
 
 MAX_PEERS = 64
 MAX_ROUTES = 4_096
@@ -37,7 +38,7 @@ class DirectSettings:
 
     ``listen`` is None if it does not. ``peers`` has a host and a port for each of them, or None for a host that only connects to this one.
     Certificates name their host as
-    ``DNS:<host>``. At most ``max_pending_bytes`` of messages wait for each of them.
+    ``DNS:<host>``. At most ``max_pending_bytes`` of messages wait for each of them; users share them.
 
     Raises:
         ValueError: a value cannot be used; the text names it.
@@ -125,9 +126,12 @@ class DirectNetwork:
             raise RuntimeError("not started")
         return self._listener.port
 
-    def check(self) -> None:
-        """Raise ConfigError if a file of the settings cannot be used."""
-        client_context(self._settings.tls, SERVICE_USER)
+    def check(self, *, is_start: bool) -> None:
+        """Raise ConfigError if a file of the settings cannot be used, or if other hosts would reject it: see :meth:`Identity.check`."""
+        settings = self._settings
+        listens = settings.listen is not None
+        connects = any(settings.peers.values()) or not listens
+        Identity(settings.tls, settings.host, SERVICE_USER, as_client=connects, as_server=listens).check(is_start=is_start)
 
     async def run(self, events: NetworkEvents) -> None:
         """Listen, connect, and reconnect whenever a connection ends, until cancelled. An exception of *events* ends it.
@@ -138,7 +142,7 @@ class DirectNetwork:
         self._events = events
         self._defect = asyncio.get_running_loop().create_future()
         settings = self._settings
-        self._listener = Listener(settings.tls, frozenset(settings.peers), self._accept, self.counters, self._report)
+        self._listener = Listener(settings.tls, settings.peers, self._accept, self.counters, self._report)
         if settings.listen is not None:
             await self._listener.start(*settings.listen)
         self.counters.last_error = "; ".join(self._absent())
@@ -156,24 +160,18 @@ class DirectNetwork:
 
     # The port
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        """Send a message to each host that has subscribed to *subject*."""
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        """Send a message of *owner* to each host that has subscribed to *subject*."""
         frame = direct_frames.message(subject, head, body)
         size = len(head) + len(body)
         if frame is None:
             self.counters.oversize += 1
             self._reject(f"a message of {size} bytes to {subject} exceeds {direct_frames.MAX_FRAME_BYTES}")
             return
-        receivers = self._receivers(subject)
-        for peer in receivers:
-            counters = self.peer_counters[peer.name]
-            if peer.send_message(frame):
-                counters.messages_out += 1
-                self.counters.messages_out += 1
-                self.counters.bytes_out += size
-            else:
-                counters.dropped += 1
-                self.counters.dropped += 1
+        for peer in self._receivers(subject):
+            dropped = peer.send_message(frame, size, owner)
+            self.peer_counters[peer.name].dropped += dropped
+            self.counters.dropped += dropped
 
     def subscribe(self, subject: str) -> None:
         """Receive what other hosts publish to *subject*."""
@@ -260,6 +258,12 @@ class DirectNetwork:
         if counters.last_error != reason:
             self._report(f"rejected from host {peer.name}: {reason}")
         counters.last_error = reason
+
+    def peer_got(self, peer: PeerConnection, content: int) -> None:
+        """Count a message that was sent to a host."""
+        self.peer_counters[peer.name].messages_out += 1
+        self.counters.messages_out += 1
+        self.counters.bytes_out += content
 
     def peer_has_room(self) -> None:
         """Note that a host has taken what waited for it."""

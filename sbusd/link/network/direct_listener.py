@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from sbusd.config.address_groups import AddressGroups
 from sbusd.config.certificates import CertificateFiles, dns_names, server_context
 from sbusd.config.files import ConfigError
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.credential_files import SERVICE_USER
 from sbusd.link.network.error_words import error_words
+from sbusd.link.network.handshakes import Handshakes
 
 HANDSHAKE_SECONDS = 5.0
 MAX_HANDSHAKES = 64
-"""Connections whose certificate is not yet verified. The oldest one is closed for a new one."""
+"""Connections whose certificate is not yet verified."""
 MAX_HANDSHAKES_OF_ADDRESS = 8
+"""An IPv6 /64 counts as one address, except for the addresses of peers."""
+_LIMITS = f"the maximum is {MAX_HANDSHAKES_OF_ADDRESS} of an address, and {MAX_HANDSHAKES} in all"
 
 Accepted = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 """Called with the name in the certificate. The connection is closed when it returns."""
@@ -34,19 +37,24 @@ def peer_named(certificate: dict[str, Any] | None, peers: frozenset[str]) -> str
 
 
 class Listener:
-    """Accepts connections of *peers*."""
+    """Accepts connections of *peers*, whose addresses have their own limits."""
 
     def __init__(
-        self, files: CertificateFiles, peers: frozenset[str], accepted: Accepted, counters: NetworkCounters, report: Callable[[str], None]
+        self,
+        files: CertificateFiles,
+        peers: Mapping[str, tuple[str, int] | None],
+        accepted: Accepted,
+        counters: NetworkCounters,
+        report: Callable[[str], None],
     ) -> None:
         self._files = files
-        self._peers = peers
+        self._peers = frozenset(peers)
+        self._groups = AddressGroups(address[0] for address in peers.values() if address is not None)
         self._accepted = accepted
         self._counters = counters
         self._report = report
         self._server: asyncio.Server | None = None
-        self._handshakes: dict[asyncio.Transport, str] = {}
-        self._of_address: Counter[str] = Counter()
+        self._handshakes = Handshakes[asyncio.Transport](MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str, port: int) -> None:
@@ -69,19 +77,13 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _admit(self, transport: asyncio.Transport) -> None:
-        """Begin the handshake of a new connection, if necessary at the cost of the oldest one that is not verified."""
-        address = str(transport.get_extra_info("peername", ("unknown",))[0])
-        if self._of_address[address] >= MAX_HANDSHAKES_OF_ADDRESS:
-            self._refuse(address, f"{MAX_HANDSHAKES_OF_ADDRESS} of its connections are not verified yet")
-            transport.abort()
-            return
-        if len(self._handshakes) >= MAX_HANDSHAKES:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.abort()
-        self._handshakes[transport] = address
-        self._of_address[address] += 1
-        task = asyncio.get_running_loop().create_task(self._serve(transport, address))
+        """Begin the handshake of a new connection, if necessary at the cost of an older one."""
+        ended = self._handshakes.admit(transport, self._group(transport))
+        if ended is not None:
+            self._counters.ended_handshakes += 1
+            self._note(f"closed an unverified connection from {self._group(ended)} for a newer one: {_LIMITS}")
+            ended.abort()
+        task = asyncio.get_running_loop().create_task(self._serve(transport))
         self._tasks.add(task)
         task.add_done_callback(self._end)
 
@@ -89,18 +91,21 @@ class Listener:
         """Forget a task. An exception of the events is reported by the task of the network."""
         self._tasks.discard(task)
 
-    async def _serve(self, transport: asyncio.Transport, address: str) -> None:
-        """Verify the other end, and pass the connection on."""
+    async def _serve(self, transport: asyncio.Transport) -> None:
+        """Verify the other end, and pass the connection on. One that was ended for a newer connection is already counted."""
         try:
+            if transport.is_closing():
+                return
             try:
                 name, reader, writer = await self._secure(transport)
             except (OSError, ConfigError) as error:
-                self._refuse(address, error_words(error))
+                if self._handshakes.release(transport):
+                    self._refuse(_address(transport), error_words(error))
                 return
-            finally:
-                self._forget(transport, address)
-            await self._accepted(name, reader, writer)
+            if self._handshakes.release(transport):
+                await self._accepted(name, reader, writer)
         finally:
+            self._handshakes.release(transport)
             transport.abort()
 
     async def _secure(self, transport: asyncio.Transport) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
@@ -118,18 +123,24 @@ class Listener:
         name = peer_named(secure.get_extra_info("peercert"), self._peers)
         return name, reader, asyncio.StreamWriter(secure, protocol, reader, loop)
 
-    def _forget(self, transport: asyncio.Transport, address: str) -> None:
-        """Release the place of a handshake."""
-        self._handshakes.pop(transport, None)
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
-
     def _refuse(self, address: str, reason: str) -> None:
         """Count and report a connection that was not accepted."""
         self._counters.refused_connections += 1
-        self._counters.last_error = f"refused a connection from {address}: {reason}"
-        self._report(self._counters.last_error)
+        self._note(f"refused a connection from {address}: {reason}")
+
+    def _note(self, words: str) -> None:
+        """Report an error, and keep it for the state."""
+        self._counters.last_error = words
+        self._report(words)
+
+    def _group(self, transport: asyncio.Transport) -> str:
+        """Return the name of the group of addresses whose limit applies to *transport*."""
+        return self._groups.group(_address(transport)).name
+
+
+def _address(transport: asyncio.Transport) -> str:
+    """Return the address of the other end, without a port."""
+    return str(transport.get_extra_info("peername", ("unknown",))[0])
 
 
 class _Accepting(asyncio.Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Protocol
 
 from sbusd.link.network import direct_frames
@@ -13,6 +12,7 @@ from sbusd.link.network.stall import Stall
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
 from sbusd.link.network.turns import Turn
 from sbusd.link.permissions import is_within, published_by, received_by
+from sbusd.link.shared_queue import Queued, SharedQueue
 from sbusd.protocol.printable import printable
 
 HELLO_SECONDS = 5.0
@@ -50,6 +50,9 @@ class PeerEvents(Protocol):
     def peer_forged(self, peer: PeerConnection, reason: str) -> None:
         """The host sent what it may not send."""
 
+    def peer_got(self, peer: PeerConnection, content: int) -> None:
+        """A message, whose head and body have *content* bytes, was given to the socket."""
+
     def peer_has_room(self) -> None:
         """The host has taken bytes that waited for it."""
 
@@ -68,7 +71,7 @@ class PeerConnection:
         self._reader = reader
         self._writer = writer
         self._max_pending_bytes = max_pending_bytes
-        self._out: deque[bytes] = deque()
+        self._out = SharedQueue[Queued]()
         self._has_output = asyncio.Event()
         self._frames = FrameReader()
         self._early: list[Frame] = []
@@ -111,24 +114,29 @@ class PeerConnection:
         self._fail(reason)
         self._writer.transport.abort()
 
-    def send_message(self, frame: bytes) -> bool:
-        """Queue the frame of a message; return whether there was room."""
-        if self.pending_bytes + len(frame) > self._max_pending_bytes:
-            return False
-        self._queue(frame)
-        return True
+    def send_message(self, frame: bytes, content: int, owner: int) -> int:
+        """Queue the frame of a message, whose head and body have *content* bytes. Return how many are dropped for it.
+
+        These are the newest of the owner with the most, which can be the frame itself.
+        """
+        self._queue(Queued(frame, content), owner)
+        dropped = 0
+        while self.pending_bytes > self._max_pending_bytes and (lost := self._out.drop_newest()) is not None:
+            self.pending_bytes -= len(lost.data)
+            dropped += 1
+        return dropped
 
     def send(self, frame: bytes) -> None:
         """Queue any other frame."""
         if self.pending_bytes + len(frame) > self._max_pending_bytes + CONTROL_BYTES:
             self._fail(f"it does not read: {self.pending_bytes} bytes wait")
             return
-        self._queue(frame)
+        self._queue(Queued(frame), None)
 
-    def _queue(self, frame: bytes) -> None:
-        """Queue a frame."""
-        self._out.append(frame)
-        self.pending_bytes += len(frame)
+    def _queue(self, queued: Queued, owner: int | None) -> None:
+        """Queue a frame; None: it cannot be dropped."""
+        self._out.add(queued, len(queued.data), owner)
+        self.pending_bytes += len(queued.data)
         self._has_output.set()
 
     def _fail(self, reason: str) -> None:
@@ -214,8 +222,11 @@ class PeerConnection:
                     chunk: list[bytes] = []
                     size = 0
                     while self._out and size < WRITE_BYTES:
-                        chunk.append(self._out.popleft())
-                        size += len(chunk[-1])
+                        data, content = self._out.pop()
+                        chunk.append(data)
+                        size += len(data)
+                        if content is not None:
+                            events.peer_got(self, content)
                     self._writer.write(b"".join(chunk))
                     await self._writer.drain()
                     self.pending_bytes -= size

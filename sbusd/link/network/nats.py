@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
+from sbusd.config.identity_check import check_dates
 from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.backoff import Backoff
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret
 from sbusd.link.network.nats_connection import ConnectFailedError, Credentials, NatsConnection
 from sbusd.link.network.stall import Stall, Writable
-from sbusd.link.ports import NetworkEvents
+from sbusd.link.ports import LINK, NetworkEvents
 
 MAX_SUBJECT_BYTES = 3_900
 """A server's limit for a line with a subject and numbers is 4,096. It closes the connection of a client that exceeds it."""
@@ -90,10 +91,17 @@ class NatsNetwork:
         """The address of this host, as the server sees it."""
         return "" if self._connection is None else self._connection.own_address
 
-    def check(self) -> None:
-        """Raise ConfigError if a file of the settings cannot be used."""
+    def check(self, *, is_start: bool) -> None:
+        """Raise ConfigError if the certificate or its key cannot be used, is not valid now, or if a secret is missing.
+
+        A start omits the last two: the clock can be wrong at boot, and the password or the nkey is read at each attempt. The servers decide
+        about the name and the authority.
+        """
         self._tls()
-        self._credentials()
+        if not is_start:
+            if self._settings.tls is not None:
+                check_dates(self._settings.tls.certificate)
+            self._credentials()
 
     async def run(self, events: NetworkEvents) -> None:
         """Connect, and reconnect whenever the connection ends, until cancelled. An exception of *events* ends it."""
@@ -155,19 +163,22 @@ class NatsNetwork:
             self._tls_first.add(server)
         return connection
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
-        """Send a message to every subscriber of *subject* but this host. Raises ValueError for an invalid *subject* or *head*."""
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        """Send a message of *owner* to every subscriber of *subject* but this host.
+
+        Raises:
+            ValueError: invalid *subject* or *head*.
+        """
         _check_subject(subject)
         if b"\r" in head or b"\n" in head:
             raise ValueError(f"invalid head {head!r}: it must be one line")
-        connection, size = self._connection, len(head) + len(body)
-        if connection is None or connection.pending_bytes + size > self._settings.max_pending_bytes:
-            self._drop()
-        elif connection.send_message(subject, head, body):
-            self._is_dropping = False
-            self.counters.messages_out += 1
-            self.counters.bytes_out += size
+        connection = self._connection
+        if connection is None:
+            self.counters.dropped += 1
+        elif connection.send_message(subject, head, body, owner):
+            self._note_dropped(connection.drop(self._settings.max_pending_bytes))
         else:
+            size = len(head) + len(body)
             self.counters.oversize += 1
             self._reject(connection, f"a message of {size} bytes to {subject} exceeds the server's {connection.max_payload_bytes}")
 
@@ -199,12 +210,12 @@ class NatsNetwork:
         """Return the bytes that wait for the server."""
         return 0 if self._connection is None else self._connection.pending_bytes
 
-    def _drop(self) -> None:
-        """Count a message that is not sent; the receivers notice a gap in its flow."""
-        self.counters.dropped += 1
-        if not self._is_dropping and self._connection is not None:
+    def _note_dropped(self, count: int) -> None:
+        """Count messages that are not sent; the receivers notice gaps in their flows."""
+        self.counters.dropped += count
+        if count and not self._is_dropping:
             self._report(f"messages are lost: more than {self._settings.max_pending_bytes} bytes wait for the server")
-        self._is_dropping = True
+        self._is_dropping = count > 0
 
     def _reject(self, connection: NatsConnection, reason: str) -> None:
         """Report, after the caller has returned, that a message was not sent."""

@@ -23,6 +23,7 @@ from sbusd.link.network.stall import Stall
 from sbusd.link.network.streams import open_streams
 from sbusd.link.network.turns import Turn
 from sbusd.link.ports import NetworkEvents
+from sbusd.link.shared_queue import Queued, SharedQueue
 from sbusd.protocol.printable import printable
 
 DEFAULT_PORT = 4222
@@ -58,8 +59,6 @@ class NatsConnection:
     def __init__(self, events: NetworkEvents, counters: NetworkCounters, stall: Stall, tls: ssl.SSLContext | None) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection has ended."""
-        self.pending_bytes = 0
-        """Bytes that the socket has not taken."""
         self.server_version = ""
         """The version that the server announces."""
         self.was_silent = False
@@ -74,12 +73,17 @@ class NatsConnection:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._out: deque[bytes] = deque()
+        self._out = SharedQueue[Queued]()
         self._has_output = asyncio.Event()
         self._room = asyncio.Event()
         self._barriers: deque[int | None] = deque()
         self._heard = asyncio.get_running_loop().time()
         self._last_error = ""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that the socket has not taken."""
+        return self._out.bytes
 
     @property
     def max_payload_bytes(self) -> int:
@@ -112,18 +116,28 @@ class NatsConnection:
         self._end("closed")
 
     def send(self, command: bytes) -> None:
-        """Queue a command. The caller bounds :attr:`pending_bytes`."""
-        self._out.append(command)
-        self.pending_bytes += len(command)
-        self._has_output.set()
+        """Queue a command, which cannot be dropped."""
+        self._queue(Queued(command), None)
 
-    def send_message(self, subject: str, head: bytes, body: bytes) -> bool:
+    def send_message(self, subject: str, head: bytes, body: bytes, owner: int) -> bool:
         """Queue a message; return whether it is within the server's limit."""
         header = b"".join((_HEAD, head, _END_OF_HEAD))
         if len(header) + len(body) > self.max_payload_bytes:
             return False
-        self.send(protocol.publish(subject.encode("ascii"), header, body))
+        self._queue(Queued(protocol.publish(subject.encode("ascii"), header, body), len(head) + len(body)), owner)
         return True
+
+    def drop(self, most: int) -> int:
+        """Drop messages until at most *most* bytes are pending: the newest of the owner with the most. Return their number."""
+        dropped = 0
+        while self._out.bytes > most and self._out.drop_newest() is not None:
+            dropped += 1
+        return dropped
+
+    def _queue(self, queued: Queued, owner: int | None) -> None:
+        """Queue a command; None: it cannot be dropped."""
+        self._out.add(queued, len(queued.data), owner)
+        self._has_output.set()
 
     def send_ping(self, number: int | None) -> None:
         """Queue a ping; its response passes the barrier *number*."""
@@ -300,9 +314,12 @@ class NatsConnection:
         taken: list[bytes] = []
         size = 0
         while self._out and size < WRITE_BYTES:
-            taken.append(self._out.popleft())
-            size += len(taken[-1])
-        self.pending_bytes -= size
+            data, content = self._out.pop()
+            taken.append(data)
+            size += len(data)
+            if content is not None:
+                self._counters.messages_out += 1
+                self._counters.bytes_out += content
         return b"".join(taken)
 
     def _end(self, reason: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from sbusd.client.asyncio.bus import AsyncBus
-from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.rpc.calls import Answer, Invocation
-from sbusd.client.rpc.service import Dispatcher
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, relay_key, relayed_key
 
@@ -30,7 +28,7 @@ class RelayedInvocation(Invocation):
         return replace(envelope, source=self.source, destinations=(self.twin or 0,))
 
 
-class RelayBus(AsyncBus):
+class RelayBus(ServiceBus):
     """A connection of the relay; make one with ``RelayBus.connect``."""
 
     async def call_relayed(self, request: RelayedInvocation) -> Answer:
@@ -43,10 +41,6 @@ class RelayBus(AsyncBus):
         there = [peer for peer in await self.members(key) if peer.address != own]
         # A mere subscriber does not subscribe to the key at its own address.
         return [peer for peer in there if await self.members(peer.address_bytes + key)]
-
-    async def relay(self, dispatcher: Dispatcher, ready: Callable[[], None]) -> None:
-        """Serve the requests that *dispatcher* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""
-        await AsyncServer(self._link, dispatcher, max_concurrent=None).run(ready)
 
 
 class ConcurrencyLimit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
@@ -36,8 +37,12 @@ class BusMembership:
     Repeat each after RedisUnavailableError.
     """
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: LimitedLog) -> None:
-        """*twin* is the number of this host. From now on *handler* passes requests of remote hosts to the services of the bus."""
+    def __init__(
+        self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: LimitedLog, charged: Callable[[int], int]
+    ) -> None:
+        """*twin* is the number of this host; *charged* returns the user that is charged for a uid.
+
+        From now on *handler* passes requests of remote hosts to the services of the bus."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
         self._twin = twin
@@ -47,7 +52,7 @@ class BusMembership:
         self._is_away = False
         self._left = ""
         self._counted: Counter[str] = Counter()
-        self.calls = OutgoingCalls(handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes))
+        self.calls = OutgoingCalls(handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes), charged)
         self._services = handler.services = BusServices(twin, settings, self, store=store, handler=handler, journal=journal)
 
     async def run(self) -> None:
@@ -114,7 +119,7 @@ class BusMembership:
     async def _serve(self, bus: RelayBus) -> None:
         """Serve the users of the bus, unless another relay started at the same moment. Raises the error that ends it."""
         ready = asyncio.Event()
-        serving = asyncio.ensure_future(bus.relay(self.calls, ready.set))
+        serving = asyncio.ensure_future(bus.dispatch(self.calls, ready.set))
         waiting = asyncio.ensure_future(ready.wait())
         try:
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,13 +5,14 @@ Protection against users of this host:
 1. *Bus rules cannot be bypassed.* The destination is the host in the key, to which rules apply, not the one in the envelope. Requests
    sent to the relay's own address are dropped, because that address would be a second key for the same call.
 2. *Responses cannot be intercepted.* A response goes to the calling connection, which the bus identifies, and comes from the called host.
-3. *The relay cannot be exhausted.* Each user has a maximum number of concurrent calls and of bytes in them.
+3. *The relay cannot be exhausted.* Each user has a maximum number of concurrent calls and of bytes in them, with all ids of that user.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,9 +42,9 @@ class OutgoingCalls(Dispatcher):
     is_cancellable = False
     """A request that has been sent to another host takes room there: a caller who cancels must not get room for another one here."""
 
-    def __init__(self, handler: QueueHandler, ret: str, limit: ConcurrencyLimit) -> None:
-        """*ret* is the Redis list for responses; *limit* applies to each user."""
-        super().__init__()
+    def __init__(self, handler: QueueHandler, ret: str, limit: ConcurrencyLimit, charged: Callable[[int], int]) -> None:
+        """*ret* is the Redis list for responses; *limit* applies to each user that *charged* returns for a uid."""
+        super().__init__(charged)
         self._handler = handler
         self._ret = ret
         self._limit = limit
@@ -58,18 +59,18 @@ class OutgoingCalls(Dispatcher):
         destination = destination_of(key)
         return ("", None) if destination is None else (destination[1], Service(_not_yet))
 
-    def judge(self, task: Task, problem: str, now: float) -> bytes:
+    def judge(self, task: Task, problem: str | None, now: float) -> bytes:
         """Accept a request, unless its user has reached a limit."""
         destination = destination_of(task.key)
         if destination is None or task.envelope.destinations != (destination[0],):
             self.counts["malformed"] += 1
             return task.error(f"dst: must be exactly the host that the key names, {destination and destination[0]}")
-        user, size = task.request.caller.uid, len(task.envelope.data)
+        user, size = task.party[0], len(task.envelope.data)
         if crowded := self._limit.problem(user, size):
             self.counts["busy"] += 1
             return task.error(f"busy: {crowded} for user {user}; try again when some have completed")
         waiting = len(self.queue)
-        packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope)), problem, now)
+        packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope, user)), problem, now)
         if len(self.queue) > waiting:
             self._limit.acquire(user, size)
         return packet
@@ -91,9 +92,11 @@ class OutgoingCalls(Dispatcher):
         call.reply.set_result(reply)
         return True
 
-    async def _send(self, twin: int, envelope: Envelope, request: Request) -> bytes:
-        """Return the response of *twin*. Raises ServiceError with the error of the remote host or of this relay."""
-        user, size = request.caller.uid, len(envelope.data)
+    async def _send(self, twin: int, envelope: Envelope, user: int, request: Request) -> bytes:
+        """Return the response of *twin* to a call that *user* is charged for.
+
+        Raises ServiceError with the error of the remote host or of this relay.
+        """
         message = RelayMessage(
             cmd=envelope.command,
             exp=envelope.expires_seconds,
@@ -118,7 +121,7 @@ class OutgoingCalls(Dispatcher):
             raise ServiceError(f"relay unavailable: {away}; the call may have been sent") from None
         finally:
             self._calls.pop(uid, None)
-            self._limit.release(user, size)
+            self._limit.release(user, len(envelope.data))
         if reply.err:
             raise ServiceError(reply.err)
         return decode_data(reply.dat)

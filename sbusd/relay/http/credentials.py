@@ -22,7 +22,8 @@ from typing import Any
 from sbusd.config import certificates
 from sbusd.config.files import ConfigError, NotRegularError, open_regular
 from sbusd.config.hosts import TlsSettings
-from sbusd.config.relay import MAX_TWIN
+from sbusd.config.identity_check import Identity
+from sbusd.protocol.envelope import MAX_TWIN
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
 """The HTTP headers."""
@@ -135,6 +136,11 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the TLS context of the client: servers need a certificate of the authority with their name. Raises ConfigError."""
     return certificates.client_context(_files(settings), SERVICE_USER)
+
+
+def check_identity(settings: TlsSettings, twin: int, *, is_start: bool) -> None:
+    """Raise ConfigError if the other hosts would reject the certificate of *twin*, see :meth:`Identity.check`."""
+    Identity(_files(settings), twin_name(twin), SERVICE_USER).check(is_start=is_start)
 
 
 def twin_of(certificate: Mapping[str, Any]) -> int | None:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from sbusd.config.address_groups import AddressGroup, AddressGroups
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.log_messages import CROWDED, TOO_SLOW
-from sbusd.relay.network import AddressGroup, AddressGroups
 from sbusd.systemd.log_records import LogMessage
 
 RejectionReporter = Callable[[LogMessage, str, str, str], None]

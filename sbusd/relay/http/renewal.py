@@ -16,7 +16,7 @@ from sbusd.config.certificates import validity_of
 from sbusd.config.files import ConfigError
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import read_keys
-from sbusd.relay.http.credentials import client_context, server_context
+from sbusd.relay.http.credentials import check_identity, client_context, server_context
 from sbusd.relay.log_messages import CERTIFICATE_ENDS, CREDENTIALS_KEPT, CREDENTIALS_READ
 from sbusd.systemd.limited_log import LimitedLog
 
@@ -49,6 +49,7 @@ class Credentials:
         self.server: ssl.SSLContext | None = None
         self.client: ssl.SSLContext | None = None
         if settings.tls.is_on:
+            check_identity(settings.tls, settings.twin, is_start=True)  # at boot, the clock can be wrong
             self.server, self.client = server_context(settings.tls), client_context(settings.tls)
         self._warned_at: float | None = None
         self._is_asked = asyncio.Event()
@@ -84,6 +85,7 @@ class Credentials:
         try:
             keys = await asyncio.to_thread(read_keys, settings)
             if settings.tls.is_on:
+                await asyncio.to_thread(check_identity, settings.tls, settings.twin, is_start=True)
                 server = await asyncio.to_thread(server_context, settings.tls)
                 client = await asyncio.to_thread(client_context, settings.tls)
                 self.server, self.client = server, client

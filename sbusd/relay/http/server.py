@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from sbusd.config.address_groups import AddressGroups
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.authentication import (
@@ -31,7 +32,6 @@ from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.http.shared_numbers import SharedNumbers
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, SHARED_NUMBER, TOO_LARGE, TOO_SLOW, UNWELCOME
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
-from sbusd.relay.network import AddressGroups
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store

@@ -13,8 +13,9 @@ from sbusd.config.certificates import CertificateFiles
 from sbusd.link.network.nats import NatsNetwork, NatsSettings
 from sbusd.link.server_configuration import ServerSettings, server_configuration
 from tests.support.authority import Authority, Certificate
+from tests.support.free_ports import free_port
 from tests.support.link_networks import Gate, RunningNetwork
-from tests.support.nats_servers import NatsServer, free_port, require_server
+from tests.support.nats_servers import NatsServer, require_server
 
 
 class Realm:

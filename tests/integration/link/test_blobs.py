@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -140,7 +139,8 @@ def test_a_cut_cable_resumes_at_the_offset(hosts: BlobHosts) -> None:
     hosts.cut()
     before = hosts.beta.memfd_bytes()
     assert before < len(data)
-    time.sleep(9)  # until both ends have noticed it
+    for each in (hosts.alpha, hosts.beta):
+        each.link.wait_for_hosts()  # it has noticed that the other one is gone
     hosts.heal()
     pulling.join(300)
     assert [hashlib.sha256(each).digest() for each in found] == [hashlib.sha256(data).digest()]

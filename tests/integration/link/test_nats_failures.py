@@ -14,8 +14,9 @@ import pytest
 from sbusd.link.network.nats import NatsNetwork, NatsSettings
 from sbusd.link.network.nkey import sign
 from tests.integration.link.conftest import Realm
+from tests.support.free_ports import free_port
 from tests.support.link_networks import RunningNetwork
-from tests.support.nats_servers import NatsServer, free_port, require_server, user_seed
+from tests.support.nats_servers import NatsServer, require_server, user_seed
 from tests.support.skips import require_namespaces, require_root
 from tools.netns_hosts import PREFIX, NetnsHosts
 

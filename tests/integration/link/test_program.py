@@ -23,8 +23,9 @@ from sbusd.link.administration import MAX_WAITING_OF_USER
 from tests.integration.link.conftest import Realm
 from tests.support.authority import Authority
 from tests.support.daemons import StartDaemon
+from tests.support.free_ports import free_port
 from tests.support.link_programs import ENV, LinkProgram
-from tests.support.nats_servers import free_port, require_server
+from tests.support.nats_servers import require_server
 from tests.support.relays import wait_for
 from tests.support.users import User
 
@@ -144,7 +145,7 @@ def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -
     none = run("link", "status")
     assert (none.returncode, none.stdout) == (3, "")
     assert run("top", "--link", "--once", "--interval", "0.1").returncode == 3
-    assert none.stderr == "sbusctl: no link on this bus; check the service: systemctl status sbus-link.service\n"
+    assert none.stderr == "sbusctl: no link on this bus; start it for this bus: sbus-link -C FILE\n"
     pair.linked(stack)
     shown = run("link", "status")
     assert (shown.returncode, shown.stderr) == (0, "")

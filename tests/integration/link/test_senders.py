@@ -18,7 +18,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer
 from tests.support.authority import Authority
 from tests.support.daemons import Daemon, StartDaemon
-from tests.support.nats_servers import free_port
+from tests.support.free_ports import free_port
 from tests.support.relays import wait_for
 from tests.support.running_links import RunningLink
 from tests.support.store_programs import BUS_RIGHTS, StoreCaller, StoreProgram

@@ -30,4 +30,4 @@ def test_a_program_is_called_from_another_host(bus_hosts: MakeBusHosts, stage: S
     a.host.relay.stop()
     done = here.run("call", "--twin", str(SECOND), "greet", "x")
     assert done.returncode == 3
-    assert b"no service" in done.stderr
+    assert b"sbus-relay is not running on this bus" in done.stderr

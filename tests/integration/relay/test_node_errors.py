@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.relay.message_model import UNKNOWN_ERROR
 from tests.support.http_requests import OTHER, PEER, TWIN, HttpPeer
-from tests.support.relays import Host, free_address, peer_table, request, require_redis, shared_key, wait_for
+from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
 
 MakeHosts = Callable[..., list[Host]]
 
@@ -60,14 +60,16 @@ def test_of_two_hosts_with_one_uid_neither_gets_the_others_error(twins: MakeHost
 def test_local_caller_does_not_get_the_error_of_a_remote_request(twins: MakeHosts) -> None:
     """A remote host chooses uid and command of its request, so it can choose those of a local call."""
     b, c = twins(PEER, OTHER)
-    own = b.send("wallet", PEER, exp=10)
-    assert b.receive("msgbus.wallet")["uid"] == f"{PEER}.1"
-    c.send("wallet", PEER, exp=60)
+    own = b.send("wallet", PEER)
+    own_asked = b.receive("msgbus.wallet")
+    assert own_asked["uid"] == f"{PEER}.1"
+    c.send("wallet", PEER)
     asked = b.receive("msgbus.wallet")
     assert asked["uid"] == f"{PEER}.1"
     b.redis.lpush(asked["ret"], node_error(asked, "ATTACKER TEXT"))
     b.wait_counted("answers-ambiguous")
-    assert b.receive(own)["err"].startswith("expired")
+    b.reply(own_asked, b"genuine")
+    assert data_of(b.receive(own)) == b"genuine"
     assert b.counters()["answers-ambiguous"] == 1
 
 
@@ -93,11 +95,12 @@ def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, i
 def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeHosts) -> None:
     """Only errors are redirected: other data could belong to another host that used the same uid before."""
     a, b = twins(TWIN, PEER)
-    ret = a.send("wallet", PEER, exp=10)
+    ret = a.send("wallet", PEER)
     asked = b.receive("msgbus.wallet")
     b.redis.lpush(asked["ret"], json.dumps({**json.loads(node_error(asked, "")), "dat": "c2VjcmV0"}))
     b.wait_counted("answers-unasked")
-    assert a.receive(ret)["err"].startswith("expired")
+    b.reply(asked, b"genuine")
+    assert data_of(a.receive(ret)) == b"genuine"
     assert b.counters()["answers-unasked"] == 1
 
 

@@ -8,6 +8,7 @@ from sbusd.link.counters import HostCounters
 from sbusd.link.frames import Data, Head, Heartbeat, Request
 from sbusd.link.incoming import Incoming
 from sbusd.link.peers import Peer
+from sbusd.link.ports import LINK
 from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
 from sbusd.link.subjects import Arrival
 from tests.support.link_bodies import join_body, sent
@@ -17,7 +18,7 @@ from tests.support.link_recorders import RecordedNetwork
 class _Sent(RecordedNetwork):
     """Keeps whole heads."""
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
         self.frames.append((subject, head, body))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sbusd.link.network.direct import DirectNetwork
 from sbusd.link.network.nats import NatsNetwork
 from sbusd.link.rules import Export, Import
 from sbusd.link.settings import make_network, rules_of
+from tests.support.authority import Authority, Certificate
 
 MAIN = Path("/etc/sbus/link.toml")
 TLS = TlsSettings("/c", "/k", "/a")
@@ -84,10 +86,46 @@ def test_a_network_that_cannot_be_made_is_an_error(settings: LinkSettings, says:
 def test_files_that_cannot_be_used_are_found_by_a_check(tmp_path: Path) -> None:
     tls = TlsSettings(*(str(tmp_path / name) for name in ("c", "k", "a")))
     with pytest.raises(ConfigError, match="cannot load certificate"):
-        make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, ignore).check()
+        make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, ignore).check(is_start=False)
     with pytest.raises(ConfigError, match="cannot load certificate"):
         make_network(
             LinkSettings("R", "a", "direct", listen="[::1]:1", tls=tls, peers=(LinkPeerSettings("b"),)), MAIN, writable, ignore
-        ).check()
+        ).check(is_start=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LinkSettings("R", "a", servers=("nats://x",), password_file="/nonexistent/p"),
+        LinkSettings("R", "a", servers=("nats://x",), nkey_file="/nonexistent/n"),
+    ],
+    ids=["password", "nkey"],
+)
+def test_a_start_does_not_need_a_secret_that_each_attempt_reads(settings: LinkSettings) -> None:
+    made = make_network(settings, MAIN, writable, ignore)
+    made.check(is_start=True)
     with pytest.raises(ConfigError, match="cannot read it: No such file"):
-        make_network(LinkSettings("R", "a", servers=("nats://x",), password_file=str(tmp_path / "p")), MAIN, writable, ignore).check()
+        made.check(is_start=False)
+
+
+@pytest.mark.slow
+def test_servers_of_nats_decide_about_name_and_authority(tmp_path: Path) -> None:
+    authority, foreign = Authority(tmp_path), Authority(tmp_path, "foreign")
+    certificate = foreign.sign("other")
+
+    def nats(made: Certificate) -> NatsNetwork | DirectNetwork:
+        tls = TlsSettings(str(made.certificate), str(made.key), str(authority.certificate))
+        return make_network(LinkSettings("R", "a", servers=("tls://x",), tls=tls), MAIN, writable, ignore)
+
+    for is_start in (True, False):
+        nats(certificate).check(is_start=is_start)
+        with pytest.raises(ConfigError, match="cannot load certificate with private key"):
+            nats(replace(certificate, key=authority.sign("a").key)).check(is_start=is_start)
+    for begin, end, fault in (
+        ("20200101000000Z", "20210101000000Z", "has expired"),
+        ("20400101000000Z", "20410101000000Z", "not yet valid"),
+    ):
+        made = nats(foreign.sign_between("other", begin, end))
+        made.check(is_start=True)
+        with pytest.raises(ConfigError, match=rf"{fault} \(it is valid from 20.* UTC to 20.* UTC\); check the clock"):
+            made.check(is_start=False)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from sbusd.config.certificates import validity_of
 from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
 from sbusd.link.session import Session
-from sbusd.link.status import MAX_HOSTS, Status
+from sbusd.link.status import CERTIFICATE_SECONDS, MAX_HOSTS, Status
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from tests.support.authority import Authority
 
 NETWORK = NetworkState(connected=True, encrypted=True, authenticated=True, server="tls://nats-1", server_version="2.12.7")
 
@@ -74,3 +79,25 @@ def test_a_state_is_made_once_in_a_second() -> None:
     session.spooled_bytes = 4
     assert spooled(10.9) == 3
     assert spooled(11.0) == 4
+
+
+@pytest.mark.slow  # openssl signs the certificate
+def test_the_state_has_the_end_of_the_certificate_also_of_a_renewed_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    file = authority.sign("alpha", days=30).certificate
+    status = Status(Rules("R", "alpha"), "nats", file)
+
+    def end(now: float) -> float | None:
+        made = status.state(cast(Session, FakeSession([])), NETWORK, NetworkCounters(), {}, now)
+        return cast("float | None", json.loads(made)["certificate_end"])
+
+    first = validity_of(file)
+    assert first is not None
+    assert end(0.0) == first[1]
+    file.unlink()
+    assert end(CERTIFICATE_SECONDS - 1) == first[1]
+    assert end(CERTIFICATE_SECONDS) is None
+    renewed = validity_of(authority.sign("alpha", days=60).certificate)
+    assert renewed is not None
+    assert end(2 * CERTIFICATE_SECONDS) == renewed[1] > first[1]
+    assert state([])["certificate_end"] is None

@@ -11,6 +11,8 @@ import pytest
 
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 
 

@@ -16,8 +16,8 @@ from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
 from sbusd.config.hosts import TlsSettings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
-from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings
-from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
+from sbusd.config.relay import PORT, PeerSettings, RelaySettings
+from sbusd.protocol.envelope import MAX_DESTINATIONS, MAX_TWIN, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
 from sbusd.relay.bus.incoming_calls import ASK_SECONDS, AT_ONCE, TWIN_BYTES
 from sbusd.relay.http import client, credentials, server

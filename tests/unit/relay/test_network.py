@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from sbusd.relay.network import AddressGroup, AddressGroups, is_of_another_host, plain_address
+from sbusd.relay.network import is_of_another_host
 
 NOT_OF_ANOTHER = [
     *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1"),
@@ -56,19 +56,3 @@ def test_a_host_behind_a_tunnel_is_one_and_one_behind_a_translation_is_not() -> 
     mapped, sixtofour, nat64, local_nat64, *teredo, compatible = written(ipaddress.IPv4Address("8.8.8.8"))
     assert all(is_of_another_host(each) for each in (mapped, sixtofour, *teredo))
     assert not any(is_of_another_host(each) for each in (nat64, local_nat64, compatible))
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [("::ffff:10.0.0.2", "10.0.0.2"), ("fe80::1%eth0", "fe80::1"), ("FD00::0002", "fd00::2"), ("10.0.0.2", "10.0.0.2"), ("?", "?")],
-)
-def test_an_address_is_written_in_one_way(text: str, plain: str) -> None:
-    assert plain_address(text) == plain
-
-
-def test_group_is_a_peer_an_address_or_a_network() -> None:
-    groups = AddressGroups(["10.0.0.2", "fd00::2"])
-    assert groups.group("::ffff:10.0.0.2") == AddressGroup("10.0.0.2", is_peer=True)
-    assert groups.group("fd00::0002") == AddressGroup("fd00::2", is_peer=True)
-    assert groups.group("fd00::3") == AddressGroup("fd00::/64", is_peer=False)
-    assert groups.group("10.0.0.3") == AddressGroup("10.0.0.3", is_peer=False)

@@ -19,6 +19,8 @@ from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_795_000_000.0
 
 

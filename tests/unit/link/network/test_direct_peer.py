@@ -34,6 +34,9 @@ class NoEvents:
     def peer_forged(self, peer: PeerConnection, reason: str) -> None:
         pytest.fail(reason)
 
+    def peer_got(self, peer: PeerConnection, content: int) -> None:
+        pytest.fail(str(content))
+
     def peer_has_room(self) -> None:
         """Pings are written."""
 
@@ -118,3 +121,32 @@ def test_the_frames_of_one_read_are_handled_in_turns(monkeypatch: pytest.MonkeyP
 
     asyncio.run(run())
     assert 1 < max(sizes) <= turns.TURN_FRAMES
+
+
+def test_users_share_what_waits_for_a_host_that_does_not_read() -> None:
+    """Of the user with the most, the newest messages are dropped. The frames of the connection itself are not."""
+
+    class Counted(NoEvents):
+        def __init__(self) -> None:
+            self.contents: list[int] = []
+
+        def peer_got(self, peer: PeerConnection, content: int) -> None:
+            self.contents.append(content)
+
+    async def run() -> None:
+        async with connected() as (peer, writer):
+            dropped = [peer.send_message(bytes(90), number, 1001) for number in range(20)]
+            peer.send(bytes(60))
+            assert dropped == [0] * 11 + [1] * 9
+            assert [peer.send_message(bytes(90), 100 + number, 1000) for number in range(3)] == [2, 1, 1]
+            assert peer.send_message(bytes(90), 200, 1001) == 1
+            assert peer.pending_bytes == 60 + 10 * 90
+            events = Counted()
+            running = asyncio.create_task(peer.run("R", events, Stall(Gate().writable, NetworkCounters())))
+            while len(events.contents) < 10:
+                await asyncio.sleep(0)
+            writer.transport.abort()
+            await running
+            assert events.contents == [*range(7), 100, 101, 102]
+
+    asyncio.run(run())

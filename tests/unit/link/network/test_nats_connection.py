@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -199,3 +200,29 @@ def test_nothing_is_accepted_before_tls() -> None:
         scenario.tls = ssl.create_default_context()
         with pytest.raises(ConnectFailedError, match="something before TLS"):
             asyncio.run(scenario.run(use))
+
+
+def test_users_share_what_waits_for_a_server_that_does_not_read() -> None:
+    """Of the user with the most, the newest messages are dropped. Other commands are not. What is dropped was not sent."""
+    scenario = Scenario()
+    bodies: list[bytes] = []
+
+    async def use(connection: NatsConnection, reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        dropped = 0
+        for number in range(40):
+            assert connection.send_message("s.R.m.alpha.a", b"", b"%03d" % number + bytes(900), 1001)
+            dropped += connection.drop(10_000)
+        connection.send(b"SUB x 1\r\n")
+        for number in range(100, 105):
+            assert connection.send_message("s.R.m.alpha.a", b"", b"%03d" % number + bytes(900), 1000)
+            dropped += connection.drop(10_000)
+        assert connection.pending_bytes <= 10_000
+        connection.send(b"END\r\n")
+        sent = await reader.readuntil(b"END\r\n")
+        assert b"SUB x 1" in sent
+        bodies.extend(re.findall(rb"(\d{3})\0{900}", sent))
+        assert scenario.counters.messages_out == len(bodies) == 45 - dropped
+        assert scenario.counters.bytes_out == 903 * len(bodies)
+
+    asyncio.run(scenario.run(use))
+    assert bodies == [*(b"%03d" % number for number in range(len(bodies) - 5)), *(b"%03d" % number for number in range(100, 105))]

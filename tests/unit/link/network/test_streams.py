@@ -16,6 +16,8 @@ import pytest
 from sbusd.link.network.streams import open_streams
 from tests.support.authority import Authority
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60.0
 
 

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from sbusd.config.relay import RelaySettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -39,7 +40,9 @@ def test_a_counter_that_appears_while_saving_is_saved_the_next_time(monkeypatch:
     handler = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")
     journal = LimitedLog("sbus-relay")
-    store.join = join = BusMembership(1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=journal)
+    store.join = join = BusMembership(
+        1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=journal, charged=ChargedUsers().of
+    )
     join.calls.counts["too_many"] += 3
 
     async def count() -> None:

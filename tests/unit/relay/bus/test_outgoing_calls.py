@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sbusd.client.items import Message as BusMessage
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, call_digest, parse_envelope
 from sbusd.protocol.packets import Publish, parse_packet
@@ -23,6 +24,7 @@ from sbusd.relay.redis.client import RedisUnavailableError
 NOW = 1_000_000.0
 RET = "msgbus.system.relay.answers:ab"
 KEY = b"relay/1002/echo"
+CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 10, 1000)]))
 
 
 class FakeHandler:
@@ -55,7 +57,7 @@ def asked(uid: str = "u", *, key: bytes = KEY, sender: Peer | None = None, **mor
 
 
 def made(handler: FakeHandler, calls: int = 10, size: int = 1_000) -> OutgoingCalls:
-    return OutgoingCalls(cast(QueueHandler, handler), RET, ConcurrencyLimit(calls, size))
+    return OutgoingCalls(cast(QueueHandler, handler), RET, ConcurrencyLimit(calls, size), CHARGED.of)
 
 
 def error_of(packet: bytes) -> str:
@@ -192,6 +194,25 @@ def test_user_at_the_limit_gets_an_error_and_others_are_served() -> None:
     )
     assert calls.receive(asked("d", sender=caller(1001, 8)), NOW) == b""
     assert calls.counts["busy"] == 1
+
+
+def test_all_ids_of_a_user_have_the_calls_of_one_user() -> None:
+    async def main() -> None:
+        charged = ChargedUsers(CHARGED.ids)
+        handler = FakeHandler()
+        calls = OutgoingCalls(cast(QueueHandler, handler), RET, ConcurrencyLimit(2, 1_000), charged.of)
+        running = await begin(calls, asked("a", sender=caller(100_001, 8)))
+        await handler.came.wait()
+        assert calls.receive(asked("b"), NOW) == b""
+        for uid in (1000, 100_002):
+            assert "already in progress for user 1000;" in error_of(calls.receive(asked(f"c{uid}", sender=caller(uid, 9)), NOW))
+        charged.ids = SubordinateIds()  # who was charged gets the room back, whatever the file says then
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert calls.receive(asked("d"), NOW) == b""
+        assert "busy" in error_of(calls.receive(asked("e"), NOW))
+
+    run(main)
 
 
 def test_too_many_bytes_are_too_many() -> None:

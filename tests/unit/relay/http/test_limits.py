@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
+from sbusd.config.address_groups import AddressGroups
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.http.limits import PARTS, ConnectionLimiter, ConnectionSlot, UnverifiedBytes
 from sbusd.relay.log_messages import CROWDED
-from sbusd.relay.network import AddressGroups
 from sbusd.systemd.log_records import LogMessage
 
 PEER = "10.0.0.2"

@@ -21,6 +21,8 @@ from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import LogMessage, Record
 from tests.support.authority import Authority
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400.0
 
 
@@ -62,7 +64,7 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def settings(authority: Authority) -> RelaySettings:
     made = authority.sign("twin-1", file="relay", days=1000)
-    return RelaySettings(tls=TlsSettings(str(made.certificate), str(made.key), str(authority.certificate)))
+    return RelaySettings(twin=1, tls=TlsSettings(str(made.certificate), str(made.key), str(authority.certificate)))
 
 
 def served(context: ssl.SSLContext | None, authority: Authority) -> int:

@@ -13,6 +13,8 @@ from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened, outgoing, reply_to, run_with, taken
 from tests.support.relays import RedisServer
 
+pytestmark = pytest.mark.slow
+
 
 def left(client: Any) -> set[str]:
     """Return the keys of a message in progress."""
