@@ -110,7 +110,9 @@ class Broker(FastPath):
         self._attach(make_switch(self, keyspace, settings.limits, errors))
         self.switch.set_publish_rules(self._access.policy.publish_rules())
         self._quotas = UserQuotas(settings.quotas, owners, descriptor_limit(), separator=keyspace.separator)
-        self._tap_events = TapEvents(self.switch, keyspace.prefix)
+        self.switch.charge_closes(self._quotas.charged_uid)
+        journal.charged = self._quotas.charged_uid
+        self._tap_events = TapEvents(self.switch, keyspace.prefix, self._quotas.charged_uid)
         self._log = ClientLog(journal, ownership)
         self._refusals = Refusals(self.switch, self._tap_events, self._log, self._counts, ownership)
         self._bindings = ProcessBindings(self._roster, self._quotas, self._refusals, self._log, journal)

@@ -34,9 +34,11 @@ _PACKETS = frozenset({b"MSG", b"SUB", b"UNSUB", b"CMSG"})
 
 
 class TapEvents:
-    """The JSON lines of one bus with the credential prefix *prefix*. *clock* returns nanoseconds since 1970, for tests."""
+    """The JSON lines of one bus with the credential prefix *prefix*. *charged* returns the user that is charged for a uid; *clock* returns
+    nanoseconds since 1970, for tests."""
 
-    def __init__(self, switch: Switch, prefix: bytes, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, switch: Switch, prefix: bytes, charged: Callable[[int], int] = int, clock: Callable[[], int] = time.time_ns) -> None:
+        self.charged = charged
         self._switch = switch
         self._prefix = prefix
         self._clock = clock
@@ -44,7 +46,7 @@ class TapEvents:
     def event(self, kind: str, key: bytes, uid: int, facts: Mapping[str, object]) -> None:
         """Report an event with this *key*, caused by *uid*. Its *facts* include its time and connection."""
         if self._switch.is_tapped():
-            self._switch.report(key, _line({"kind": kind, **facts}), uid=uid)
+            self._switch.report(key, _line({"kind": kind, **facts}), uid=self.charged(uid))
 
     def loss(self, connection: int, credentials: Credentials, count: int) -> None:
         """Report that *count* packets for a connection were lost."""
@@ -69,7 +71,7 @@ class TapEvents:
         """Send a line to the taps whose pattern matches *key*. The uid *payer* is charged, or with None the connection's user."""
         if self._switch.is_tapped():
             origin = {"kind": kind, "time": self._clock(), "id": connection, "cred": credentials.key(self._prefix).decode()}
-            self._switch.report(key, _line({**origin, **facts}), uid=credentials.uid if payer is None else payer)
+            self._switch.report(key, _line({**origin, **facts}), uid=self.charged(credentials.uid) if payer is None else payer)
 
 
 class PresenceEvents:
@@ -162,14 +164,15 @@ class PresenceEvents:
     ) -> None:
         """Publish an event to clients with at least *sight*, and to taps."""
         key = b"%b%b/%d" % (EVENT_HEAD, kind.encode(), client.connection)
-        facts = self._facts(client)
+        uid, facts = client.credentials.uid, self._facts(client)
         if pattern is not None:
             pattern, _ = split_stored(pattern)
             key += b"/" + pattern
             facts |= key_members("pattern", pattern)
         if self.listeners:
-            self._switch.announce(publish_packet(key, encode_json(facts)), sight=sight, uid=client.credentials.uid, cred=self._own)
-        self._tap_events.event(kind, key, client.credentials.uid, facts | (for_taps or {}))
+            payer = self._tap_events.charged(uid)
+            self._switch.announce(publish_packet(key, encode_json(facts)), sight=sight, uid=uid, payer=payer, cred=self._own)
+        self._tap_events.event(kind, key, uid, facts | (for_taps or {}))
 
 
 def _required_sight(pattern: bytes) -> Sight:

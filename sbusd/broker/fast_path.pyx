@@ -270,7 +270,7 @@ cdef class FastPath(ClientSink):
         client.state.allowed = &decision.allowed.patterns
         client.state.charge = &(<ConnectionUsage>user.connections[client.connection]).charge
         connection.client = &client.state
-        set_user(self.plane, connection, decision.uid)
+        set_user(self.plane, connection, decision.uid, <uint32_t>(<tuple>user.credentials)[1])
         set_rights(
             connection, decision.blocks_others, decision.rules, decision.sight, decision.may_vouch, decision.may_deliver)
         set_cred(connection, cred.data(), cred.size())

@@ -6,7 +6,7 @@ Rules:
    bus has gone to the background.
 2. The queue for that thread is bounded. Records that find it full or that cannot be written are counted. The log records their number as
    soon as writing works again.
-3. Records are rate-limited per user and message. The suppressed ones are counted, and their number is recorded.
+3. Records are rate-limited per charged user and message. The suppressed ones are counted, and their number is recorded.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class BusLog:
     def __init__(self, sink: LogSink, settings: LogSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Write to *sink*; *clock* counts seconds, for tests."""
         rate = settings.rate_per_cause_per_user
+        self.charged: Callable[[int], int] = int
+        """Returns the user whose rate limit the records about a uid use."""
         self._sink = sink
         self._settings = settings
         self.level = LEVELS.index(settings.level)
@@ -170,7 +172,7 @@ class BusLog:
         """Return whether the rate limit allows the record now, and count it if not."""
         now = self._clock()
         self._report_suppressed(now)
-        allowed = self._limiter.allows(message, uid, now)
+        allowed = self._limiter.allows(message, None if uid is None else self.charged(uid), now)
         self._state.suppressed += not allowed
         return allowed
 

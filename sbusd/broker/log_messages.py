@@ -163,7 +163,7 @@ SERVICE_MANAGER_DEAF = LogMessage(
     "7e8796bed2e147ff96d2d15b51c2769a",
     Priority.WARNING,
     "service-manager-deaf",
-    "failed to send a watchdog notification to systemd, it is sent again in a moment",
+    "failed to send a notification to systemd",
 )
 CLIENT_CONNECTED = LogMessage("92a622edd65547a6aa6cf665ed58abd1", Priority.DEBUG, "client-connected", "client connected")
 CLIENT_DISCONNECTED = LogMessage("37b2e86566f341f2b394371ecaf6baee", Priority.DEBUG, "client-disconnected", "client disconnected: {reason}")

@@ -54,7 +54,7 @@ class BlobQuotas:
     requests: Annotated[int, Count(1, 1_000, "each of them is a request to the bus")] = 4
     """Requests that wait for the bus at the same time."""
     closes: Annotated[int, Count(1, 100, "each of them is a descriptor of the service")] = 8
-    """Descriptors that wait to be closed. With more, the requests of the user wait."""
+    """Descriptors that wait to be closed, and connections with unread ones. With more, the requests of the user wait."""
     wrong_tickets: Annotated[int, Count(1, 100_000, "a ticket has 128 random bits")] = 60
     """Unknown tickets per minute. After that, each request for a ticket is refused until the minute is over."""
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import pwd
+import shlex
 import ssl
 import stat
 from collections.abc import Mapping
@@ -100,10 +101,11 @@ def check_private(file: Path, status: os.stat_result, service_user: str) -> None
     """
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in _owners(service_user):
-        raise ConfigError(file, "", f"owned by user {status.st_uid}; make the service's user its owner: chown {service_user}")
-    if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
-        words = f"accessible to other users: mode {mode:04o}, group {status.st_gid}; allow only its owner: chmod 0600"
+        words = f"owned by user {status.st_uid}; make the service's user its owner: chown {service_user} {shlex.quote(str(file))}"
         raise ConfigError(file, "", words)
+    if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
+        words = f"accessible to other users: mode {mode:04o}, group {status.st_gid}; allow only its owner:"
+        raise ConfigError(file, "", f"{words} chmod 0600 {shlex.quote(str(file))}")
 
 
 def _owners(service_user: str) -> set[int]:

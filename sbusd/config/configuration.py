@@ -59,11 +59,6 @@ class Configuration:
     """The ``allowed_users`` of each file that has some; if the file has a fault, those that it had before."""
 
     @property
-    def denies_everything(self) -> bool:
-        """Whether a fault denies every key, because the keys of its file are unknown."""
-        return any("" in fault.denied for fault in self.faults)
-
-    @property
     def file_names(self) -> str:
         """The files in one line; empty if there are none."""
         return " ".join(printable(str(file)) for file in self.files)

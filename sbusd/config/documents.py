@@ -88,7 +88,7 @@ def read_table(file: Path) -> Table:
         content = read_content(file)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(file, "", "dangling symbolic link; restore its target or remove the link") from None
-    except NotRegularError:
+    except (NotRegularError, IsADirectoryError):
         raise ConfigError(file, "", "not a regular file; replace or remove it") from None
     except OSError as error:
         raise ConfigError(file, "", f"cannot read it: {error.strerror}; let the user of the service read it") from None

@@ -156,9 +156,9 @@ class LinkSettings:
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
     """The socket of the bus."""
     spool: Annotated[int, Size(0, 1 << 30, "the link keeps it in memory")] = 8 << 20
-    """Maximum size of the messages that wait while the network is unavailable. Above it the oldest are dropped and reported as lost."""
+    """Maximum size of the messages that wait while the network is unavailable. Above it the user with the most loses the oldest."""
     max_pending: Annotated[int, Size(1 << 20, 1 << 30, "the link keeps them in memory")] = 8 << 20
-    """Maximum size of the messages that wait for the NATS server, or for one host. Above it new ones are dropped and reported as lost."""
+    """Maximum size of the messages that wait for the NATS server, or for one host. Above it the user with the most loses the newest."""
     state_interval: Annotated[int, Count(1, 3_600, "the state is a message on the bus")] = 10
     """Seconds between two messages ``link/state``."""
     secret_hosts: tuple[Annotated[str, NameOrEvery()], ...] = ()

@@ -9,15 +9,13 @@ from urllib.parse import urlsplit
 from sbusd.config.hosts import AbsoluteFile, HostPort, TlsSettings, is_loopback, split_address
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import Origin
+from sbusd.protocol.envelope import MAX_TWIN
 
 PORT = 8051
 """The default port of relays, as in the founding document."""
 
 REDIS = "/run/redis-sbus-relay/redis-server.sock"
 """The socket of the Redis server for the relay only, from the unit redis-server@sbus-relay.service."""
-
-MAX_TWIN = 0xFFFF_FFFF
-"""The greatest number of a host: 32 bits."""
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 _TWIN = Count(0, MAX_TWIN, "the number of a twin has 32 bits")

@@ -10,12 +10,15 @@ from pydantic import Field
 
 from sbusd.config.hosts import AbsoluteFile
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
-from sbusd.config.relay import MAX_TWIN
 from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.config.users import GroupId, UserId
+from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach
 from sbusd.protocol.overlap import intersection, is_matchable
 from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
+
+KEPT_ASIDE = ".damaged-"
+"""Ends the name of the file with the messages, before a date, when it was found damaged and kept aside."""
 
 MAX_STREAMS = 250
 """Maximum number of streams, and of queues."""

@@ -71,15 +71,6 @@ def find_uid(user: str) -> int:
     return _USERS.find(user)
 
 
-def find_gid(group: str) -> int:
-    """Return the id of *group*. Digits are the id itself, whether or not it has a name; anything else is a name.
-
-    Raises:
-        UnknownGroupError: no group has that name, or the number is not a group id.
-    """
-    return _GROUPS.find(group)
-
-
 @contextmanager
 def unknown_ids_allowed() -> Iterator[None]:
     """In this context an unknown name in a configuration is an :class:`UnknownId` instead of an error."""

@@ -22,13 +22,17 @@ from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
 from sbusd.dataplane.switch import Switch
+from sbusd.exhaustion import exhausted
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
 from sbusd.restart.program_check import FAULTY
+from sbusd.standard_error import write_errors
+from sbusd.standard_output import print_line
 from sbusd.systemd import fdstore
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of
+from sbusd.systemd.signals import exit_on_ending_signals
 
 EXIT_FAILED = 1
 
@@ -51,7 +55,7 @@ def main() -> None:
         journal.close()
         sys.exit(os.EX_CONFIG)
     except SbusError as error:
-        sys.stderr.write(f"sbusd: {error}\n")
+        write_errors(f"sbusd: {error}\n")
         sys.exit(EXIT_FAILED)
 
 
@@ -71,6 +75,12 @@ def run(arguments: Sequence[str]) -> int:
     except SbusError as error:
         report_failure(error)
         raise
+    except Exception as error:
+        if (reason := exhausted(error)) is None:
+            raise
+        failure = SbusError(reason)
+        report_failure(failure)
+        raise failure from None
     return 0
 
 
@@ -92,10 +102,10 @@ def check(options: Options) -> int:
     with acting_as_user_of(unit, main_file) as reader:
         configuration = check_daemon_settings(main_file, required=options.config_file is not None)
     for fault in configuration.faults:
-        sys.stderr.write(f"sbusd: {fault}\n")
+        write_errors(f"sbusd: {fault}\n")
     if configuration.faults:
         return FAULTY
-    sys.stdout.write(describe(configuration, main_file, reader) + "\n")
+    print_line("sbusd", describe(configuration, main_file, reader))
     return 0
 
 
@@ -108,6 +118,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         folder = _current_folder()
         inherited = take_inherited_state(options)
         listeners, daemonizer = _listeners_and_daemonizer(options, inherited, ends)
+        exit_on_ending_signals()  # not before: the parent of a bus in the background must not remove the socket of that
         raise_descriptor_limit()  # before the first thread starts and after the last fork
         journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)

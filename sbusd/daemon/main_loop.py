@@ -98,7 +98,7 @@ class MainLoop:
                 self._handle_signals(signals, handover)
                 self._meter.note("reload and restart")
             self._meter.rest()
-            self._manager.stopping()
+            self._record_unless(self._manager.stopping())
             if not self._broker.is_for_good:
                 self._remove_ended()
                 self._keeps_connections = handover.save()
@@ -112,6 +112,11 @@ class MainLoop:
     def _record_lost_notification(self) -> None:
         """Record that a notification could not be sent to the service manager."""
         self._journal.record(log_messages.SERVICE_MANAGER_DEAF)
+
+    def _record_unless(self, is_sent: bool) -> None:
+        """Record that a notification could not be sent, unless it *is_sent*."""
+        if not is_sent:
+            self._record_lost_notification()
 
     def _warning(self) -> str:
         """Return the text about configuration faults for the status."""
@@ -132,14 +137,14 @@ class MainLoop:
     def _handle_signals(self, signals: Signals, handover: Handover) -> None:
         """Do what signals have requested."""
         if signals.take_hangup():
-            self._manager.reloading()
+            self._record_unless(self._manager.reloading())
             self._reloader.request()
         if self._reloader.finish():
-            self._manager.reloaded()
+            self._record_unless(self._manager.reloaded())
             # The next turn removes the connections that the reload has ended.
             self._is_unsettled = True
         if signals.take_handover():
-            self._manager.reloading()
+            self._record_unless(self._manager.reloading())
             self._check.start()
         result = self._check.take_result()
         if result is not None:
@@ -167,7 +172,7 @@ class MainLoop:
     def _cancel_restart(self, reason: str) -> None:
         """Continue without a restart, and record the *reason*."""
         self._journal.record(log_messages.HANDOVER_FAILED, reason=reason)
-        self._manager.reloaded()
+        self._record_unless(self._manager.reloaded())
 
     def _remove_ended(self) -> None:
         """Remove the connections that are about to end: only live ones are handed over."""

@@ -16,7 +16,8 @@ from sbusd import __version__
 from sbusd.config import UnknownUserError, default_main_file, find_uid
 from sbusd.protocol.addresses import Address, parse_address
 from sbusd.protocol.errors import BadAddressError, SbusError
-from sbusd.protocol.printable import printable
+from sbusd.protocol.printable import LINE_CHARACTERS, printable
+from sbusd.standard_output import print_line
 
 SYSTEM_ADDRESS = "/run/sbus.socket"
 DEFAULT_PID_FILE = Path("/run/sbus.pid")
@@ -125,7 +126,11 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises UsageError, with a text of one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{printable(message)}; see `sbusd --help`")
+        raise UsageError(f"{printable(message, LINE_CHARACTERS)}; see `sbusd --help`")
+
+    def _print_message(self, message: str, _file: object = None) -> None:
+        """Print the text of --help or --version. Exits with status 1 if it cannot be written."""
+        print_line("sbusd", message.removesuffix("\n"))
 
 
 def _parser() -> _Parser:

@@ -12,6 +12,7 @@ from sbusd.dataplane.clock cimport now_ms, now_ns
 from sbusd.dataplane.connection cimport END_BROKEN, END_FRAME, END_HANGUP, END_QUEUE_FULL, SIGHT_ALL, uid_of
 from sbusd.dataplane.libc cimport EPOLLOUT
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, send_last_words, waiting_count
+from sbusd.dataplane.overflow cimport owner_of
 from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_FRAME, REFUSED_QUEUE_FULL
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
@@ -32,7 +33,7 @@ cdef bint may_pace(Plane plane, Connection* publisher, Connection* recipient) no
         return False    # the wait would reveal that the key has a subscriber
     if plane.bounds.pace_limit >= SECOND_NS:
         return True
-    hold = hold_of(&publisher.publishing.holds, uid)
+    hold = hold_of(&publisher.publishing.holds, owner_of(&recipient.out))
     return plane.bounds.pace_limit > 0 if hold is NULL else spent_until(hold, now_ns()) < plane.bounds.pace_limit
 
 
@@ -84,7 +85,7 @@ cdef void begin_wait(Plane plane, Connection* recipient, Connection* publisher, 
     cdef Hold* hold
     entry.since = now
     # It is stored in the entry because a connection loses its user before its waits are over.
-    entry.limited_by = uid_of(recipient) if entry.is_paced and uid_of(recipient) != uid_of(publisher) else NO_USER
+    entry.limited_by = owner_of(&recipient.out) if entry.is_paced and uid_of(recipient) != uid_of(publisher) else NO_USER
     recipient.blocking.publishers.push_back(entry)
     if entry.limited_by != NO_USER:
         hold = add_hold(&publisher.publishing.holds, entry.limited_by, now)
@@ -183,7 +184,7 @@ cdef void unblock_drained(Plane plane, Connection* recipient) noexcept nogil:
     cdef Connection* publisher
     while i < recipient.blocking.publishers.size():
         publisher = publisher_of(plane, recipient.blocking.publishers[i])
-        if publisher is NULL or has_drained(plane, &recipient.out, uid_of(publisher), recipient.blocking.publishers[i].is_paced):
+        if publisher is NULL or has_drained(plane, &recipient.out, owner_of(&publisher.out), recipient.blocking.publishers[i].is_paced):
             unblock_at(plane, recipient, i)
         else:
             i += 1

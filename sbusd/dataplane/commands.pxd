@@ -8,7 +8,7 @@ from sbusd.dataplane.plane cimport Plane
 
 
 cdef Account* account_of(Plane plane, uint32_t uid) noexcept nogil
-cdef int set_user(Plane plane, Connection* connection, uint32_t uid) except -1
+cdef int set_user(Plane plane, Connection* connection, uint32_t uid, uint32_t charged) except -1
 cdef void set_rights(Connection* connection, bint blocks_others, uint64_t rules, int sight, bint may_vouch, bint may_deliver) noexcept nogil
 cdef void set_cred(Connection* connection, const char* cred, size_t length) noexcept nogil
 cdef void add_pattern(Plane plane, Connection* connection, const char* pattern, size_t length) noexcept nogil

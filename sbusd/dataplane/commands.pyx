@@ -11,6 +11,7 @@ from libcpp.unordered_map cimport unordered_map
 from sbusd.dataplane.avl cimport remove_stored, store_instance
 from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.connection cimport END_BROKEN, END_DISCONNECTED, uid_of
+from sbusd.dataplane.fairness cimport take_absent
 from sbusd.dataplane.groups cimport route_to, stop_routing_to
 from sbusd.dataplane.outbox cimport assign, post, send_last_words, waiting_count
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
@@ -18,29 +19,30 @@ from sbusd.dataplane.receipts cimport Disclosure
 
 
 cdef Account* account_of(Plane plane, uint32_t uid) noexcept nogil:
-    """Return a user, or NULL if it has no connection."""
+    """Return a user that is charged, or NULL if it is charged for no connection."""
     cdef unordered_map[uint32_t, Account*].iterator found = plane.accounts.find(uid)
     if found == plane.accounts.end():
         return NULL
     return dereference(found).second
 
 
-cdef int set_user(Plane plane, Connection* connection, uint32_t uid) except -1:
-    """Set the user of a connection. Raises ValueError if it has packets or another user."""
+cdef int set_user(Plane plane, Connection* connection, uint32_t uid, uint32_t charged) except -1:
+    """Set the user of a connection, and the uid that is charged for it; once it has both, they stay. Raises ValueError if it has packets or
+    another user."""
     cdef Account* account
     if uid_of(connection) == uid:
         return 0
     if waiting_count(&connection.out) or connection.out.account is not NULL or connection.reading.backlog is not NULL:
         raise ValueError(f"connection {connection.id} has a user already")
-    account = account_of(plane, uid)
+    account = account_of(plane, charged)
     if account is NULL:
         account = new Account()         # all fields are zero
-        account.uid = uid
-        account.time.number = <uint64_t>uid + 1
+        account.uid = charged
+        account.time = take_absent(&plane.schedule, <uint64_t>charged + 1)
         account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
-        plane.accounts[uid] = account
+        plane.accounts[charged] = account
     account.connections += 1
-    assign(&connection.out, account)
+    assign(&connection.out, uid, account)
     return 0
 
 

@@ -138,11 +138,11 @@ cdef cppclass Connection:
 
 cdef inline uint32_t uid_of(Connection* connection) noexcept nogil:
     """Return the uid of a connection's user."""
-    return NO_USER if connection.out.account is NULL else connection.out.account.uid
+    return NO_USER if connection.out.account is NULL else connection.out.uid
 
 
 cdef inline UserTime* user_time_of(Connection* connection) noexcept nogil:
-    """Return what the connection's user has taken, or NULL if the user is unknown."""
+    """Return what the user that is charged for a connection has taken, or NULL if the user is unknown."""
     if connection.out.account is NULL:
         return NULL
     return &connection.out.account.time

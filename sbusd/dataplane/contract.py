@@ -20,9 +20,9 @@ The rules of delivery, which the tests check:
    - While other users are there, it reads a connection for at most ``turn_time``. It reads a connection whose packets are costly in
      smaller batches, and puts back the packets after control packets that took longer than ``turn_time``.
    - After such a connection it serves others first. If control packets or the bytes of a user who owns nothing here took the time, other
-     users go before all connections of that user.
-   - While another user was served a moment ago, it does not read a connection whose packets are costly even in between: the other user
-     will soon be back, and would have to wait.
+     users go before all connections of that user. Such times of all, also closed, connections add up, if above a fifth of all time.
+   - While another user was served a moment ago, it does not read a connection whose packets are costly even in between, nor any connection
+     of a user that took too long: the other user will soon be back, and would have to wait.
    - After four times ``turn_time`` a turn goes on only with users that it has not served yet. Many connections of one user may use the
      bus alone, but not for so long that a newcomer notices.
    - A batch that takes ten times ``turn_time`` to route is handled in parts; the time is estimated from patterns, recipients and bytes.
@@ -345,12 +345,12 @@ class Switch(Protocol):
     def send(self, connection: int, packet: bytes) -> None:
         """Send *packet* to the connection, after everything in its queue and with the same limits."""
 
-    def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
+    def announce(self, packet: bytes, *, sight: Sight, uid: int, payer: int, cred: bytes = b"") -> None:
         """Send *packet*, a MSG of the bus itself, to each connection with a pattern that matches its key, which may be a reserved one, and
         that may know of it: it has at least *sight*, or belongs to *uid*. The order is that of the connections' numbers.
 
-        As with :meth:`send`, but in a queue it counts as published by *uid*, who has caused it. *cred* names the bus itself to recipients
-        that want senders.
+        As with :meth:`send`, but in a queue *payer* is charged for it, as for what *uid* publishes, and with the order ``FAIR`` it has the
+        turn of *payer*. *cred* names the bus itself to recipients that want senders.
         """
 
     def report_loss(self, patterns: list[bytes], count: int, *, uid: int) -> int:
@@ -395,6 +395,7 @@ class Switch(Protocol):
         connection: int,
         uid: int,
         *,
+        charged: int | None = None,
         blocks_others: bool = False,
         rules: int = 0,
         sight: Sight = Sight.OWN,
@@ -402,10 +403,11 @@ class Switch(Protocol):
         may_vouch: bool = False,
         may_deliver: bool = False,
     ) -> None:
-        """Set the user of a connection, *uid*, who is charged for its queue. *blocks_others*: it may block publishers of other users. Bit i
-        of *rules*: publish rule i applies to it. *sight*: what it may know about others. *cred*, of letters, digits, ``!`` and ``/``,
-        names it as a sender. *may_vouch*: rule 12. *may_deliver*: rule 15. Until then it has no user and no name: no user is charged, and
-        it blocks no publisher."""
+        """Set the user of a connection, *uid*. *charged*, which is *uid* by default, is the user that is charged for its queue and its
+        messages, and that has the limits and turns of all connections for which it is charged; the rights are those of *uid*.
+        *blocks_others*: it may block publishers of other users. Bit i of *rules*: publish rule i applies to it. *sight*: what it may know
+        about others. *cred*, of letters, digits, ``!`` and ``/``, names it as a sender. *may_vouch*: rule 12. *may_deliver*: rule 15.
+        Until then it has no user and no name: no user is charged, and it blocks no publisher."""
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
         """Limit the queues of all connections of *uid* together, in packets and bytes of memory; the user must have a connection."""
@@ -472,14 +474,16 @@ class Switch(Protocol):
         """Return the number that the next connection will get."""
 
     def restore(self, connection: int, settings: ConnectionSettings, progress: ConnectionProgress) -> None:
-        """Set the settings and the progress of an adopted connection. The publishers that it blocks must be there when :meth:`restore_all`
-        is called."""
+        """Set the settings and the progress of an adopted connection. Publishers that it blocks must be there at :meth:`restore_all`."""
 
     def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
         """Set the rest of another switch's state, after every connection is adopted, has its party, and is restored.
 
         Queues are sent from the next turn on, not before. Numbers of new connections begin at *next_connection* at least.
         """
+
+    def charge_closes(self, charged: Callable[[int], int]) -> None:
+        """Set who is charged for sockets that wait to be closed: *charged* returns that user for a uid, which is the default."""
 
     def closing(self) -> list[int]:
         """Return the descriptors of connections that have ended and are not closed yet."""

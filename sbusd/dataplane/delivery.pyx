@@ -21,12 +21,13 @@ from sbusd.dataplane.backpressure cimport after_send, block, may_pace
 from sbusd.dataplane.connection cimport SIGHT_ALL, Member, uid_of
 from sbusd.dataplane.direct_messages cimport is_direct, unwrap_direct, wrap_direct_again
 from sbusd.dataplane.fairness cimport is_too_long
-from sbusd.dataplane.groups cimport choose_member, choose_only, consider, miss_members, offer_share
+from sbusd.dataplane.groups cimport choose_loser, choose_member, choose_only, consider, miss_members, offer_share
 from sbusd.dataplane.intake cimport BATCH_LENGTH_BYTES
 from sbusd.dataplane.libc cimport iovec
 from sbusd.dataplane.outbox cimport (
     BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, miss, release_head, waiting_count,
 )
+from sbusd.dataplane.overflow cimport owner_of
 from sbusd.dataplane.pacing cimport PACED_BYTES
 from sbusd.dataplane.packet_memory cimport cost_of, end_batch
 from sbusd.dataplane.plane cimport REFUSALS, REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
@@ -245,7 +246,7 @@ cdef uint32_t add_key(Plane plane, iovec error, size_t index) noexcept nogil:
 
 cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
     """Add a packet to the share of each of its recipients, and return their number."""
-    cdef uint32_t n, uid = uid_of(sender)
+    cdef uint32_t n, payer = owner_of(&sender.out)
     cdef bint reached = False, has_members = False
     cdef Connection* recipient
     cdef Repeated* repeated = &plane.routing.repeated
@@ -264,7 +265,7 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
         recipient = plane.slots[found.slots[n]]
         if recipient is NULL:
             has_members = True
-            consider(plane, sender, plane.members[found.slots[n]], uid, cost)
+            consider(plane, sender, plane.members[found.slots[n]], payer, cost)
             continue
         if recipient.is_ending or (recipient is sender and not sender.echo):
             if plane.taps.count:
@@ -274,7 +275,7 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
         if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
             plane.routing.meets_queue = True
         if (may_forgo and recipient.share.packets.empty() and waiting_count(&recipient.out)
-                and is_closed_to(plane, recipient, uid, cost)):
+                and is_closed_to(plane, recipient, payer, cost)):
             discard_unseen(&recipient.out, 1)
             repeated.excluded.push_back(recipient.slot)
             continue
@@ -282,8 +283,8 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
         repeated.recipients.push_back(recipient.slot)
     if plane.routing.groups.size():
         reached = True
+        add_to_members(plane, sender, index, may_forgo)
         may_forgo = False   # the next packet of this key is for other members
-        add_to_members(plane, sender, index)
     if has_members and plane.taps.count:
         miss_members(plane, found, index)
     plane.counted.undeliverable += not reached
@@ -292,12 +293,16 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
     return <uint32_t>repeated.recipients.size()
 
 
-cdef void add_to_members(Plane plane, Connection* sender, uint32_t index) noexcept nogil:
-    """Add a packet to the share of one member of each group that it matched."""
+cdef void add_to_members(Plane plane, Connection* sender, uint32_t index, bint may_forgo) noexcept nogil:
+    """Add a packet to the share of one member of each group that it matched, or count it there if the member discards it."""
     cdef size_t i
     cdef Connection* recipient
     cdef Repeated* repeated = &plane.routing.repeated
     for i in range(plane.routing.groups.size()):
+        recipient = choose_loser(plane, plane.routing.groups[i], plane.batch.parts[index].iov_len) if may_forgo else NULL
+        if recipient is not NULL:
+            discard_unseen(&recipient.out, 1)
+            continue
         recipient = choose_member(plane, plane.routing.groups[i], plane.batch.parts[index].iov_len)
         if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
             plane.routing.meets_queue = True
@@ -399,14 +404,14 @@ cdef void end_repeated(Plane plane) noexcept nogil:
     repeated.excluded.clear()
 
 
-cdef bint is_closed_to(Plane plane, Connection* recipient, uint32_t uid, size_t cost) noexcept nogil:
+cdef bint is_closed_to(Plane plane, Connection* recipient, uint32_t payer, size_t cost) noexcept nogil:
     """Return whether packets that cost so much or more are discarded for a recipient that has no share of the batch yet.
 
     Its outbox is asked once for most batches, because other deliveries cannot give it room.
     """
     if recipient.share.closed_batch == plane.routing.number and cost >= recipient.share.closed_cost:
         return True
-    if not discards_all(&recipient.out, uid, cost):
+    if not discards_all(&recipient.out, payer, cost):
         return False
     recipient.share.closed_batch = plane.routing.number
     recipient.share.closed_cost = cost
@@ -422,7 +427,8 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
     cdef uint32_t uid = uid_of(sender)
     cdef bint may_block
     end_repeated(plane)
-    plane.batch.payer = uid
+    plane.batch.uid = uid
+    plane.batch.payer = owner_of(&sender.out)
     plane.routing.undelivered = 0
     plane.routing.meets_queue = False
     if plane.routing.touched.size() > 1:

@@ -2,6 +2,7 @@
 # distutils: language = c++
 """The order ``fair``: the users whose messages are in a queue take turns, one message each. Spec: sbus-protocol(7) §7.
 
+Users here are those that are charged: the subordinate ids of a user have one line with it, as they have one share of the queue.
 A user's messages keep their order, in the line of that user. Before a batch is sent, up to BATCH_PACKETS messages leave the lines in turns
 and go to `waiting`, from which they are sent like those of any queue. So each message is moved once, and a batch costs the same, however
 many messages wait. A loss notice is in the line of the user whose messages were lost, where the gap is. A line without messages after
@@ -154,11 +155,11 @@ cdef void close_lines(Outbox* box) noexcept nogil:
 cdef void abandon_lines(Outbox* box) noexcept nogil:
     """Abandon the lines; their messages are released after those in `waiting`."""
     cdef Line* line
-    leave(box.lines.later, NULL, box.account, box.totals)
+    leave(box.lines.later, NULL, box.account, box.uid, box.totals)
     while not box.lines.by_uid.empty():
         line = dereference(box.lines.by_uid.begin()).second
         box.lines.by_uid.erase(line.uid)
-        leave(line.entries, NULL, box.account, box.totals)
+        leave(line.entries, NULL, box.account, box.uid, box.totals)
         del line
     del box.lines
     box.lines = NULL

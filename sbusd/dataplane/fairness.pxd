@@ -7,6 +7,7 @@ cdef enum:
     THROTTLED_TURNS = 1         # of turn_time, for throttled connections while all others are idle: others may become ready meanwhile
     ROUTING_TURNS = 10          # of turn_time: the estimated time after which the rest of a batch waits for the next turn
     COMPANY_NS = 100000000      # another user that was served so recently can still be delayed
+    MAX_ABSENT = 256            # users without a connection whose times are kept, each for a second at most
 
 
 cdef struct UserTime:           # what all connections of one user have taken
@@ -14,6 +15,7 @@ cdef struct UserTime:           # what all connections of one user have taken
     uint64_t readable_turn      # the last turn in which one of them was readable
     uint32_t readable           # how many of them were readable in that turn
     uint64_t served_turn        # the last turn in which a packet of theirs was handled
+    int64_t owes_until          # nanoseconds of the monotonic clock; then, its own costs until now will not count any more
     int64_t throttled_until     # nanoseconds of the monotonic clock; until then, other users go first
 
 
@@ -41,6 +43,8 @@ cdef struct Schedule:
     int64_t served_at           # when that was
     int64_t other_at            # when a user other than that one was served last
     bint is_cut_short           # the last turn was too long to serve every connection that was ready
+    uint32_t absent_count
+    UserTime absent[MAX_ABSENT] # of users without a connection, which would otherwise reconnect to be free of them
 
 
 cdef inline bint is_throttled(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil:
@@ -73,4 +77,6 @@ cdef void note_readable(Schedule* schedule, UserTime* user) noexcept nogil
 cdef bint must_stop(Schedule* schedule, UserTime* user, int64_t end) noexcept nogil
 cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
 cdef uint32_t read_limit(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
+cdef void keep_absent(Schedule* schedule, UserTime* user) noexcept nogil
+cdef UserTime take_absent(Schedule* schedule, uint64_t number) noexcept nogil
 cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user, Cost* cost, bint is_owner, int64_t now) noexcept nogil

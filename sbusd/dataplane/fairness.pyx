@@ -45,9 +45,11 @@ cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime*
     """Return whether a throttled connection is not served even though no other connection is ready.
 
     A packet cannot be interrupted. One that takes 200 microseconds, handled while another user works on its last response, delays
-    that user by as much, again and again.
+    that user by as much, again and again. Cheaper ones on the many connections of a throttled user delay it by as much together.
     """
-    if not connection.is_costly or user is NULL or not is_throttled(schedule, connection, user):
+    if user is NULL:
+        return False
+    if user.throttled_until <= schedule.now and not (connection.is_costly and connection.throttled_until > schedule.now):
         return False
     return since_other(schedule, user) < RECENT_NS
 
@@ -75,7 +77,7 @@ cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user,
 
     *is_owner*: the user owns the bus, and could do worse to it anyway.
     """
-    cdef int64_t total = cost.patterns + cost.own, taken = now - schedule.now, penalty
+    cdef int64_t total = cost.patterns + cost.own, taken = now - schedule.now
     cdef uint32_t limit = schedule.batch_packets
     schedule.now = now
     if cost.count and total > schedule.turn_time:
@@ -91,18 +93,69 @@ cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user,
         note_served(schedule, user)
     if taken > schedule.turn_time:
         connection.throttled_until = now + min(taken * PENALTY, <int64_t>MAX_PENALTY_NS)
-    if cost.own > schedule.turn_time and not is_owner and user is not NULL:
-        # Many connections of the user would otherwise have turn_time each. The estimate counts for no more than the time taken.
-        penalty = min(min(cost.own, taken) * PENALTY, <int64_t>MAX_USER_PENALTY_NS)
-        user.throttled_until = max(user.throttled_until, now + penalty)
+    if user is not NULL and not is_owner:
+        charge(schedule, user, min(cost.own, taken), now)       # the estimate counts for no more than the time taken
+
+
+cdef void charge(Schedule* schedule, UserTime* user, int64_t own, int64_t now) noexcept nogil:
+    """Throttle a user when its own costs add up to more than turn_time: many connections, or batches, would otherwise have turn_time each.
+
+    The sum goes down in the time that the user does not take, PENALTY times more slowly than it went up: less than a fifth of the loop
+    does not add up.
+    """
+    cdef int64_t owed = max(<int64_t>0, user.owes_until + own - now) + own * PENALTY
+    if owed <= schedule.turn_time * PENALTY:
+        user.owes_until = now + owed
+        return
+    user.owes_until = 0         # being throttled makes up for all of it, so what a user did alone does not count for long
+    user.throttled_until = max(user.throttled_until, now + min(owed, <int64_t>MAX_USER_PENALTY_NS))
+
+
+cdef inline int64_t counts_until(UserTime* user) noexcept nogil:
+    """Return until when it makes a difference what a user has taken."""
+    return max(user.owes_until, user.throttled_until)
+
+
+cdef void keep_absent(Schedule* schedule, UserTime* user) noexcept nogil:
+    """Keep what a user has taken whose last connection has ended, while that counts. If they are too many, forget who has least left."""
+    cdef UserTime* least = user
+    cdef uint32_t i = 0
+    while i < schedule.absent_count:
+        if counts_until(&schedule.absent[i]) <= schedule.now:
+            schedule.absent_count -= 1
+            schedule.absent[i] = schedule.absent[schedule.absent_count]
+            continue
+        if counts_until(&schedule.absent[i]) < counts_until(least):
+            least = &schedule.absent[i]
+        i += 1
+    if counts_until(user) <= schedule.now:
+        return
+    if schedule.absent_count < <uint32_t>MAX_ABSENT:
+        schedule.absent[schedule.absent_count] = user[0]
+        schedule.absent_count += 1
+    else:
+        least[0] = user[0]
+
+
+cdef UserTime take_absent(Schedule* schedule, uint64_t number) noexcept nogil:
+    """Return what a user has taken that has its first connection now."""
+    cdef UserTime found = UserTime(number, 0, 0, 0, 0, 0)
+    cdef uint32_t i
+    for i in range(schedule.absent_count):
+        if schedule.absent[i].number == number:
+            found = schedule.absent[i]
+            schedule.absent_count -= 1
+            schedule.absent[i] = schedule.absent[schedule.absent_count]
+            break
+    return found
 
 
 cdef enum:
-    MODEL_PLACES = 128
+    MODEL_PLACES = 512
 
 
 cdef class ScheduleModel:
-    """A schedule of 128 connections and 128 users without a switch: the functions above for tests. Times are in nanoseconds.
+    """A schedule of 512 connections and 512 users without a switch: the functions above for tests. Times are in nanoseconds.
 
     The user None is one that the bus does not know.
     """
@@ -116,20 +169,22 @@ cdef class ScheduleModel:
         self.schedule.batch_packets = batch_packets
         for i in range(MODEL_PLACES):
             self.connect(i)
-            self.forget(i)
 
     cdef UserTime* time_of(self, user) except? NULL:
         if user is None:
             return NULL
+        if self.users[<int>user].number == 0:
+            self.users[<int>user] = take_absent(&self.schedule, <int>user + 1)
         return &self.users[<int>user]
 
     def connect(self, int connection):
         """Begin with a new connection of this number."""
         self.connections[connection] = ConnectionTime(self.schedule.batch_packets, 0, False)
 
-    def forget(self, int user):
-        """Forget a user, whose last connection has ended."""
-        self.users[user] = UserTime(user + 1, 0, 0, 0, 0)
+    def leave(self, int user):
+        """End the last connection of a user, which may come again."""
+        keep_absent(&self.schedule, self.time_of(user))
+        self.users[user].number = 0
 
     def begin_turn(self, int64_t now, *, tuple readable=()):
         """Begin a turn in which a connection of each user in *readable* can be read."""

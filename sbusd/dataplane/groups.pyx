@@ -22,6 +22,7 @@ from sbusd.dataplane.avl cimport instances_of
 from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.clock cimport now_ns
 from sbusd.dataplane.connection cimport MemberPlace, uid_of
+from sbusd.dataplane.fairness cimport keep_absent
 from sbusd.dataplane.libc cimport SIOCOUTQ, ioctl
 from sbusd.dataplane.outbox cimport (
     BATCH_PACKETS, Account, Entry, Outbox, Packet, Remains, Tally, bytes_in, discards_all, is_missed, is_unused, miss, offer, post_for,
@@ -128,7 +129,7 @@ cdef bint may_join(Plane plane, Connection* connection, string name) noexcept no
             return True
         if connection.members.size() >= GROUPS:
             return False
-    return account is NULL or account.groups < USER_GROUPS or existing_group(plane, account.uid, name) is not NULL
+    return account is NULL or account.groups < USER_GROUPS or existing_group(plane, uid_of(connection), name) is not NULL
 
 
 cdef string full_name(uint32_t uid, string name) noexcept nogil:
@@ -183,7 +184,8 @@ cdef void leave(Plane plane, Member* member) noexcept nogil:
 
 
 cdef void forget_user(Plane plane, Account* account) noexcept nogil:
-    """Delete a user that has nothing left."""
+    """Delete a user that has nothing left but, for a moment, the time that it has taken."""
+    keep_absent(&plane.schedule, &account.time)
     plane.accounts.erase(account.uid)
     del account
 
@@ -253,6 +255,20 @@ cdef Connection* choose_member(Plane plane, Group* group, size_t length) noexcep
     place.place = connection.share.packets.size()
     place.member = member
     connection.share.members.push_back(place)
+    return connection
+
+
+cdef Connection* choose_loser(Plane plane, Group* group, size_t length) noexcept nogil:
+    """Return the member of a group that gets a packet of *length* bytes, if it discards it and has no share of the batch yet, or NULL.
+
+    Nothing is added to its share. One user can be in hundreds of groups whose members do not read: to offer them each message would cost
+    more than its delivery to others.
+    """
+    cdef Connection* connection = group.chosen.connection
+    if not group.load & CLOSED or connection.out.is_broken or not connection.share.packets.empty():
+        return NULL
+    choose_member(plane, group, length)
+    connection.share.members.pop_back()
     return connection
 
 
@@ -346,12 +362,11 @@ cdef void pass_on_some(Plane plane, size_t most, int64_t end) noexcept nogil:
     among many patterns takes milliseconds, and so does sending a long message.
     """
     cdef Remains* remains = plane.totals.remains
-    cdef uint32_t uid = NO_USER if remains.account is NULL else remains.account.uid
     cdef Entry* entry = first_left(remains)
     cdef bint is_over = False
     while entry is not NULL and most and not is_over:
         most -= 1
-        is_over = pass_on_entry(plane, entry, uid) and end != 0 and now_ns() > end
+        is_over = pass_on_entry(plane, entry, remains.uid) and end != 0 and now_ns() > end
         release_first(remains, &plane.totals)
         entry = first_left(remains)
 

@@ -138,7 +138,7 @@ cdef void forget_keys(Outbox* box) noexcept nogil:
         charge_known(&box.account.room, owner, owner, <int64_t>guests - known, bytes_each)
         box.account.leaving_bytes += known * bytes_each
     box.totals.queued_bytes -= known * bytes_each
-    leave(NULL, box.keys, box.account, box.totals)
+    leave(NULL, box.keys, box.account, box.uid, box.totals)
     box.keys = NULL
 
 

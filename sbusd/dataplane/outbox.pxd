@@ -47,7 +47,7 @@ cdef inline uint32_t bytes_in(Packet* packet) noexcept nogil:
 cdef struct Entry:
     Packet* packet
     Packet* head            # sent before it, in the same packet; NULL: none
-    uint32_t payer          # the uid of the publisher
+    uint32_t payer          # the uid that is charged for the publisher
 
 
 ctypedef deque[Entry] Entries   # grows without moving its entries: a vector of a million would be copied in one turn
@@ -79,7 +79,7 @@ cdef extern from *:
 ctypedef cpp_map[KnownKey, uint64_t] Keys   # with the numbers of entries; sorted, because a hash table would grow in one turn
 
 
-cdef cppclass Line:         # messages of one user in a queue with ORDER_FAIR
+cdef cppclass Line:         # messages of the users that are charged as one in a queue with ORDER_FAIR
     uint32_t uid
     Entries* entries        # in order of arrival; NULL: none
     uint64_t noticed        # lost, as the loss notice says that is the last entry; 0: the last entry is none
@@ -107,7 +107,7 @@ cdef struct Blocked:        # a publisher that waits for a recipient
     int64_t since           # nanoseconds of the monotonic clock
 
 
-cdef cppclass Account:      # one user
+cdef cppclass Account:      # a user that is charged: also for the connections of its subordinate ids
     uint32_t uid
     uint64_t connections
     uint32_t groups         # queue groups of its connections
@@ -155,6 +155,7 @@ cdef struct Remains:            # an abandoned queue, until its memory is freed
     Entries* entries            # NULL: none
     Keys* keys                  # their keys; NULL: none
     Account* account            # the user who is charged until then; NULL: none
+    uint32_t uid                # the user of the connection
     Remains* next
 
 
@@ -189,7 +190,8 @@ cdef inline bint is_missed(Tally* tally, uint64_t connection) noexcept nogil:
 
 
 cdef struct Batch:
-    uint32_t payer              # the uid of the sender
+    uint32_t uid                # the uid of the sender
+    uint32_t payer              # the uid that is charged for it
     bint is_tallied             # a tap or a receipt needs the tallies
     Tally tally[BATCH_PARTS]    # cleared before a packet is routed, if they are needed
     iovec parts[BATCH_PARTS]    # the packets where they were received, each with room for its length before it
@@ -212,7 +214,8 @@ cdef cppclass Outbox:
     bint is_broken              # the peer is gone; packets for it are abandoned
     bint is_failed              # it could not take a packet, and asked to be disconnected then
     int has_blocked             # Waiting: whether the current publisher must wait
-    Account* account            # its user; NULL until that is known
+    uint32_t uid                # its user; NO_USER until that is known
+    Account* account            # the user that is charged; NULL until that is known
     Pool room
     Entries* waiting            # the queue, in order of arrival; NULL: empty
     Entries* notes              # packets of the bus itself that are not queued among messages; NULL: none
@@ -233,7 +236,7 @@ cdef cppclass Outbox:
 
 
 cdef void open_outbox(Outbox* box, uint64_t connection, int fd, bint is_stream, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
-cdef void assign(Outbox* box, Account* account) noexcept nogil
+cdef void assign(Outbox* box, uint32_t uid, Account* account) noexcept nogil
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer, bint is_message) noexcept nogil

@@ -50,6 +50,7 @@ cdef void open_outbox(
     box.is_broken = box.is_failed = box.is_parted = False
     box.has_blocked = NOT_WAITING
     box.batch_bytes = 0
+    box.uid = NO_USER
     box.account = NULL
     box.room.packets = box.room.bytes = 0
     box.room.packets_limit = packets_limit
@@ -63,8 +64,9 @@ cdef void open_outbox(
     box.totals = totals
 
 
-cdef void assign(Outbox* box, Account* account) noexcept nogil:
-    """Set the user of an outbox, while its queue is empty."""
+cdef void assign(Outbox* box, uint32_t uid, Account* account) noexcept nogil:
+    """Set the user of an outbox, and who is charged for it, while its queue is empty."""
+    box.uid = uid
     box.account = account
 
 
@@ -113,7 +115,7 @@ cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
         attribute_loss(box, batch.payer)
     if batch.is_tallied:
         batch.tally[index].discarded += 1
-        batch.tally[index].foreign_losses += batch.payer != owner_of(box)
+        batch.tally[index].foreign_losses += batch.uid != box.uid
         miss(&batch.tally[index], box.connection)
 
 
@@ -310,7 +312,7 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
 
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer, bint is_message) noexcept nogil:
     """Send one packet of the bus itself to a client, after its queue and within the hard limits. *payer* is the uid of the user who caused
-    it, and may take as much of another user's queue as with messages. *is_message*: it is one of a group, and waits for that user's turn."""
+    it, and may take as much of another user's queue as with messages. *is_message*: of a group, or an event; it waits for a turn."""
     cdef Outcome outcome
     cdef Packet* packet = NULL
     cdef size_t cost = cost_of(length, 0)
@@ -480,8 +482,8 @@ cdef void abandon(Outbox* box) noexcept nogil:
     box.room.shares.clear()
     if box.lines is not NULL:
         abandon_lines(box)
-    leave(box.waiting, box.keys, box.account, box.totals)
-    leave(box.notes, NULL, box.account, box.totals)
+    leave(box.waiting, box.keys, box.account, box.uid, box.totals)
+    leave(box.notes, NULL, box.account, box.uid, box.totals)
     box.waiting = box.notes = NULL
     box.keys = NULL
 

@@ -16,7 +16,7 @@ from sbusd.dataplane.shared_limits cimport NO_USER, charge, charge_known, discha
 
 
 cdef uint32_t owner_of(Outbox* box) noexcept nogil:
-    """Return the uid of an outbox's user."""
+    """Return the uid that is charged for an outbox."""
     return NO_USER if box.account is NULL else box.account.uid
 
 

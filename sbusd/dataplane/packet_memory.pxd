@@ -1,6 +1,6 @@
 # Packets in queues, their cost, and the end of abandoned queues. See packet_memory.pyx.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from sbusd.dataplane.libc cimport iovec
 from sbusd.dataplane.outbox cimport IN_BATCH, Account, Batch, Entries, Entry, Keys, Packet, Remains, Totals, bytes_in
@@ -44,7 +44,7 @@ cdef void release(Packet* packet) noexcept nogil
 cdef void leave_batch(Packet* packet) noexcept nogil
 cdef void end_batch(Batch* batch) noexcept nogil
 cdef void release_entry(Entry entry, Totals* totals) noexcept nogil
-cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil
+cdef void leave(Entries* entries, Keys* keys, Account* account, uint32_t uid, Totals* totals) noexcept nogil
 cdef size_t keys_left(Remains* remains) noexcept nogil
 cdef Entry* first_left(Remains* remains) noexcept nogil
 cdef void release_first(Remains* remains, Totals* totals) noexcept nogil

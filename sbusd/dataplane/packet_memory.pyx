@@ -81,9 +81,9 @@ cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
         release(entry.head)
 
 
-cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil:
+cdef void leave(Entries* entries, Keys* keys, Account* account, uint32_t uid, Totals* totals) noexcept nogil:
     """Keep the entries and keys of an abandoned queue until they are released; if there is no memory even for that, release them at once.
-    *account*, if not NULL, is charged until then."""
+    *account*, if not NULL, is charged until then. *uid* is the user of the connection."""
     cdef Remains* remains
     cdef Remains short
     if (entries is NULL or entries.empty()) and (keys is NULL or keys.empty()):
@@ -95,11 +95,13 @@ cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) 
     if remains is not NULL:
         remains.entries, remains.keys = entries, keys
         remains.account = account
+        remains.uid = uid
         remains.next = totals.remains
         totals.remains = remains
     else:
         short.entries, short.keys = entries, keys
         short.account = account
+        short.uid = uid
         release_some(&short, totals, SIZE_MAX)
         del short.entries
         del short.keys

@@ -1,26 +1,25 @@
 """Closes sockets whose unread packets carry descriptors, on separate threads: the last close of an unknown file may block.
 
-The threads start with the first such socket, so a bus without hostile clients has none. After a moment a signal interrupts a close that
-blocks, for example in SO_LINGER (socket(7)), so one socket cannot delay the next. A connection counts towards the quota ``connections``
-until its socket is closed.
+The threads start with the first such socket, so a bus without hostile clients has none. Each user has one (:mod:`sbusd.owner_threads`), so
+a user delays only the sockets of its own. A connection counts towards the quota ``connections`` until its socket is closed.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import itertools
 import os
-import queue
-import signal
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from sbusd.dataplane.ancillary import has_waiting
+from sbusd.dataplane.peer import credentials_of
+from sbusd.owner_threads import OwnerThreads
 
 DRAIN_PACKETS = 4_096
 """Unread packets that are dropped before a socket is closed; more than a socket buffer holds."""
@@ -28,31 +27,33 @@ DRAIN_PACKETS = 4_096
 DRAIN_BYTES = 65_536
 """Bytes that are dropped at once if the socket is a stream."""
 
-THREADS = 8
-"""How many sockets are closed at the same time."""
-
-PATIENCE_SECONDS = 0.002
-"""How long one close may block before a signal interrupts it."""
+THREADS = 128
+"""How many users can have a socket that is being closed at the same time."""
 
 CROWD = 256
-"""While so many sockets wait to be closed, no connection is accepted, because they could use up all descriptors."""
+"""With this number of sockets to close, no connection is accepted, because they could use up all descriptors: also a refused connection
+can have descriptors, and only an accepted one can be refused. Linux 6.16 and later refuses them instead."""
+
+UNKNOWN = -1
+"""The user of sockets whose credentials cannot be read."""
 
 
 class Closer:
     """The sockets of one process that wait to be closed. Only its threads may block; every method returns at once."""
 
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[int] = queue.SimpleQueue()
+    def __init__(self, close: Callable[[int], None] | None = None) -> None:
+        """*close* closes a socket, after its unread packets."""
+        self.charged: Callable[[int], int] = int
+        """Returns the user that is charged for a uid."""
+        self._close = close or _close
+        self._threads = OwnerThreads(self._close_one, self._report, THREADS)
         self._sockets: dict[int, tuple[int, int | None]] = {}
         """Descriptors that are not closed yet, each with its connection, by a unique number: the kernel uses descriptors again."""
         self._numbers = itertools.count()
         self._closed: deque[int] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._event_lock = threading.Lock()
-        self._threads: list[int] = []
-        """The identities of the threads that close."""
-        self._has_work = threading.Event()
-        self._has_rouser = False
+        _closers.add(self)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when :meth:`take_closed` has something."""
@@ -60,20 +61,13 @@ class Closer:
 
     def add(self, fd: int, connection: int | None = None) -> None:
         """Take over *fd*, a socket that is shut down already, and close it. *connection* is reported when that is done."""
+        try:
+            user = self.charged(credentials_of(fd).uid)
+        except OSError:
+            user = UNKNOWN
         number = next(self._numbers)
         self._sockets[number] = fd, connection
-        self._work.put(number)
-        # If there is no memory for a thread, the socket stays open, and counts, until the next one is added.
-        with contextlib.suppress(RuntimeError):
-            if len(self._threads) < min(THREADS, len(self._sockets)):
-                self._threads.append(_started(self._run))
-            if not self._has_rouser:
-                with contextlib.suppress(ValueError):
-                    # Only a signal with a handler interrupts a close, and only the main thread can set the handler.
-                    signal.signal(signal.SIGURG, lambda _number, _frame: None)
-                _started(self._rouse)
-                self._has_rouser = True
-        self._has_work.set()
+        self._threads.add(user, number)
 
     def take_closed(self) -> list[int]:
         """Return the connections whose sockets have been closed since the last call."""
@@ -90,42 +84,48 @@ class Closer:
         """Return the descriptors that are not closed yet."""
         return [fd for fd, _ in list(self._sockets.values())]
 
+    def hold(self, until: float) -> bool:
+        """Begin no further close, and wait *until* a time of the monotonic clock; return whether none runs any more."""
+        return self._threads.hold(until)
+
+    def let_go(self) -> None:
+        """Begin closes again."""
+        self._threads.let_go()
+
     def close(self) -> None:
         """Stop reporting. Sockets that are not closed yet will be. After this only :meth:`waiting` may be called."""
         with self._event_lock:
             os.close(self._event)
             self._event = -1
 
-    def _run(self) -> None:
-        """Close one socket after another."""
-        while True:
-            number = self._work.get()
-            fd, connection = self._sockets[number]
-            _close(fd)
-            del self._sockets[number]
-            if connection is not None:
-                self._closed.append(connection)
-                with self._event_lock:
-                    if self._event >= 0:
-                        os.eventfd_write(self._event, 1)
+    def _close_one(self, number: int) -> None:
+        """Close a socket; called by a thread."""
+        self._close(self._sockets[number][0])
 
-    def _rouse(self) -> None:
-        """Send signals to the threads while there are sockets to close."""
-        while True:
-            self._has_work.wait()
-            self._has_work.clear()
-            while self._sockets:
-                time.sleep(PATIENCE_SECONDS)
-                for thread in list(self._threads):
-                    signal.pthread_kill(thread, signal.SIGURG)
+    def _report(self, _user: int, number: int) -> None:
+        """Report that a socket is closed; called by a thread."""
+        _, connection = self._sockets.pop(number)
+        if connection is not None:
+            self._closed.append(connection)
+            with self._event_lock:
+                if self._event >= 0:
+                    os.eventfd_write(self._event, 1)
 
 
-def _started(run: Callable[[], None]) -> int:
-    """Start a thread that runs *run*, and return its identity. The process does not wait for it at its exit: the kernel interrupts it.
+_closers: weakref.WeakSet[Closer] = weakref.WeakSet()
+"""All closers of this process."""
 
-    Without the module threading, whose start() waits until the new thread runs: the loop would wait for the scheduler.
-    """
-    return _thread.start_new_thread(run, ())
+
+@contextlib.contextmanager
+def held(seconds: float) -> Iterator[bool]:
+    """Let no further close begin in this block, which is given whether those that have begun have ended within *seconds*."""
+    until = time.monotonic() + seconds
+    closers = list(_closers)
+    try:
+        yield all(each.hold(until) for each in closers)
+    finally:
+        for each in closers:
+            each.let_go()
 
 
 @functools.cache

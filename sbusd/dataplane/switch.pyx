@@ -139,6 +139,10 @@ cdef class Switch:
         """Report to the sink which sockets the closer has closed."""
         report_closed(self.plane)
 
+    def charge_closes(self, charged):
+        """Set who is charged for sockets that wait to be closed: *charged* returns that user for a uid."""
+        self.plane.closer.charged = charged
+
     def closing(self):
         """Return the descriptors of connections that have ended and are not closed yet."""
         return self.plane.closer.waiting()
@@ -159,12 +163,12 @@ cdef class Switch:
 
     # -- users and settings
 
-    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b"",
-                  bint may_vouch=False, bint may_deliver=False):
-        """Set a connection's user, whom it may block, which publish rules apply, what it may know, its credentials, and its rights to
-        vouch and to send direct messages."""
+    def set_party(self, uint64_t connection, uint32_t uid, *, charged=None, bint blocks_others=False, uint64_t rules=0, int sight=0,
+                  bytes cred=b"", bint may_vouch=False, bint may_deliver=False):
+        """Set a connection's user, the user that is charged for it, whom it may block, which publish rules apply, what it may know, its
+        credentials, and its rights to vouch and to send direct messages."""
         cdef Connection* party = find(self.plane, connection)
-        set_user(self.plane, party, uid)
+        set_user(self.plane, party, uid, uid if charged is None else <uint32_t>charged)
         set_rights(party, blocks_others, rules, sight, may_vouch, may_deliver)
         set_cred(party, cred, len(cred))
 
@@ -268,7 +272,7 @@ cdef class Switch:
         """Send *packet* to the connection, after all that is in its queue."""
         send_packet(self.plane, find(self.plane, connection), packet, len(packet))
 
-    def announce(self, bytes packet, *, int sight, uint32_t uid, bytes cred=b""):
+    def announce(self, bytes packet, *, int sight, uint32_t uid, uint32_t payer, bytes cred=b""):
         """Send a MSG of the bus itself, whose credentials are *cred*, to the subscribers that may know of it."""
         cdef Plane plane = self.plane
         cdef const char* data = packet
@@ -291,9 +295,9 @@ cdef class Switch:
         for i in range(informed.size()):
             recipient = plane.slots[informed[i].second]
             if recipient.wants_senders:
-                post_for(&recipient.out, signed_packet.data(), signed_packet.size(), uid, False)
+                post_for(&recipient.out, signed_packet.data(), signed_packet.size(), payer, True)
             else:
-                post_for(&recipient.out, data, len(packet), uid, False)
+                post_for(&recipient.out, data, len(packet), payer, True)
             after_send(plane, recipient)
 
     def report_loss(self, list patterns, uint64_t count, *, uint32_t uid):
@@ -463,7 +467,7 @@ cdef void sum_traffic(Plane plane, unordered_map[uint32_t, TrafficSums]* of_user
     while place != plane.by_id.end():
         connection = dereference(place).second
         if connection.out.account is not NULL:
-            found = of_users.find(connection.out.account.uid)
+            found = of_users.find(uid_of(connection))
             add_traffic(others if found == of_users.end() else &dereference(found).second, connection, now)
         preincrement(place)
 

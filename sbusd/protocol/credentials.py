@@ -25,6 +25,9 @@ _SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(" + _CHAIN + r
 
 _SENT = re.compile(rb"(" + _CHAIN + rb")(/(?!!/cred/)[!#-\[\]-~]+/!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10})?")
 
+_LOCAL_ORIGIN = re.compile(rb"!/[A-Za-z0-9_-]{1,64}/!/cred/" + b"/".join([_ID] * 3))
+"""One word before the credentials: a service of this host. Origins of other hosts have more, ``!/host/<name>/!/cred/``."""
+
 UNKNOWN_ID = -1
 """Replaces an unknown uid, gid or pid: no user, group or process has this number."""
 
@@ -152,6 +155,18 @@ def split_sender(sender: bytes) -> tuple[bytes, bytes] | None:
     """
     match = _SENT.fullmatch(sender)
     return (match[1], (match[5] or b"")[1:]) if match else None
+
+
+def local_author(origin: bytes) -> Credentials | None:
+    """Return the credentials of the process of this host for which *origin* stands, such as ``!/store/!/cred/1000/1000/19211``.
+
+    None: it is of another host, or empty.
+    """
+    match = _LOCAL_ORIGIN.fullmatch(origin)
+    if match is None:
+        return None
+    gid, uid, pid = (int(digits) for digits in match.groups())
+    return Credentials(pid, uid, gid)
 
 
 def unknown_peer(connection: int) -> Peer:

@@ -40,10 +40,13 @@ TEXT_LIMITS: Mapping[str, int] = {
 }
 """The longest text of each member, in bytes of UTF-8."""
 
+MAX_TWIN = 0xFFFF_FFFF
+"""The greatest number of a host: 32 bits."""
+
 NUMBER_LIMITS: Mapping[str, int] = {
     "exp": 31_536_000,  # a year in seconds: longer than any host stays up, and safe in any clock's arithmetic
     "try": 1_000,  # attempts are seconds apart, and a day of them is enough
-    "src": 0xFFFF_FFFF,  # a host's number has 32 bits
+    "src": MAX_TWIN,
     "now": 1 << 53,  # seconds since 1970, exact in every JSON parser
     "cancel": 1,
     "seq": 1 << 53,  # a stream of any length
@@ -255,7 +258,7 @@ def destination_of(key: bytes) -> tuple[int, str] | None:
         return None
     digits, slash, rest = key[len(RELAY_HEAD) :].partition(b"/")
     command = _text_of(rest)
-    if not slash or not digits.isdigit() or len(digits) > 10 or int(digits) > NUMBER_LIMITS["src"] or command is None:
+    if not slash or not digits.isdigit() or len(digits) > 10 or int(digits) > MAX_TWIN or command is None:
         return None
     return int(digits), command
 
@@ -328,8 +331,8 @@ def _check_destinations(value: object) -> None:
     if not isinstance(value, list) or len(value) > MAX_DESTINATIONS:
         raise _wrong("dst", f"must be a list of at most {MAX_DESTINATIONS} numbers")
     for each in value:
-        if type(each) is not int or not 0 <= each <= NUMBER_LIMITS["src"]:
-            raise _wrong("dst", f"must contain only integers from 0 to {NUMBER_LIMITS['src']}")
+        if type(each) is not int or not 0 <= each <= MAX_TWIN:
+            raise _wrong("dst", f"must contain only integers from 0 to {MAX_TWIN}")
 
 
 def _wrong(name: str, problem: str) -> ProtocolError:

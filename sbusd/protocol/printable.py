@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LINE_CHARACTERS = 8_192
+"""Maximum length of an error line of a program, with room for two paths: the reason and the advice are at its end."""
+
 
 def printable(text: bytes | str, limit: int = 512) -> str:
     r"""Return *text* with every unprintable byte and character escaped as in Python, and each backslash doubled.

@@ -38,6 +38,9 @@ from sbusd.systemd.signals import HANDLED
 MAX_TRIES = 3
 """Processes that may fail to restore a state before it is rejected: a state that crashes the bus must not do so endlessly."""
 
+HOLD_SECONDS = 0.2
+"""How long a close that blocks may delay a restart in place; a signal interrupts most of them after milliseconds."""
+
 FLUSH_SECONDS = 0.2
 """How long a journal that hangs may delay a restart in place."""
 
@@ -115,6 +118,14 @@ class Handover:
         Raises:
             HandoverError: the restart failed; the bus continues.
         """
+        with socket_closer.held(HOLD_SECONDS) as is_held:
+            if not is_held:
+                # execve(2) would wait until that thread ends, and no client would be served meanwhile.
+                raise HandoverError("the close of a descriptor of a client does not return; end the file server that it waits for")
+            self._restart_in_place(reexec)
+
+    def _restart_in_place(self, reexec: ReexecState) -> None:
+        """The same, while no thread closes a descriptor."""
         state_log = self._state_log or self._new_state_log()
         state = full_state(self._broker.components())
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)

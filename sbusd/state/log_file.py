@@ -113,11 +113,6 @@ class StateFile:
         return self._log.length
 
     @property
-    def is_drafting(self) -> bool:
-        """Whether there is a draft."""
-        return self._draft is not None
-
-    @property
     def has_obsolete(self) -> bool:
         """Whether an obsolete log or a dropped draft still uses memory; see :meth:`free_some`."""
         return self._obsolete is not None

@@ -5,11 +5,13 @@ systemd empties it when the service is stopped or has finally failed, but not on
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
-
-from systemd import daemon
+from contextlib import closing
 
 from sbusd.protocol.errors import SbusError
+from sbusd.systemd.service_manager import START_SECONDS, ServiceManager
 
 PAIRS = 2
 """Socket pairs of the connection store, two descriptors each."""
@@ -40,9 +42,11 @@ def is_there(environment: Mapping[str, str]) -> bool:
 
 def put(state: int, connection_store: list[int]) -> None:
     """Store these descriptors, and remove what was stored under their names. Raises StoreError."""
+    until = time.monotonic() + START_SECONDS
     try:
-        for name, fd in zip((STATE, *CONNECTION_STORE), (state, *connection_store), strict=True):
-            daemon.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
-            daemon.notify(f"FDSTORE=1\nFDNAME={name}", fds=[fd])
+        with closing(ServiceManager(os.environ["NOTIFY_SOCKET"])) as manager:
+            for name, fd in zip((STATE, *CONNECTION_STORE), (state, *connection_store), strict=True):
+                manager.deliver(f"FDSTOREREMOVE=1\nFDNAME={name}", until=until)
+                manager.deliver(f"FDSTORE=1\nFDNAME={name}", fd, until=until)
     except OSError as error:
         raise StoreError(f"cannot store descriptors through $NOTIFY_SOCKET: {error.strerror}") from None

@@ -1,7 +1,7 @@
 """Notifications to the service manager. Spec: sbusd(8); sd_notify(3), sd_watchdog_enabled(3).
 
-Single events (ready, reloading, stopping) wait until the service manager takes them. Repeated notifications use a socket that never
-blocks: every user can fill systemd's queue, and a bus that waited for room in it could be stopped by any user.
+Every user can fill systemd's queue, and a program that waited for room in it without a limit could be stopped by any user. So single
+events (reloading, stopping) wait for a few seconds, and repeated notifications never. A start waits longer, and then fails.
 
 :class:`Heartbeat` has the watchdog and status notifications of the bus. The loop sends them itself, between two turns, never a thread: a
 loop that hangs sends none, and the watchdog restarts it. An idle bus wakes up only every half watchdog interval. The status of a busy bus
@@ -10,21 +10,27 @@ is sent once more after it has become idle, so it wakes up twice more, :data:`ST
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import math
 import os
 import socket
+import struct
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-
-from systemd import daemon
 
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
 EXTEND_SECONDS = 30.0
 """How long a start or stop may take after each :meth:`ServiceManager.extend_timeout`, whatever the unit allows: its slowest step."""
+
+NOTIFY_SECONDS = 5
+"""How long a single event waits for room in the queue of the service manager; whole seconds."""
+
+START_SECONDS = 30.0
+"""How long a start waits for that."""
 
 EXTEND_INTERVAL_SECONDS = 1.0
 """The shortest interval between two such notifications."""
@@ -53,7 +59,7 @@ class ServiceManager:
         self._socket: socket.socket | None = None
         if address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", NOTIFY_SECONDS, 0))
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ServiceManager:
@@ -76,26 +82,31 @@ class ServiceManager:
         return self._socket is not None
 
     def ready(self, status: str) -> None:
-        """Notify that the service is ready, and the watchdog, with *status* for people. Waits until it is taken.
+        """Notify that the service is ready, and the watchdog, with *status* for people. Waits for START_SECONDS at most.
 
         A restart in place ends with this too, and begins the interval of the watchdog again in this process, but not in systemd.
 
         Raises:
             ServiceManagerError: the notification cannot be sent.
         """
-        self._send(f"READY=1\nWATCHDOG=1\nSTATUS={printable(status)}")
+        try:
+            self.deliver(f"READY=1\nWATCHDOG=1\nSTATUS={printable(status)}")
+        except OSError as error:
+            raise ServiceManagerError(
+                f"cannot notify systemd through $NOTIFY_SOCKET: {error.strerror}; unset it if systemd does not run this bus"
+            ) from None
 
-    def reloading(self) -> None:
-        """Notify that a reload began; :meth:`reloaded` must follow. Never raises."""
-        self.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    def reloading(self) -> bool:
+        """Notify that a reload began; :meth:`reloaded` must follow. Returns whether it was sent, as :meth:`notify`."""
+        return self.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-    def reloaded(self) -> None:
-        """Notify that the reload is complete. Never raises."""
-        self.notify("READY=1")
+    def reloaded(self) -> bool:
+        """Notify that the reload is complete. Returns whether it was sent, as :meth:`notify`."""
+        return self.notify("READY=1")
 
-    def stopping(self) -> None:
-        """Notify that the service stops, which may take a while. Never raises: systemd sees the end of the process anyway."""
-        self.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}")
+    def stopping(self) -> bool:
+        """Notify that the service stops, which may take a while. Returns whether it was sent, as :meth:`notify`."""
+        return self.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}")
 
     def extend_timeout(self) -> None:
         """Notify that a long start or stop makes progress. Call it in each step; most calls do nothing."""
@@ -106,23 +117,18 @@ class ServiceManager:
 
     def offer(self, state: str) -> bool:
         """Send *state* without waiting, and return whether it was sent; True without a service manager."""
-        if self._socket is None:
-            return True
-        try:
-            # The socket is not connected: systemd may have replaced the one that was there at the start.
-            self._socket.sendto(state.encode(), self._address)
-        except OSError:
-            return False
-        return True
+        return self._send(state, socket.MSG_DONTWAIT)
 
     def alive(self, status: str = "") -> None:
-        """Notify the watchdog, with *status* for people unless it is empty. Waits and never raises, as :meth:`notify`."""
+        """Notify the watchdog, with *status* for people unless it is empty, as :meth:`notify`."""
         self.notify(f"WATCHDOG=1\nSTATUS={printable(status)}" if status else "WATCHDOG=1")
 
-    def notify(self, state: str) -> None:
-        """Send *state*, and wait until it is taken. Never raises: a service does not end because of a lost notification."""
-        with contextlib.suppress(ServiceManagerError):
-            self._send(state)
+    def notify(self, state: str) -> bool:
+        """Send *state*; wait for room for NOTIFY_SECONDS at most. Return whether it was sent; True without a service manager.
+
+        Never raises: a service does not end because of a lost notification, nor does it live longer.
+        """
+        return self._send(state, 0)
 
     def close(self) -> None:
         """Close the socket. Later notifications have no effect."""
@@ -130,16 +136,29 @@ class ServiceManager:
             self._socket.close()
             self._socket = None
 
-    def _send(self, state: str) -> None:
-        """Send *state*, and wait until it is taken. Raises ServiceManagerError."""
+    def deliver(self, state: str, *fds: int, until: float | None = None) -> None:
+        """Send *state* with *fds*, and wait for room, *until* a time of the clock: by default for START_SECONDS. Raises OSError."""
+        until = self._clock() + START_SECONDS if until is None else until
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        while self._socket is not None:
+            try:
+                self._socket.sendmsg([state.encode()], passed, 0, self._address)
+            except BlockingIOError:
+                if self._clock() >= until:
+                    raise TimeoutError(errno.ETIMEDOUT, "its queue is full") from None
+            else:
+                return
+
+    def _send(self, state: str, flags: int) -> bool:
+        """Send *state* with the *flags* of send(2), and return whether that worked."""
         if self._socket is None:
-            return
+            return True
         try:
-            daemon.notify(state)
-        except OSError as error:
-            raise ServiceManagerError(
-                f"cannot notify systemd through $NOTIFY_SOCKET: {error.strerror}; unset it if systemd does not run this bus"
-            ) from None
+            # The socket is not connected: systemd may have replaced the one that was there at the start.
+            self._socket.sendto(state.encode(), flags, self._address)
+        except OSError:
+            return False
+        return True
 
 
 class Traffic(NamedTuple):

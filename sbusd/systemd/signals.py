@@ -7,11 +7,13 @@ wait ends, maybe never. So the interpreter's own handler writes to a socket, whi
 
 from __future__ import annotations
 
+import atexit
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType, TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop the bus and its programs, with exit status 0."""
@@ -21,6 +23,43 @@ HANDLED = frozenset({*ENDING, signal.SIGHUP, signal.SIGUSR2})
 
 
 Handler = Callable[[int, FrameType | None], object]
+
+
+def exit_on_ending_signals() -> None:
+    """From now on, the first of the :data:`ENDING` signals exits with status 0, until the program has set handlers of its own.
+
+    A service calls this before it creates anything, so that a signal during its start ends it as one later does. They are ignored once
+    the interpreter ends: it gives them their default effect, and the status would be that of a program that was killed.
+    """
+    for number in ENDING:
+        signal.signal(number, _exit)
+    atexit.register(_ignore)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Exit, and let no further signal interrupt that."""
+    ignore_ending_signals()
+    sys.exit(0)
+
+
+def ignore_ending_signals() -> None:
+    """Let the :data:`ENDING` signals have no effect from now on.
+
+    SIG_IGN would be inherited by child processes, and the interpreter would report a signal that arrived together with the one it handles.
+    """
+    for number in ENDING:
+        signal.signal(number, _do_nothing)
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal that has no effect."""
+
+
+def _ignore() -> None:
+    """Ignore the :data:`ENDING` signals while the interpreter ends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the interpreter reports one that arrives while it changes the handler
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class WatchedSignals:
@@ -45,9 +84,9 @@ class WatchedSignals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        """Restore the previous handlers."""
+        """Restore the previous handlers, but not the one that exits: the program ends by itself."""
         for number, handler in self._previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            signal.signal(number, _do_nothing if handler is _exit else signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._previous_wakeup)
         self._inner.close()
         self._outer.close()

@@ -1,5 +1,7 @@
 from typing import Self
 
+INVALIDATE: int
+
 class Reader:
     data_threshold: int
     def __init__(self, flags: int | None = None, path: str | None = None) -> None: ...

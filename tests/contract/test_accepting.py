@@ -6,18 +6,17 @@ import contextlib
 import errno
 import os
 import resource
-import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 
 import pytest
 
 from sbusd.dataplane import socket_closer
 from sbusd.dataplane.contract import Refusal
+from tests.support.alarms import alarm
 from tests.support.lingering import pass_on
 from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness
 from tests.support.wire import message
@@ -223,17 +222,25 @@ def leave_descriptor_unread(harness: SwitchHarness) -> None:
     assert harness.switch.closing()
 
 
-def test_no_connection_is_accepted_while_too_many_sockets_are_closing(listening: ListeningHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers can send what sleeps in close(2) faster than threads close it. Traffic goes on, and does not keep the pause from ending."""
-    harness = listening.harness
-    old = harness.connect()
-    may_close = threading.Event()
+@pytest.fixture
+def may_close(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """What the closer waits for before it closes a socket. It must be requested before the switch, which makes the closer."""
+    event = threading.Event()
 
     def close_later(fd: int) -> None:
-        may_close.wait()
+        event.wait()
         os.close(fd)
 
     monkeypatch.setattr(socket_closer, "_close", close_later)
+    return event
+
+
+def test_no_connection_is_accepted_while_too_many_sockets_are_closing(
+    may_close: threading.Event, listening: ListeningHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers can send what sleeps in close(2) faster than threads close it. Traffic goes on, and does not keep the pause from ending."""
+    harness = listening.harness
+    old = harness.connect()
     try:
         # A second time, after connections were accepted: one socket more must be noticed.
         for _ in range(2):
@@ -263,22 +270,17 @@ def test_no_connection_is_accepted_while_too_many_sockets_are_closing(listening:
 def test_signals_that_interrupt_lose_nothing(harness: SwitchHarness) -> None:
     arrived = 0
 
-    def count(_number: int, _frame: FrameType | None) -> None:
+    def count() -> None:
         nonlocal arrived
         arrived += 1
 
     listener, sender = harness.connect(b"a"), harness.connect()
-    previous = signal.signal(signal.SIGALRM, count)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-        received: list[bytes] = []
+    received: list[bytes] = []
+    with alarm(count, 0.0005, 0.0005):
         for number in range(2_000):
             assert harness.send(sender, message(b"a", b"%d" % number))
             harness.run()
             received += harness.receive(listener)
         while arrived < 5:
             harness.switch.turn(10)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
     assert received == [message(b"a", b"%d" % number) for number in range(2_000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import FAIR_PACKETS, Order
+from sbusd.dataplane.contract import FAIR_PACKETS, Order, Sight
 from sbusd.protocol.packets import is_batch
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
@@ -24,10 +24,10 @@ def reader_of(harness: SwitchHarness, order: Order = Order.FAIR) -> int:
     return reader
 
 
-def sender_of(harness: SwitchHarness, uid: int) -> int:
-    """Return a client of user *uid*."""
+def sender_of(harness: SwitchHarness, uid: int, charged: int | None = None) -> int:
+    """Return a client of user *uid*; the user *charged* is charged for it."""
     sender = harness.connect()
-    harness.set_party(sender, uid)
+    harness.set_party(sender, uid, charged=uid if charged is None else charged)
     return sender
 
 
@@ -48,6 +48,17 @@ def words(packets: list[bytes]) -> list[str]:
     ]
 
 
+def test_an_event_about_a_client_follows_the_messages_of_that_client(harness: SwitchHarness) -> None:
+    """Otherwise a caller that serves others learns of the end of a service before the response that it has sent."""
+    reader, leaving, other = reader_of(harness), sender_of(harness, 2), sender_of(harness, 3)
+    publish(harness, other, 3, 0, 300)
+    publish(harness, leaving, 2, 0, 300)
+    harness.switch.announce(b"MSG e\x002 gone", sight=Sight.ALL, uid=1, payer=2)
+    received = words(harness.drain(reader))
+    assert received[-1] == "e:2"
+    assert [each for each in received if each.startswith("2:")] == [f"2:{number}" for number in range(300)]
+
+
 def test_a_message_waits_for_few_of_another_user(harness: SwitchHarness) -> None:
     reader, flooder, quiet = reader_of(harness), sender_of(harness, 2), sender_of(harness, 3)
     publish(harness, flooder, 2, 0, 1_000)
@@ -57,6 +68,22 @@ def test_a_message_waits_for_few_of_another_user(harness: SwitchHarness) -> None
     assert received.index("3:0") <= direct + FAIR_PACKETS + 1
     assert received.index("3:1") - received.index("3:0") == 2
     assert [each for each in received if each.startswith("2:")] == [f"2:{number}" for number in range(1_000)]
+
+
+def test_ids_that_are_charged_to_one_user_have_its_turns(harness: SwitchHarness) -> None:
+    """One of 20 ids costs another user as much as all of them do."""
+    reader, quiet = reader_of(harness), sender_of(harness, 3)
+    flooders = [sender_of(harness, 200 + number, charged=2) for number in range(20)]
+    for round_ in range(50):
+        for number, flooder in enumerate(flooders):
+            publish(harness, flooder, 200 + number, round_, 1)
+    direct = 1_000 - harness.switch.connection_counters(reader).queued_packets
+    publish(harness, quiet, 3, 0, 2)
+    received = words(harness.drain(reader))
+    assert received.index("3:0") <= direct + FAIR_PACKETS + 1
+    assert received.index("3:1") - received.index("3:0") == 2
+    for number in range(20):
+        assert [each for each in received if each.startswith(f"{200 + number}:")] == [f"{200 + number}:{each}" for each in range(50)]
 
 
 def test_no_batches_fill_the_socket(harness: SwitchHarness) -> None:

@@ -69,10 +69,16 @@ class SlowControlHarness(SwitchHarness):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("sight", "asked"), [(Sight.PRESENCE, 1), (Sight.ALL, 3)])
-def test_a_user_with_many_requests_on_many_connections_is_served_after_others(make_harness: MakeHarness, sight: Sight, asked: int) -> None:
+@pytest.mark.parametrize(
+    ("turn_time", "sight", "least", "most"),
+    [(1e-2, Sight.PRESENCE, 1, 1), (8e-2, Sight.PRESENCE, 1, 2), (1e-2, Sight.ALL, 3, 3)],
+    ids=["longer than a turn", "longer together", "owner of the bus"],
+)
+def test_a_user_with_many_requests_on_many_connections_is_served_after_others(
+    make_harness: MakeHarness, turn_time: float, sight: Sight, least: int, most: int
+) -> None:
     """Else 64 connections would have the time of 64 users. An owner of the bus could do worse to it anyway."""
-    harness = make_harness(LimitSettings(turn_time=1e-2), of=SlowControlHarness)
+    harness = make_harness(LimitSettings(turn_time=turn_time), of=SlowControlHarness)
     crowd, alone = [harness.connect() for _ in range(3)], harness.connect()
     for number in (*crowd, alone):
         harness.switch.set_party(number, 1_000 if number == alone else 2_000, sight=sight)
@@ -84,10 +90,29 @@ def test_a_user_with_many_requests_on_many_connections_is_served_after_others(ma
         harness.switch.turn(0)
         assert harness.switch.connection_counters(alone).received_packets == turns
     served = sum(harness.switch.connection_counters(each).received_packets for each in crowd)
-    assert served == asked or time.monotonic() - began >= THROTTLED_SECONDS
+    assert least <= served <= most or time.monotonic() - began >= THROTTLED_SECONDS
     # No other client is active now, so they are not throttled.
     harness.run()
     assert sum(harness.switch.connection_counters(each).received_packets for each in crowd) == 3
+
+
+def test_a_throttled_user_that_closes_its_last_connection_and_comes_back_stays_throttled(make_harness: MakeHarness) -> None:
+    """Else one connection after the other would have the time of the bus."""
+    harness = make_harness(LimitSettings(turn_time=1e-2), of=SlowControlHarness)
+    alone = harness.connect()
+    harness.switch.set_party(alone, 1_000)
+    served = 0
+    began = time.monotonic()
+    for _ in range(3):
+        attacker = harness.connect()
+        harness.switch.set_party(attacker, 2_000)
+        harness.send(attacker, b"CMSG nothing")
+        harness.send(alone, b"MSG unused\0")
+        harness.switch.turn(0)
+        served += harness.switch.connection_counters(attacker).received_packets
+        harness.switch.disconnect(attacker, b"")
+        harness.switch.take_down()
+    assert served == 1 or time.monotonic() - began >= THROTTLED_SECONDS
 
 
 def test_new_clients_are_served_between_many_connections_of_one_user(make_harness: MakeHarness) -> None:

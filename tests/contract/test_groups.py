@@ -6,7 +6,9 @@ import pytest
 
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
+from sbusd.protocol.packets import join_batch
 from tests.support.switch_harness import PATIENT, MakeHarness, SwitchHarness
+from tests.support.wire import message
 
 WORKERS = b"jobs/\0workers"
 HEAD = b"CMSG !/group/workers\0"
@@ -120,6 +122,24 @@ def test_a_message_goes_to_a_member_whose_queue_has_room(make_harness: MakeHarne
     publish(bus, publisher, 3, first=100, size=10)
     assert numbers(bus.receive(empty)) == [100, 101, 102]
     assert bus.switch.counters().lost_packets == lost
+
+
+def test_groups_that_do_not_read_cost_a_publisher_little(make_harness: MakeHarness) -> None:
+    """Else one user with many groups slows down all publishers of a key. The estimate of the time for routing splits no batch for them."""
+    bus = make_harness(LimitSettings(queue_packets=3, turn_time=1e-4))
+    reader, publisher = bus.connect(b"jobs/"), bus.connect()
+    for number, uid in ((reader, 2), (publisher, 3)):
+        bus.set_party(number, uid)
+    full = [member(bus, stored=b"jobs/\0%d" % number) for number in range(64)]
+    while any(not bus.switch.connection_counters(each).lost_packets for each in full):
+        publish(bus, publisher, 1, size=50_000)
+        bus.receive(reader)
+    lost = bus.switch.counters().lost_packets
+    packets = [message(b"jobs/a", b"%d" % number) for number in range(40)]
+    bus.send(publisher, join_batch(packets))
+    bus.switch.turn(0)
+    assert bus.receive(reader) == packets
+    assert bus.switch.counters().lost_packets == lost + 64 * len(packets)
 
 
 @pytest.mark.parametrize("sends_senders", [False, True])

@@ -274,7 +274,7 @@ def test_records_caused_by_a_user_have_the_queue_limit_of_its_messages(make_harn
         if way == "report":
             harness.switch.report(b"a", HEAD + b'{"uid":%d}\n' % uid + bytes(300), uid=uid)
         else:
-            harness.switch.announce(b"MSG !/event/subscribe/1/%d\0" % uid + bytes(300), sight=Sight.OWN, uid=uid)
+            harness.switch.announce(b"MSG !/event/subscribe/1/%d\0" % uid + bytes(300), sight=Sight.OWN, uid=uid, payer=uid)
 
     for _ in range(500):
         cause(hostile)

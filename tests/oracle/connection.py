@@ -11,6 +11,7 @@ from sbusd.dataplane.counters import ConnectionCounters
 from tests.oracle.entries import Entry, Packet
 from tests.oracle.fairness import SECOND
 from tests.oracle.link import Link, Received
+from tests.oracle.pools import Payer
 from tests.oracle.queues import ClientQueue
 from tests.oracle.turns import Clock
 
@@ -125,6 +126,11 @@ class Connection:
     @property
     def uid(self) -> int | None:
         """The user, None before the connection has one."""
+        return self.out.uid
+
+    @property
+    def payer(self) -> Payer:
+        """The user that is charged."""
         return self.out.owner
 
     @property
@@ -143,7 +149,7 @@ class Connection:
             self.measured = self.out.room.bytes + self.link.unread()
         return self.measured
 
-    def take_share(self, prefix_of: Callable[[Packet], Packet], payer: int | None) -> list[tuple[bytes, list[Entry]]]:
+    def take_share(self, prefix_of: Callable[[Packet], Packet], sender: Connection) -> list[tuple[bytes, list[Entry]]]:
         """Return the packets of the batch at hand, as they are offered to it: in runs, each with its group."""
         share, self.share = self.share, []
         runs: list[tuple[bytes, list[Entry]]] = []
@@ -156,7 +162,7 @@ class Connection:
             if group:
                 # Packets that are offered at once share a head if they share the one that names the sender.
                 prefix = heads.setdefault(prefix, Packet(b"CMSG !/group/%b\0%b" % (group, prefix.data if prefix else b"")))
-            runs[-1][1].append(Entry(packet, prefix, payer))
+            runs[-1][1].append(Entry(packet, prefix, sender.payer, sender.uid))
         return runs
 
     def counters(self) -> ConnectionCounters:

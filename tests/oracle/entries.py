@@ -34,11 +34,13 @@ class Packet:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A packet in a queue, with the prefix that goes out with it, and its publisher's user."""
+    """A packet in a queue, with the prefix that goes out with it, and the user that is charged for its publisher."""
 
     packet: Packet
     prefix: Packet | None = None
     payer: Payer = None
+    uid: Payer = None
+    """The user itself; *payer* is the one that is charged for it."""
 
     @property
     def wire(self) -> bytes:

@@ -47,6 +47,8 @@ class Schedule:
         self._connections: dict[int, ConnectionTime] = {}
         self._throttled: dict[int, int] = {}
         """Until when each user is throttled."""
+        self._owes: dict[int, tuple[int, int]] = {}
+        """The own costs of each user that still count, four times, and at which time that was the sum."""
         self._readable: Counter[int] = Counter()
         """Connections of each user that can be read in this turn."""
         self._unknown = 0
@@ -64,9 +66,8 @@ class Schedule:
         """Begin with a new connection."""
         self._connections[connection] = ConnectionTime(self._batch_packets)
 
-    def forget(self, user: int) -> None:
-        """Forget what a user has taken: its last connection has ended."""
-        self._throttled.pop(user, None)
+    def leave(self, user: int) -> None:
+        """End the last connection of a user. What it has taken counts if it comes again."""
         self._readable.pop(user, None)
         self._served.discard(user)
 
@@ -93,8 +94,12 @@ class Schedule:
         return max(self._connections[connection].throttled_until, by_user) > self._now
 
     def is_held_back(self, connection: int, user: int | None) -> bool:
-        """Return whether a throttled connection is not served even alone: its packets are costly, and another user was served just now."""
-        if user is None or not self._connections[connection].is_costly or not self.is_throttled(connection, user):
+        """Return whether a throttled connection is not served even alone: its user is throttled or its packets are costly, and another user
+        was served just now."""
+        if user is None:
+            return False
+        time = self._connections[connection]
+        if self._throttled.get(user, LONG_AGO) <= self._now and (not time.is_costly or time.throttled_until <= self._now):
             return False
         last, at = self._services
         return self._now - (self._other_at if user == last else at) < RECENT
@@ -143,13 +148,22 @@ class Schedule:
         if count:
             self._note_served(user)
         time.throttled_until = now + min(taken * PENALTY, MAX_PENALTY) if taken > self._turn_time else LONG_AGO
-        if own > self._turn_time and not is_owner and user is not None:
-            until = now + min(min(own, taken) * PENALTY, MAX_USER_PENALTY)
-            self._throttled[user] = max(self._throttled.get(user, LONG_AGO), until)
+        if not is_owner and user is not None:
+            self._charge(user, min(own, taken))
 
     def pass_time(self, now: int) -> None:
         """Let it be *now*."""
         self._now = now
+
+    def _charge(self, user: int, own: int) -> None:
+        """Add to what a user has taken for itself, and throttle it for more than a turn. In all other time it is paid off, at a quarter of
+        the speed."""
+        owed, at = self._owes.pop(user, (0, LONG_AGO))
+        owed = max(0, owed - (self._now - own - at)) + own * PENALTY
+        if owed <= self._turn_time * PENALTY:
+            self._owes[user] = owed, self._now
+        else:
+            self._throttled[user] = max(self._throttled.get(user, LONG_AGO), self._now + min(owed, MAX_USER_PENALTY))
 
     def _note_served(self, user: int | None) -> None:
         """Note which user was served."""

@@ -45,7 +45,7 @@ class FlowControl:
         if recipient.uid == publisher.uid:
             return True
         # The wait would reveal that the private key has a subscriber.
-        return (not is_secret or publisher.sight >= Sight.ALL) and self._hold_of(publisher, recipient.uid).has_time()
+        return (not is_secret or publisher.sight >= Sight.ALL) and self._hold_of(publisher, recipient).has_time()
 
     def block(self, recipient: Connection, publisher: Connection, *, is_paced: bool) -> None:
         """Stop reading the publisher until the recipient has drained."""
@@ -79,7 +79,7 @@ class FlowControl:
             recipient.has_fallen_back = False
         for number, is_paced in list(recipient.blocked.items()):
             publisher = self._connections.get(number)
-            if publisher is None or recipient.out.may_resume(publisher.uid, self._limits.low_water, is_paced=is_paced):
+            if publisher is None or recipient.out.may_resume(publisher.payer, self._limits.low_water, is_paced=is_paced):
                 self._unblock(recipient, number)
 
     def is_late(self, recipient: Connection) -> bool:
@@ -128,11 +128,12 @@ class FlowControl:
         publisher, uid = self._connections.get(number), recipient.uid
         if publisher is None or uid is None or not recipient.blocked[number] or publisher.uid == uid:
             return None
-        return self._hold_of(publisher, uid)
+        return self._hold_of(publisher, recipient)
 
-    def _hold_of(self, publisher: Connection, uid: int) -> Hold:
-        """Return how long a user's recipients have blocked a publisher."""
-        return publisher.holds.setdefault(uid, Hold(self._clock, nanoseconds(self._limits.pace_limit)))
+    def _hold_of(self, publisher: Connection, recipient: Connection) -> Hold:
+        """Return how long the recipients of the user that is charged for *recipient* have blocked a publisher."""
+        assert recipient.payer is not None
+        return publisher.holds.setdefault(recipient.payer, Hold(self._clock, nanoseconds(self._limits.pace_limit)))
 
     def _note_progress(self, recipient: Connection) -> None:
         """Note that the recipient has taken something."""

@@ -61,7 +61,7 @@ class Groups:
         chosen = []
         for group, members in self.members(key).items():
             candidates = [each for each in members if not each.is_ending and (each is not sender or each.echo)]
-            member = self._choose(group, candidates, size, sender.uid, waiting_bytes(size))
+            member = self._choose(group, candidates, size, sender.payer, waiting_bytes(size))
             if member is not None:
                 chosen.append((member, group[1]))
         return chosen

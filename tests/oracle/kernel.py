@@ -107,6 +107,10 @@ class SocketLink:
         """Return what the kernel counts as not read by the client."""
         return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), "little")
 
+    def has_more(self) -> bool:
+        """Return whether bytes of the client wait. The end of its packets has none."""
+        return bool(int.from_bytes(fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)), "little"))
+
     def close(self) -> None:
         """Close the socket. The client can still read what it was sent: what it has sent itself is read away first."""
         if self.is_watched:

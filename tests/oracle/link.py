@@ -65,5 +65,8 @@ class Link(Protocol):
     def unread(self) -> int:
         """Return how many bytes of memory the packets take that the client has not read."""
 
+    def has_more(self) -> bool:
+        """Return whether the client has sent bytes that are not read yet."""
+
     def close(self) -> None:
         """End the connection."""

@@ -6,10 +6,9 @@ It is written from sbus-protocol(7) and sbusd/dataplane/contract.py, to be read:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
+from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters
 from sbusd.dataplane.switch_state import ConnectionSettings
 from sbusd.protocol.keys import KeySpace
@@ -75,10 +74,9 @@ class Model:
     def take_turn(self, ready: list[Ready]) -> int:
         """Handle what is ready, in this order; return how many connections were."""
         self._count["turns"] += 1
-        named = {each.number for each in ready}
-        ready = ready + [Ready(number) for number in self._with_unread() if number not in named]
+        ready = ready + [Ready(number) for number in self._with_unread() if number not in {each.number for each in ready}]
         found = {each.number: each for each in ready}
-        candidates = [Candidate(each.number, self._connections[each.number].uid, each.can_read) for each in ready]
+        candidates = [Candidate(each.number, self._connections[each.number].payer, each.can_read) for each in ready]
         self._turns.take(candidates, lambda number: self._serve(found[number]), lambda number: self._pass_over(found[number]))
         self._end_blocks()
         for connection in list(self._connections.values()):
@@ -129,9 +127,8 @@ class Model:
         """Handle one batch of what a connection has sent."""
         refused: dict[Refusal, list[bytes]] = {}
         control_time = 0
-        batch = next_batch(connection, self._schedule.read_limit(connection.number, connection.uid), self._flow, self._count)
-        was_blocked = connection.blockers > 0
-        handled = 0
+        batch = next_batch(connection, self._schedule.read_limit(connection.number, connection.payer), self._flow, self._count)
+        was_blocked, handled = connection.blockers > 0, 0
         connection.is_served = True
         self._is_vouching = False
         for each in batch:
@@ -159,8 +156,8 @@ class Model:
         self._count.update(received_packets=len(counted), received_bytes=sum(len(each.data) for each in counted))
         if not connection.unread or len(counted) < len(batch):
             self._flow.charge_unread(connection)
-        is_owner = connection.sight >= Sight.ALL
-        self._schedule.serve(connection.number, connection.uid, now=self.clock.now, count=len(counted), own=control_time, is_owner=is_owner)
+        who, is_owner = (connection.number, connection.payer), connection.sight >= Sight.ALL
+        self._schedule.serve(*who, now=self.clock.now, count=len(counted), own=control_time, is_owner=is_owner)
         connection.is_served = False
         if connection.is_at_end and not connection.unread:
             self._finish(connection, End.HANGUP)
@@ -184,19 +181,11 @@ class Model:
         refused.setdefault(refusal, []).append(key)
         sender.refused_packets += 1
         self._count["refused_packets"] += 1
-        sender.share.append((Packet(self._error(sender, refusal, data), is_note=True), b""))
+        sender.share.append((Packet(self._router.error(sender, self._refusals[refusal], refusal, data), is_note=True), b""))
         wrapped = (b"CMSG !/from/",) * sender.may_vouch + (b"CMSG !/to/",) * sender.may_deliver
         if data.startswith((b"MSG ", *wrapped)):
             self._send_receipt(sender, Packet(data))
         return is_message and not packet.is_cut
-
-    def _error(self, sender: Connection, refusal: Refusal, data: bytes) -> bytes:
-        """Return the error for the packet *data*, with its key if it is a message."""
-        if not data.startswith(b"MSG "):
-            return self._refusals[refusal]
-        key = data[4:].partition(b"\0")[0]
-        rule = self._router.denying_rule(sender, key) if refusal is Refusal.POLICY else None
-        return ((rule.refusal if rule else b"") or self._refusals[refusal]) + b"\0" + key[:REFUSED_KEY_BYTES]
 
     def _route(self, sender: Connection, key: bytes, data: bytes, origin: bytes, to: int) -> None:
         """Add a message to the shares of its recipients."""
@@ -270,7 +259,7 @@ class Model:
         self._undelivered = 0
         prefix_of = sender_prefixes(sender, is_vouching=self._is_vouching)
         for recipient in list(self._connections.values()):
-            if runs := recipient.take_share(prefix_of, sender.uid):
+            if runs := recipient.take_share(prefix_of, sender):
                 is_paced = self._flow.may_pace(sender, recipient, is_secret=self._is_secret)
                 may_block = self._flow.may_block(sender, recipient)
                 for group, entries in runs:
@@ -299,10 +288,16 @@ class Model:
         for connection, packets in tapping:
             connection.tapped = []
             if not connection.is_ending:
-                connection.out.offer([Entry(packet, prefixes[packet], sender.uid) for packet in packets], may_block=False)
-                self._after_send(connection)
+                connection.out.offer([Entry(packet, prefixes[packet], sender.payer, sender.uid) for packet in packets], may_block=False)
+        self._after_taps([each for each, _ in tapping])
         for packet, (recipients, losses) in results.items():
             packet.handed, packet.queued, packet.foreign_losses = recipients, 0, losses
+
+    def _after_taps(self, taps: list[Connection]) -> None:
+        """After all of *taps* were offered something: one that ends because of its queue leaves no room to the others."""
+        for each in taps:
+            if not each.is_ending:
+                self._after_send(each)
 
     def _after_send(self, connection: Connection) -> None:
         """After anything was offered to a connection: disconnect it if it has failed, and resume publishers."""
@@ -351,7 +346,7 @@ class Model:
             account.connections -= 1
             if not account.connections:
                 del self._accounts[account.uid]
-                self._schedule.forget(account.uid)
+                self._schedule.leave(account.uid)
         del self._connections[connection.number]
         connection.link.close()
         if out.noticed_losses or out.unreported_losses:
@@ -374,6 +369,7 @@ class Model:
         connection: int,
         uid: int,
         *,
+        charged: int | None = None,
         blocks_others: bool = False,
         rules: int = 0,
         sight: Sight = Sight.OWN,
@@ -386,7 +382,8 @@ class Model:
         party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
         party.may_vouch, party.may_deliver = may_vouch, may_deliver
         if party.uid != uid:
-            party.out.account = self._accounts.setdefault(uid, Account(uid))
+            payer = uid if charged is None else charged
+            party.out.uid, party.out.account = uid, self._accounts.setdefault(payer, Account(payer))
             party.out.account.connections += 1
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
@@ -436,14 +433,19 @@ class Model:
 
     def send(self, connection: int, packet: bytes) -> None:
         """Send a packet of the bus itself to one connection."""
-        self._post([self._connections[connection]], lambda _: packet, None)
+        recipient = self._connections[connection]
+        if not recipient.is_ending:
+            recipient.out.post(packet)
+            self._after_send(recipient)
 
-    def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
+    def announce(self, packet: bytes, *, sight: Sight, uid: int, payer: int, cred: bytes = b"") -> None:
         """Send a message of the bus itself to the subscribers that may know of it."""
         named = b"CMSG !/from/0/%b\0%b" % (cred, packet)
         matching = sorted(self._router.matching(packet[4:].partition(b"\0")[0]), key=lambda each: each.number)
-        knowing = [each for each in matching if each.sight >= sight or each.uid == uid]
-        self._post(knowing, lambda each: named if each.wants_senders else packet, uid)
+        for each in matching:
+            if (each.sight >= sight or each.uid == uid) and not each.is_ending:
+                each.out.post(named if each.wants_senders else packet, payer, is_message=True)
+                self._after_send(each)
 
     def report_loss(self, patterns: list[bytes], count: int, *, uid: int) -> int:
         """Send a loss notice to the connections with one of the patterns."""
@@ -457,14 +459,9 @@ class Model:
 
     def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
         """Send a packet of the bus itself to the taps that match *key*."""
-        self._post(self._router.taps(key), lambda _: packet, uid)
-
-    def _post(self, recipients: list[Connection], packet_for: Callable[[Connection], bytes], uid: int | None) -> None:
-        """Send a packet of the bus itself, which *uid* has caused, to some connections."""
-        for recipient in recipients:
-            if not recipient.is_ending:
-                recipient.out.post(packet_for(recipient), uid)
-                self._after_send(recipient)
+        for each in (taps := [each for each in self._router.taps(key) if not each.is_ending]):
+            each.out.post(packet, uid)
+        self._after_taps(taps)
 
     # -- what it has done
 

@@ -32,6 +32,7 @@ class ClientQueue:
     held_limit: int
     abandoned: list[ClientQueue]
     """Queues whose memory is still to be freed."""
+    uid: int | None = None
     account: Account | None = None
     soft: SoftMode = SoftMode.QUEUE
     hard: HardMode = HardMode.DISCARD
@@ -71,7 +72,7 @@ class ClientQueue:
 
     @property
     def owner(self) -> Payer:
-        """The user of the connection."""
+        """The user that is charged for the connection."""
         return None if self.account is None else self.account.uid
 
     # -- what is published
@@ -101,7 +102,7 @@ class ClientQueue:
 
     def post(self, data: bytes, payer: Payer = None, *, is_message: bool = False) -> None:
         """Deliver one packet of the bus itself behind what waits; no mode applies, all bounds do. *payer* has caused it, or the client.
-        With the order ``FAIR`` a message of a group (*is_message*) waits for its user's turn."""
+        With the order ``FAIR`` a message of a group or an event (*is_message*) waits for its user's turn."""
         payer = self.owner if payer is None else payer
         self.count["deliveries"] += 1
         entry, outcome, taken = Entry(Packet(data, is_note=not (is_message and self.order is Order.FAIR)), None, payer), Outcome.FULL, 0
@@ -219,7 +220,7 @@ class ClientQueue:
             self.account.leaving -= self.leaving_bytes - sum(entry.cost for entry in self.leaving)
         self.leaving_bytes = self.leaving_keys = 0
         for entry in self.leaving:
-            pass_on(entry, self.owner)
+            pass_on(entry, self.uid)
             self._drop(entry)
             if self.account is not None:
                 self.account.leaving -= entry.cost
@@ -366,7 +367,7 @@ class ClientQueue:
         if self.order is Order.FAIR:
             self.lines.lose(entry.payer)
         entry.packet.discarded += 1
-        entry.packet.foreign_losses += entry.payer != self.owner
+        entry.packet.foreign_losses += entry.uid != self.uid
         entry.packet.missed.append(self.number)
 
     def _lose(self, count: int = 1) -> None:

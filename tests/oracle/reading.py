@@ -13,6 +13,9 @@ from tests.oracle.connection import READ_PACKETS, Connection
 from tests.oracle.flow import FlowControl
 from tests.oracle.link import Received, Stream
 
+FEW_PACKETS = 2
+"""Packets after which a read looks whether there are bytes, before it goes on."""
+
 
 def next_batch(connection: Connection, limit: int, flow: FlowControl, count: Counter[str]) -> list[Received]:
     """Return at most *limit* packets that are handled now: what was read before, else what the client has sent since."""
@@ -32,6 +35,8 @@ def _read(connection: Connection, limit: int) -> list[Received]:
     """Read at most *limit* packets, a batch counted as one. Notes the end of the client's packets."""
     packets: list[Received] = []
     while len(packets) < limit:
+        if len(packets) == FEW_PACKETS and not connection.link.is_stream and not connection.link.has_more():
+            break  # the end comes with the next read
         match connection.link.read():
             case Received() as packet:
                 packets.append(packet)

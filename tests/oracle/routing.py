@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import MISSED, PublishRule, Refusal
+from sbusd.dataplane.contract import MISSED, REFUSED_KEY_BYTES, PublishRule, Refusal
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
 from sbusd.protocol.memberships import split_stored
 from tests.oracle.connection import Connection
@@ -42,6 +42,14 @@ class Router:
         if not self._keyspace.is_publishable(key):
             return Refusal.RESERVED
         return Refusal.POLICY if self.denying_rule(sender, key) is not None else None
+
+    def error(self, sender: Connection, words: bytes, refusal: Refusal, data: bytes) -> bytes:
+        """Return the error for the packet *data*, with its key if it is a message: *words*, or those of the rule that denies it."""
+        if not data.startswith(b"MSG "):
+            return words
+        key = data[4:].partition(b"\0")[0]
+        rule = self.denying_rule(sender, key) if refusal is Refusal.POLICY else None
+        return ((rule.refusal if rule else b"") or words) + b"\0" + key[:REFUSED_KEY_BYTES]
 
     def denying_rule(self, sender: Connection, key: bytes) -> PublishRule | None:
         """Return the publish rule that denies the key to the sender, or None."""

@@ -114,10 +114,10 @@ class Loop:
         self.workers[number] = Worker(user, is_owner)
 
     def disconnect(self, number: int) -> None:
-        """Remove a connection, and its user with the last one."""
+        """Remove a connection; with the last one, its user leaves."""
         user = self.workers.pop(number).user
         if user is not None and all(each.user != user for each in self.workers.values()):
-            self._schedule.forget(user)
+            self._schedule.leave(user)
 
     def turn(self) -> list[Service]:
         """Take a turn, and return what was done in it."""

@@ -14,6 +14,8 @@ from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ProtocolError
 from tests.support.c_programs import Parser, client_program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def parser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parser]:

@@ -26,6 +26,8 @@ from sbusd.protocol.packets import (
 )
 from tests.support.c_programs import Parser, Shown, client_program
 
+pytestmark = pytest.mark.slow
+
 _MOST_DIGITS = 18
 """Of a count in C; no bus reports as many."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from sbusd.link.rules import Export, Import, Rules
 from tests.support.link_hosts import Host, World
 
@@ -54,6 +56,7 @@ def test_a_change_costs_one_announcement_and_a_confirmation_of_each_host_that_it
     assert sent["x"] <= 2
 
 
+@pytest.mark.slow
 def test_a_host_that_joins_costs_a_few_messages_of_each_other_host() -> None:
     world, hosts = _realm()
     for number, host in enumerate(hosts):

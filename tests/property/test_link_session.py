@@ -21,6 +21,9 @@ PATTERNS = (
     (b"host/",),
 )
 
+SENDERS = st.sampled_from([b"!/cred/100/%d/7" % uid for uid in range(1_000, 1_004)])
+"""Messages of four users."""
+
 ACTIONS = st.one_of(
     st.tuples(st.just("publish"), st.sampled_from(HOSTS), st.sampled_from(KEYS), st.integers(1, 20)),
     st.tuples(st.just("publish"), st.just("a"), st.sampled_from(KEYS), st.integers(1, 20)),
@@ -216,6 +219,33 @@ def test_the_spool_keeps_what_fits_and_the_rest_is_counted(seconds: float) -> No
         True,
         False,
     ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.lists(st.tuples(st.integers(1, 3), SENDERS), max_size=6)), min_size=5, max_size=15),
+    st.sampled_from([0, 900, 2_500, 6_000]),
+    st.integers(0, 99),
+)
+def test_what_users_lose_in_the_spool_is_counted_in_its_place(
+    bursts: list[tuple[bytes, list[tuple[int, bytes]]]], spool_bytes: int, seed: int
+) -> None:
+    """Frames from the middle of the spool are dropped. The cut is too short for the other hosts to forget this one.
+
+    In one turn, the order of messages of different flows is open.
+    """
+    rules = Rules("R", "a", (Export(b"net/"), Export(b"only/", frozenset({"b"}))), (Import(b""),), spool_bytes=spool_bytes)
+    world, history = _world(seed, rules)
+    history.publish("a", b"net/x")
+    world.run(0.1)
+    world.hosts["a"].cut(2.5, 0.0)
+    world.run(0.1)
+    for key, runs in bursts:
+        history.publish_runs("a", [(key, count, sender) for count, sender in runs])
+        world.run(0.02)
+    _settle(world)
+    history.check()
+    assert all(count > 0 for watch in history.watches for _, count in watch.client.losses[watch.ignored :])
 
 
 def test_a_short_cut_that_is_noticed_loses_nothing() -> None:

@@ -154,11 +154,14 @@ class Machine:
             with pytest.raises(StoreError, match="EDQUOT"):
                 self.engine.take(name, worker, count, 1 << 20)
             return
-        found = self.engine.take(name, worker, count, 1 << 20)
+        found, more = self.engine.take(name, worker, count, 1 << 20)
         queue = self.queues[name]
-        ready = queue.takeable()[: min(count, LEASES - held)]
-        over = [each for each in ready if each.expires and each.expires <= self.now]
-        taken = [each for each in ready if each not in over]
+        over: list[JobModel] = []
+        taken: list[JobModel] = []
+        for each in queue.takeable():
+            if len(taken) < min(count, LEASES - held):
+                (over if each.expires and each.expires <= self.now else taken).append(each)
+        assert more == (bool(over) and not taken)
         assert [(job.stored.seq, job.tries, job.until_ms) for job in found] == [(e.seq, e.tries + 1, self.now + 10_000) for e in taken]
         for each in over:
             queue.jobs.remove(each)
@@ -220,7 +223,9 @@ class Machine:
             name: [e for e in queue.jobs if e.worker is not None and e.worker.connection == worker.connection]
             for name, queue in self.queues.items()
         }
-        assert self.engine.release(worker.connection) == {name for name, jobs in mine.items() if jobs}
+        released = self.engine.release(worker.connection)
+        assert (released.queues, released.until) == ({name for name, jobs in mine.items() if jobs}, 0)
+        assert released.jobs == sum(map(len, mine.values()))
         for name, jobs in mine.items():
             for each in jobs:
                 self.end(self.queues[name], each, BACKOFF[min(each.tries, len(BACKOFF)) - 1])

@@ -98,7 +98,7 @@ class StreamsAndModel(RuleBasedStateMachine):
     @rule(key=KEYS, size=SIZES, uid=st.integers(1, 2))
     def announce(self, key: bytes, size: int, uid: int) -> None:
         for harness in self.harnesses:
-            harness.switch.announce(b"MSG %b\0%b" % (key, bytes(size)), sight=Sight.OWN, uid=uid, cred=b"!/cred/0/0/9")
+            harness.switch.announce(b"MSG %b\0%b" % (key, bytes(size)), sight=Sight.OWN, uid=uid, payer=uid, cred=b"!/cred/0/0/9")
             harness.run()
 
     @rule(user=st.sampled_from([1, 2]), packets=st.integers(1, 12), size=st.sampled_from([100_000, 300_000, 3_000_000]))

@@ -60,7 +60,7 @@ class CompiledAndModelled(RuleBasedStateMachine):
 
     @rule(user=st.sampled_from([0, 1, 2]))
     def come_again(self, user: int) -> None:
-        """A user without connections is forgotten, and held back for itself if it comes again."""
+        """A user stays throttled for what it has taken if it closes all its connections and comes again."""
         for part in (0, 400):
             for number in [number for number, each in self.loops[0].workers.items() if each.user == user]:
                 self.disconnect_one(number)

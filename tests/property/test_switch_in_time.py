@@ -31,6 +31,8 @@ from tests.support.malformed_batches import batch_of
 from tests.support.switch_harness import SwitchHarness
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 SOURCE = ROOT / "tests" / "oracle" / "clock.c"
 EXAMPLES = 150
 END_SECONDS = 900

@@ -117,6 +117,7 @@ class Client(NamedTuple):
     may_deliver: bool
     may_know: bool
     """Whether it may know who gets a message to a private key."""
+    charged: int = 3  # the user that is charged for it, if its own number is greater
 
 
 CLIENT = st.builds(
@@ -125,6 +126,7 @@ CLIENT = st.builds(
     settings=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on"]) | MODES, max_size=3),
     send_buffer=st.sampled_from([None, SMALL_BUFFER]),
     user=st.sampled_from([None, 1, 1, 2, 2, 3]),
+    charged=st.sampled_from([1, 3, 3]),
     blocks_others=st.booleans(),
     rules=st.just(0) | st.just(0) | st.integers(0, 15),
     sight=st.sampled_from(Sight),
@@ -200,16 +202,14 @@ class SwitchAndModel(RuleBasedStateMachine):
         return self.connect_one(client)
 
     def connect_one(self, client: Client) -> int:
-        numbers = {harness.connect(*client.patterns, send_buffer=client.send_buffer) for harness in self.harnesses}
-        assert len(numbers) == 1
-        number = numbers.pop()
+        (number,) = {harness.connect(*client.patterns, send_buffer=client.send_buffer) for harness in self.harnesses}
         for harness in self.harnesses:
             if not client.may_know:
                 harness.unprivileged.add(number)
             if client.user is not None:
                 cred = b"!/cred/1/2/%d" % number
                 rights = Party(blocks_others=client.blocks_others, rules=client.rules, sight=client.sight, cred=cred)
-                rights |= Party(may_vouch=client.may_vouch, may_deliver=client.may_deliver)
+                rights |= Party(may_vouch=client.may_vouch, may_deliver=client.may_deliver, charged=min(client.user, client.charged))
                 harness.set_party(number, client.user, **rights)
         for setting in client.settings:
             self.both(number, b"CMSG " + setting)
@@ -224,7 +224,7 @@ class SwitchAndModel(RuleBasedStateMachine):
     def limit_user(self, client: int, packets: int, size: int) -> None:
         for harness in self.harnesses:
             if client in harness.switch.connections() and (party := harness.parties.get(client)) is not None:
-                harness.set_user_limits(party[0], packets, size)
+                harness.set_user_limits(party[1]["charged"], packets, size)
 
     @rule(client=clients, pattern=PATTERNS)
     def subscribe(self, client: int, pattern: bytes) -> None:
@@ -380,7 +380,7 @@ class SwitchAndModel(RuleBasedStateMachine):
     @rule(key=st.sampled_from([b"a", b"!/event/connect/1", b"!/bus/lost"]), size=SIZES, sight=st.sampled_from(Sight), uid=st.integers(1, 3))
     def announce(self, key: bytes, size: int, sight: Sight, uid: int) -> None:
         for harness in self.harnesses:
-            harness.switch.announce(b"MSG %b\0%b" % (key, bytes(size)), sight=sight, uid=uid, cred=b"!/cred/0/0/9")
+            harness.switch.announce(b"MSG %b\0%b" % (key, bytes(size)), sight=sight, uid=uid, payer=uid, cred=b"!/cred/0/0/9")
             harness.switch.report(key, b"CMSG !/tap\0{}\n" + bytes(size), uid=uid)
         self.settle()
 

@@ -14,9 +14,10 @@ import pytest
 from sbusd.broker import control_messages as answers
 from sbusd.broker import process_watch, quotas
 from sbusd.broker.access import BusOwnership
+from sbusd.broker.log_messages import SECRET_REFUSED, SUPPRESSED
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
-from sbusd.config.settings import DaemonSettings, QuotaOverride, Quotas, QuotaSettings
+from sbusd.config.settings import DaemonSettings, LogSettings, QuotaOverride, Quotas, QuotaSettings, RateSettings
 from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserCounters
 from sbusd.protocol import controls
@@ -77,6 +78,18 @@ def test_no_user_but_an_owner_takes_all_descriptors(make_bus: MakeBus, monkeypat
 def entries(answer: dict[str, object]) -> list[dict[str, Any]]:
     """Return the users in a reply."""
     return cast(list[dict[str, Any]], answer["users"])
+
+
+def test_the_ids_of_a_container_have_the_log_records_of_one_user(make_bus: MakeBus) -> None:
+    bus = make_bus(DaemonSettings(log=LogSettings(rate_per_cause_per_user=RateSettings(burst=2, interval=86_400.0))))
+    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    clients = [bus.client(uid=uid, gid=uid) for uid in (ALICE, *range(100_000, 100_010), BOB)]
+    for client in clients:
+        client.subscribe(b"!/cred//1/")  # a private key of another user
+        bus.run()
+    records = bus.recorded()
+    assert [each.uid for each in records if each.message is SECRET_REFUSED] == [ALICE, 100_000, BOB]
+    assert [(each.uid, each.facts["count"]) for each in records if each.message is SUPPRESSED] == [(ALICE, 9)]
 
 
 def test_what_a_container_does_counts_for_its_own_id(make_bus: MakeBus) -> None:
@@ -185,9 +198,12 @@ def test_rejecting_a_protected_user_for_a_quota_is_critical(make_bus: MakeBus) -
     assert names(bus) == ["quota-refused", "protected-user-ended"]
 
 
-def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_bus: MakeBus) -> None:
+@pytest.mark.parametrize("ids", [(ALICE, ALICE), (ALICE, 100_007), (100_007, 100_008)])
+def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_bus: MakeBus, ids: tuple[int, int]) -> None:
+    """Also those of its subordinate ids."""
     bus = host(make_bus, queued_packets=4)
-    slow = [bus.client(uid=ALICE) for _ in range(2)]
+    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    slow = [bus.client(uid=uid) for uid in ids]
     for client in slow:
         client.subscribe(b"a")
         client.barrier()

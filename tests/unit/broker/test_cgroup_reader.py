@@ -57,6 +57,7 @@ def test_the_thread_closes_each_pidfd(reader: socket.socket) -> None:
         os.fstat(pidfd)
 
 
+@pytest.mark.slow
 def test_a_process_that_has_ended_has_no_text(reader: socket.socket) -> None:
     child = subprocess.Popen(["sleep", "60"])
     pidfd = os.pidfd_open(child.pid)
@@ -68,6 +69,7 @@ def test_a_process_that_has_ended_has_no_text(reader: socket.socket) -> None:
     assert ask(reader, pidfd, child.pid)[2:] == (errno.ESRCH, "")
 
 
+@pytest.mark.slow
 def test_a_pid_of_another_process_does_not_count(reader: socket.socket) -> None:
     """The kernel can give the pid of an ended process to another one."""
     child = subprocess.Popen(["true"])

@@ -153,7 +153,7 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
         patch.setattr(made.file, "add_to_draft", fail)
         client.send(b"UNSUB a")
         bus.run()
-    assert not made.file.is_drafting
+    assert made.file._draft is None
     assert _read(made).connections[client.connection].patterns == {}
     made._retry_at = 0.0
     settle(bus)

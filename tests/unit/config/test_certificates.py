@@ -13,6 +13,8 @@ from sbusd.config.certificates import CertificateFiles, client_context, dns_name
 from sbusd.config.files import ConfigError
 from tests.support.authority import Authority
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> CertificateFiles:

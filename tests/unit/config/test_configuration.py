@@ -41,6 +41,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         load_daemon_settings(tmp_path / "x.toml", required=True)
 
 
+@pytest.mark.slow
 def test_without_a_file_pydantic_is_not_imported(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from sbusd.config import load_daemon_settings as load; load(Path(sys.argv[1]));"

@@ -216,7 +216,7 @@ def test_an_error_of_two_files_together_names_the_last(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read it: Is a directory; let the user of the service read it"):
+    with pytest.raises(ConfigError, match="not a regular file; replace or remove it"):
         read_settings([tmp_path], DaemonSettings)
 
 

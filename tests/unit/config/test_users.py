@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from sbusd.config.users import LAST_ID, GroupId, UnknownGroupError, UnknownUserError, UserId, find_gid, find_uid
+from sbusd.config.users import LAST_ID, GroupId, UnknownGroupError, UnknownUserError, UserId, find_uid
 
 
 @pytest.mark.parametrize("user", ["root", "0", "0000"])
@@ -53,22 +53,22 @@ def test_an_invalid_user_is_rejected(value: object, reason: str) -> None:
 
 @pytest.mark.parametrize("group", ["root", "0", "0000"])
 def test_root_s_group_is_found(group: str) -> None:
-    assert find_gid(group) == 0
+    assert GroupId().parse(group) == 0
 
 
 def test_a_group_is_looked_up_by_name() -> None:
     some = grp.getgrall()[-1]
-    assert find_gid(some.gr_name) == grp.getgrnam(some.gr_name).gr_gid
+    assert GroupId().parse(some.gr_name) == grp.getgrnam(some.gr_name).gr_gid
 
 
 def test_the_number_of_a_group_needs_no_name() -> None:
-    assert find_gid(str(LAST_ID)) == LAST_ID
+    assert GroupId().parse(str(LAST_ID)) == LAST_ID
 
 
 @pytest.mark.parametrize("group", ["", "no-such-name", "a\nb", "a\0b", str(LAST_ID + 1), "9" * 6000, "-1", "٣", "\ud800"])
 def test_an_unknown_group_is_refused_in_one_line(group: str) -> None:
     with pytest.raises(UnknownGroupError) as refusal:
-        find_gid(group)
+        GroupId().parse(group)
     assert str(refusal.value).isprintable()
 
 

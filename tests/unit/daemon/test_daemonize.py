@@ -77,6 +77,7 @@ class SmallDaemon:
         return self.process.returncode, errors
 
 
+@pytest.mark.slow
 def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path)
     run.let()
@@ -95,6 +96,7 @@ def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path
     assert run.outcome() == (0, "")
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_output_sees_the_end_when_the_bus_is_ready_in_the_foreground(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path, "-f")
     run.let()
@@ -109,12 +111,14 @@ def test_a_reader_of_the_output_sees_the_end_when_the_bus_is_ready_in_the_foregr
     assert run.outcome() == (0, "")
 
 
+@pytest.mark.slow
 def test_the_parent_reports_a_bus_that_fails_before_it_is_ready(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path)
     run.let("fail")
     assert run.outcome() == (1, "the daemon has failed\n")
 
 
+@pytest.mark.slow
 def test_an_existing_pid_file_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("1\n")
     status, errors = SmallDaemon(tmp_path).outcome()
@@ -123,6 +127,7 @@ def test_an_existing_pid_file_is_not_changed(tmp_path: Path) -> None:
     assert (tmp_path / "pid").read_text() == "1\n"
 
 
+@pytest.mark.slow
 def test_dev_null_means_no_pid_file(tmp_path: Path) -> None:
     run = SmallDaemon(tmp_path, "-p", "/dev/null")
     run.let()
@@ -188,6 +193,7 @@ def test_open_streams_do_not_change() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_closed_streams_are_opened() -> None:
     code = (
         "import os; from sbusd.daemon.daemonize import open_standard_streams as f; os.close(0); os.close(2); f();"

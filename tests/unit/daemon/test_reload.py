@@ -206,7 +206,7 @@ def test_a_reload_never_denies_everything(setup: Setup) -> None:
     assert [error_code(packet) for packet in client.barrier()] == ["EPERM"]
     failed = setup.bus.recorded()[1]
     assert failed.message.name == "reload-failed"
-    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot read it: Is a directory")
+    assert str(failed.facts["reason"]).startswith(f"{drop_in}: not a regular file")
 
 
 def test_a_removed_user_is_a_fault_but_not_a_failure(setup: Setup) -> None:

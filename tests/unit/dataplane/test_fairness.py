@@ -126,6 +126,45 @@ def test_user_with_costly_packets_is_throttled_with_all_connections(
 
 
 @pytest.mark.parametrize(
+    ("own", "pause", "is_owner", "served"),
+    [
+        (TURN // 2, 0, False, 3),
+        (TURN // 10, 0, False, 11),
+        (TURN // 10, 2 * TURN // 10, False, 20),
+        (9 * TURN // 10, 9 * TURN // 10, False, 2),
+        (TURN // 10, 4 * TURN // 10, False, None),
+        (TURN, 4 * TURN, False, None),
+        (TURN // 2, 0, True, None),
+        (0, 0, False, None),
+    ],
+    ids=[
+        "half",
+        "a tenth",
+        "a third of the time",
+        "half of the time",
+        "a fifth of the time",
+        "a fifth at once",
+        "owner of the bus",
+        "routing",
+    ],
+)
+def test_small_costs_of_a_user_add_up(model: ScheduleModel, own: int, pause: int, is_owner: bool, served: int | None) -> None:
+    """Else many batches, each a little shorter than what throttles a user, would have most of the loop."""
+    now = START
+    for count in range(1, 1_000):
+        connection = count % 8
+        model.connect(connection)
+        model.pass_time(now)
+        now += own or TURN // 2
+        model.serve(connection, ANN, now=now, own=own, is_owner=is_owner)
+        if model.is_throttled(connection, ANN):
+            break
+        now += pause
+    assert (count if count < 999 else None) == served
+    assert not model.is_throttled(BOB, BOB)
+
+
+@pytest.mark.parametrize(
     ("own", "idle", "expected"),
     [(2 * TURN, MILLISECOND - 1, True), (2 * TURN, MILLISECOND, False), (TURN, MILLISECOND - 1, False)],
     ids=["another user was just here", "it was not", "cheap packets"],
@@ -138,11 +177,55 @@ def test_costly_connection_waits_while_another_user_is_busy(model: ScheduleModel
     assert model.is_held_back(EVE, EVE) is expected
 
 
+def test_cheap_connection_of_a_throttled_user_waits_too(model: ScheduleModel) -> None:
+    """The packets of many such connections would hold up the other user as long as a costly one."""
+    cheap_connection_of_eve = 7
+    start = 1000 * MILLISECOND
+    model.pass_time(start)
+    for part in range(1, 4):
+        model.serve(cheap_connection_of_eve, EVE, now=start + part * TURN // 2, own=TURN // 2)
+    serve_at(model, BOB, start + 3 * TURN)
+    assert model.is_held_back(cheap_connection_of_eve, EVE)
+    model.pass_time(start + 3 * TURN + MILLISECOND)
+    assert not model.is_held_back(cheap_connection_of_eve, EVE)
+
+
 def test_costly_connection_does_not_wait_for_its_own_user(model: ScheduleModel) -> None:
     start = 1000 * MILLISECOND
     serve_at(model, EVE, start, took=2 * TURN, own=2 * TURN)
     assert model.is_throttled(EVE, EVE)
     assert not model.is_held_back(EVE, EVE)
+
+
+def test_a_user_that_comes_again_has_paid_off_what_its_absence_paid(model: ScheduleModel) -> None:
+    """Else it would close its connections to be free of it: of being throttled, and of costs that are not enough for that yet."""
+    serve_at(model, EVE, START, took=2 * TURN, own=2 * TURN)
+    serve_at(model, ANN, START, took=TURN, own=TURN)
+    for user in (EVE, ANN):
+        model.leave(user)
+    model.connect(EVE)
+    model.pass_time(START + 10 * TURN - 1)
+    assert model.is_throttled(EVE, EVE)
+    serve_at(model, ANN, START + 2 * TURN, took=TURN // 2, own=TURN // 2)
+    assert model.is_throttled(ANN, ANN)
+    for user in (EVE, ANN):
+        model.leave(user)
+    model.pass_time(START + HOUR)
+    assert not model.is_throttled(EVE, EVE)
+    serve_at(model, ANN, START + HOUR, took=TURN, own=TURN)
+    assert not model.is_throttled(ANN, ANN)
+
+
+def test_of_too_many_absent_users_the_one_with_least_to_pay_off_is_forgotten(model: ScheduleModel) -> None:
+    """Their number is bounded."""
+    users = range(400)
+    for user in users:
+        serve_at(model, user, START, took=2 * TURN + user, own=2 * TURN + user)
+    for user in users:
+        model.leave(user)
+    model.pass_time(START + 3 * TURN)
+    new_connection = 500
+    assert [user for user in users if model.is_throttled(new_connection, user)] == [*users[-256:]]
 
 
 def test_long_turn_serves_no_user_twice(model: ScheduleModel) -> None:
@@ -186,9 +269,10 @@ def test_greedy_user_has_one_batch_beside_many_users(loop: Loop, connections: in
     assert done == dict.fromkeys(range(connections), each) | dict.fromkeys(others, 2)
 
 
+@pytest.mark.parametrize("cost", [2 * TURN, 9 * TURN // 10, TURN // 4, TURN // 20], ids=["two turns", "just below", "a quarter", "small"])
 @pytest.mark.parametrize("connections", [1, 8, 64])
-def test_user_with_costly_packets_has_a_fifth_of_the_time_however_many_connections(loop: Loop, connections: int) -> None:
-    connect(loop, ANN, connections, *[Work(time=2 * TURN, own=2 * TURN)] * 500)
+def test_user_with_costly_packets_has_a_fifth_of_the_time_however_many_connections(loop: Loop, connections: int, cost: int) -> None:
+    connect(loop, ANN, connections, *[Work(time=cost, own=cost)] * (1_000 * TURN // cost))
     (bob,) = connect(loop, BOB, 1)
     costly = 0
     while loop.clock.now < START + 1_000 * MILLISECOND:
@@ -196,9 +280,20 @@ def test_user_with_costly_packets_has_a_fifth_of_the_time_however_many_connectio
         began = loop.clock.now
         done = loop.turn()
         assert bob in {service.number for service in done}
-        assert loop.clock.now <= began + 2 * TURN + TURN // 10, "the other connections of the user wait too"
-        costly += 2 * TURN * sum(service.packets for service in done if service.number != bob)
+        assert loop.clock.now <= began + 3 * TURN, "the other connections of the user wait too"
+        costly += cost * sum(service.packets for service in done if service.number != bob)
     assert 190 * MILLISECOND <= costly <= 202 * MILLISECOND
+
+
+@pytest.mark.parametrize("cost", [2 * TURN, TURN // 4])
+def test_user_alone_has_all_the_time_and_soon_yields_to_a_newcomer(loop: Loop, cost: int) -> None:
+    connect(loop, ANN, 8, *[Work(time=cost, own=cost)] * 500)
+    while loop.clock.now < START + 500 * MILLISECOND:
+        assert loop.turn(), "it waits while others are away"
+    (bob,) = connect(loop, BOB, 1, *[Work(time=TURN // 10)] * 1_000)
+    began = loop.clock.now
+    while {service.number for service in loop.turn()} <= {bob}:
+        assert loop.clock.now < began + 16 * TURN, "it does not wait for as long as it was alone"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from sbusd.restart.program_check import ProgramCheck
 from tests.support.switch_harness import SwitchHarness
 
+pytestmark = pytest.mark.slow
+
 
 def _result(harness: SwitchHarness, command: list[str], folder: str = "/") -> str:
     """Return the result of the check of a program."""

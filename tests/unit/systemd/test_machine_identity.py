@@ -33,6 +33,7 @@ def test_without_a_valid_id_it_is_empty(tmp_path: Path, content: str) -> None:
     assert machine_identity(APPLICATION, tmp_path / "machine-id") == ""
 
 
+@pytest.mark.slow
 def test_it_is_that_of_systemd() -> None:
     skips.require_program("systemd-id128", "systemd")
     command = ["systemd-id128", "machine-id", "--app-specific", APPLICATION.hex]

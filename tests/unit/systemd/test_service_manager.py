@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.systemd import fdstore, service_manager
+from sbusd.systemd.fdstore import StoreError
 from sbusd.systemd.service_manager import (
     EXTEND_INTERVAL_SECONDS,
     EXTEND_SECONDS,
@@ -99,6 +101,23 @@ def test_an_offer_never_blocks(systemd: socket.socket, manager: ServiceManager) 
     assert not manager.offer("WATCHDOG=1")
     systemd.recv(1000)
     assert manager.offer("WATCHDOG=1")
+
+
+def test_no_notification_waits_for_ever(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose service manager does not read must end nevertheless."""
+    monkeypatch.setattr(service_manager, "NOTIFY_SECONDS", 1)
+    monkeypatch.setattr(service_manager, "START_SECONDS", 0.0)
+    with closing(ServiceManager.of_environment()) as manager:
+        fill(systemd.getsockname())
+        assert [each() for each in (manager.stopping, manager.reloading, manager.reloaded)] == [False] * 3
+        with pytest.raises(ServiceManagerError, match=r"NOTIFY_SOCKET: its queue is full; "):
+            manager.ready("ready")
+        with pytest.raises(StoreError, match=r"NOTIFY_SOCKET: its queue is full$"):
+            fdstore.put(0, [0] * len(fdstore.CONNECTION_STORE))
+        for _ in range(2):
+            systemd.recv(1000)
+        assert manager.stopping()
+        manager.ready("ready")
 
 
 def test_an_offer_without_a_receiver_fails(systemd: socket.socket, manager: ServiceManager) -> None:

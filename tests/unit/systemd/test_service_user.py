@@ -76,6 +76,7 @@ def test_each_program_that_checks_a_configuration_does_so_as_its_service() -> No
     assert checked >= 9
 
 
+@pytest.mark.slow
 def test_the_check_of_a_running_bus_is_its_own(tmp_path: Path) -> None:
     """A bus that root has started reads its files as root, also where the unit is installed."""
     code = "from pathlib import Path; from sbusd.systemd.service_user import user_of; print(user_of('x.service', Path('/etc/sbus/x.toml')))"
