@@ -36,6 +36,14 @@ def check_blob(fd: int, size: int, *, allow_sparse: bool) -> None:
         raise Refusal(Cause.SPARSE, f"{missing} bytes of the memfd are not allocated, so readers would pay for them; write all bytes")
 
 
+def is_sealed_memory(fd: int) -> bool:
+    """Return whether *fd* is a memfd with all seals, whose close never waits. A file of a memory file system cannot have them."""
+    try:
+        return fcntl.fcntl(fd, F_GET_SEALS) & SEALS == SEALS
+    except OSError:
+        return False
+
+
 def open_again(fd: int) -> int:
     """Return a new read-only descriptor of the memfd *fd*, with an offset of its own. Raises Refusal."""
     try:

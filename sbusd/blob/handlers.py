@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sbusd.blob import log_messages
 from sbusd.blob.bus import BusConnections
-from sbusd.blob.closing import Closer
+from sbusd.blob.closing import Closer, Kind
 from sbusd.blob.descriptors import check_blob, open_again
 from sbusd.blob.link_calls import LinkCalls
 from sbusd.blob.refusals import Cause, Refusal
@@ -63,7 +63,7 @@ class Handlers:
             LinkCalls(bus),
             self.users,
             max_bytes=settings.max_pulled,
-            drop=lambda user, fd: closer.add(user.uid, fd),
+            drop=lambda user, fd: closer.add(user.uid, Kind.MEMORY, fd),
             has_room=has_room,
         )
         self._closer = closer
@@ -100,7 +100,7 @@ class Handlers:
         user.blobs -= 1
         user.bytes -= blob.size
         self.users.count(user, why.name.lower())
-        self._closer.add(user.uid, blob.fd)
+        self._closer.add(user.uid, Kind.FOREIGN if blob.is_any else Kind.MEMORY, blob.fd)
 
     def check_descriptors(self) -> None:
         """Raise Refusal unless the service may have one more descriptor."""
@@ -234,7 +234,9 @@ class Handlers:
         """Count a use of *blob* by *peer*, and end it with the last one."""
         self.users.count(self.users.of(peer.uid), "get")
         if blob.is_any:
-            self._log.record_limited(log_messages.PASSED, f"{blob.owner.uid} {peer.uid}", user=peer.uid, owner=blob.owner.uid)
+            self._log.record_limited(
+                log_messages.PASSED, f"{blob.user.uid} {self.users.of(peer.uid).uid}", user=peer.uid, owner=blob.owner.uid
+            )
         if blob.uses is not None:
             blob.uses -= 1
             if blob.uses <= 0:

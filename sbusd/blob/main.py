@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -23,10 +21,13 @@ from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.blobs import blob_address
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import exit_on_ending_signals
 
 app = typer.Typer(
     help="Pass large messages and descriptors between the users of a message bus.",
@@ -59,22 +60,23 @@ def blob(
         if check:
             with acting_as_user_of("sbus-blob.service", main_file) as reader:
                 load_settings(main_file, BlobSettings, required=config is not None)
-            typer.echo(valid(reader))
+            print_line("sbus-blob", valid(reader))
             return
+        exit_on_ending_signals()
         settings = load_settings(main_file, BlobSettings, required=config is not None)
         bus = settings.bus or (bus_address(scope="user") if user else SYSTEM_BUS)
         listener, address = listening_socket(listen, blob_address(bus))
         try:
-            asyncio.run(_run(settings, bus, listener, address))
+            run_service(_run(settings, bus, listener, address))
         finally:
             listener.close()
             if listen is not None:
                 with contextlib.suppress(OSError):
                     os.unlink(listen)
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-blob", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-blob", str(wrong))
 
 
 def main() -> None:
@@ -88,8 +90,7 @@ async def _run(settings: BlobSettings, bus: str, listener: socket.socket, addres
     charged.start()
     service = BlobService(listener, settings, bus, log, raised_limit(), charged=charged)
     task = asyncio.ensure_future(service.run(manager.alive))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_ending_signal(task.cancel)
     log.record(log_messages.STARTED, address=address)
     manager.ready("serving blobs")
     try:
@@ -100,12 +101,6 @@ async def _run(settings: BlobSettings, bus: str, listener: socket.socket, addres
         manager.stopping()
         manager.close()
     log.record(log_messages.STOPPED, blobs=service.dropped)
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-blob: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

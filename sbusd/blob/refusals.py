@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     OTHER_KIND = ("other-kind", "EINVAL")
     UNKNOWN_TICKET = ("unknown-ticket", "ENOENT")
     GUESSING = ("guessing", "EAGAIN")
+    HANGING = ("hanging", "EAGAIN")
     GONE = ("gone", "ENOENT")
     NO_BUS = ("no-bus", "EAGAIN")
     NO_LINK = ("no-link", "EHOSTUNREACH")
@@ -40,7 +41,7 @@ class Cause(enum.Enum):
         self.code = code
 
 
-FATAL = frozenset({Cause.MALFORMED, Cause.DESCRIPTORS, Cause.QUOTA_CONNECTIONS})
+FATAL = frozenset({Cause.MALFORMED, Cause.DESCRIPTORS, Cause.QUOTA_CONNECTIONS, Cause.HANGING})
 """After these the service closes the connection: client and service may not agree about what was sent."""
 
 

@@ -6,13 +6,15 @@ A foreign descriptor is a trap for the thread that closes it. So the thread that
 
 A request is received only from a client that has read the response before it. So each connection has at most one descriptor on its way, and
 none after its end. The kernel limits the descriptors on their way by user, and for it all of them are those of this service.
+
+A connection must be accepted to be refused, and by then it can have descriptors. So while many of them wait to be closed, the kernel
+refuses descriptors on connections that are not accepted yet, and those in the queue of the listening socket have room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import socket
 import time
@@ -20,7 +22,8 @@ from collections.abc import Callable
 
 from sbusd.blob import connection as wire
 from sbusd.blob import log_messages
-from sbusd.blob.closing import Closer, hang_up
+from sbusd.blob.closing import HANG_SECONDS, UNKNOWN, Closer, Kind, hang_up
+from sbusd.blob.descriptors import is_sealed_memory
 from sbusd.blob.handlers import Handlers, Response
 from sbusd.blob.refusals import FATAL, Cause, Refusal
 from sbusd.blob.registry import End
@@ -28,6 +31,7 @@ from sbusd.blob.requests import parse_request
 from sbusd.blob.users import User
 from sbusd.config.blob import BlobSettings
 from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.limited_log import LimitedLog
@@ -37,6 +41,10 @@ ACCEPTS = 16
 
 SPARE_DESCRIPTORS = 3 * MAX_DESCRIPTORS
 """Descriptors that stay free: a packet must always find room for all of its own."""
+
+REFUSING_PART, BACKLOG_PART, PAUSING_PART = 8, 4, 2
+"""Parts of the room for descriptors. With an eighth waiting to be closed, the kernel refuses those of new clients; connections that are not
+accepted yet, which can have some, are a quarter at most; with half of it, none is accepted. Linux before 6.16 cannot refuse them."""
 
 CROWDED_SECONDS = 0.02
 """Pause before connections are accepted again if descriptors are scarce."""
@@ -79,6 +87,8 @@ class BlobService:
         self._suspended: dict[int, set[Client]] = {}
         """Clients of users with too many descriptors to close, by uid."""
         self._room = max_descriptors - SPARE_DESCRIPTORS
+        self._is_refusing = False
+        """Whether the kernel refuses descriptors on connections that are not accepted yet."""
         self._handlers = Handlers(
             settings, bus, closer=self._closer, log=log, has_room=self._has_room, clock=time.monotonic, charged=charged
         )
@@ -89,6 +99,8 @@ class BlobService:
     async def run(self, alive: Callable[[str], None]) -> None:
         """Serve until cancelled; *alive* is called with a status again and again."""
         self._listener.setblocking(False)
+        self._listener.listen(self._room // BACKLOG_PART)
+        let_send_descriptors(self._listener, is_allowed=True)  # a process before may have refused them
         self._loop.add_reader(self._listener, self._accept)
         try:
             while True:
@@ -117,10 +129,25 @@ class BlobService:
         """Whether nothing may be accepted or received, because there may be no room for its descriptors."""
         return self._descriptors >= self._room + MAX_DESCRIPTORS
 
+    @property
+    def _has_many_closes(self) -> bool:
+        """Whether descriptors that can block take half of the room. A refused connection can add some, so that blobs had no room."""
+        return self._closer.foreign >= self._room // PAUSING_PART
+
+    def _choose_refusing(self) -> None:
+        """Let the kernel refuse descriptors on connections that are not accepted yet if many wait to be closed, or stop that."""
+        is_refusing = self._closer.foreign >= self._room // REFUSING_PART
+        if is_refusing != self._is_refusing:
+            self._is_refusing = is_refusing
+            let_send_descriptors(self._listener, is_allowed=not is_refusing)
+
     def _accept(self) -> None:
         """Accept connections that wait."""
         for _ in range(ACCEPTS):
-            if self._is_crowded:
+            self._choose_refusing()
+            if self._is_crowded or self._has_many_closes:
+                if self._has_many_closes:
+                    self._log.record_limited(log_messages.CROWDED, "", pending=self._closer.foreign)
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
                 return
@@ -139,12 +166,13 @@ class BlobService:
             credentials = wire.credentials_of(sock)
         except OSError as error:
             self._log.record_limited(log_messages.FAULT, "credentials", reason=f"peer credentials: {error.strerror}")
-            hang_up(sock, os.geteuid(), self._closer)
+            hang_up(sock, UNKNOWN, self._closer)
             return
         user = self._users.of(credentials.uid)
         client = Client(sock, credentials, user)
         try:
             self._handlers.check_descriptors()
+            self._check_closes(user)
             self._users.check_connection(user)
         except Refusal as refusal:
             self._count(client, refusal)
@@ -152,6 +180,7 @@ class BlobService:
             hang_up(sock, user.uid, self._closer)
             return
         sock.setblocking(False)
+        let_send_descriptors(sock, is_allowed=True)
         user.connections += 1
         self._clients.add(client)
         self._read_on(client)
@@ -161,15 +190,33 @@ class BlobService:
         if client not in self._clients or client.is_reading or client.task is not None:
             return
         uid = client.user.uid
-        if (pending := self._closer.pending(uid)) >= self._users.quotas.closes:
+        if self._must_wait(uid):
             self._suspended.setdefault(uid, set()).add(client)
-            self._log.record_limited(log_messages.CLOSES, str(uid), user=uid, pending=pending)
+            self._log.record_limited(log_messages.CLOSES, str(uid), user=uid, pending=self._closer.pending(uid))
             # The last descriptor may have been closed before the client was in the set.
-            if self._closer.pending(uid) < self._users.quotas.closes:
+            if not self._must_wait(uid):
                 self._loop.call_soon(self._resume, uid)
             return
         client.is_reading = True
         self._loop.add_reader(client.socket, self._serve, client)
+
+    def _must_wait(self, uid: int) -> bool:
+        """Return whether no descriptor is taken from the user *uid*, because those from before are not closed yet."""
+        return self._closer.pending(uid) >= self._users.quotas.closes or self._closer.is_hanging(uid)
+
+    def _check_closes(self, user: User) -> None:
+        """Raise Refusal if a close of *user* hangs, or if many of all users wait, and *user* has too many of them."""
+        if self._closer.is_hanging(user.uid):
+            reason = f"a descriptor that user {user.uid} has sent has not been closed for {HANG_SECONDS:g} s"
+            raise Refusal(Cause.HANGING, f"{reason}; end the file server that it waits for")
+        if self._is_refusing and (pending := self._closer.pending(user.uid)) >= self._users.quotas.closes:
+            reason = f"{pending} descriptors of user {user.uid}, or connections with unread ones, wait to be closed"
+            raise Refusal(Cause.HANGING, f"{reason}; try again later")
+
+    def _check_share(self, client: Client) -> None:
+        """Raise Refusal if *client* has sent several descriptors while those of hanging users take half of the room."""
+        if self._has_many_closes and unread_descriptors(client.socket) not in (0, 1):
+            raise Refusal(Cause.FULL, "the service has no room for several descriptors; send one request at a time")
 
     def _pause(self, client: Client) -> None:
         """Read no requests of *client*."""
@@ -186,14 +233,13 @@ class BlobService:
 
     def _resume(self, uid: int) -> None:
         """Read from the suspended clients of the user *uid* again, if there is room."""
-        if uid in self._suspended and self._closer.pending(uid) < self._users.quotas.closes:
+        if uid in self._suspended and not self._must_wait(uid):
             for client in self._suspended.pop(uid):
                 self._read_on(client)
 
     def _serve(self, client: Client) -> None:
         """Receive one request, and respond to it."""
-        uid = client.user.uid
-        if self._closer.pending(uid) >= self._users.quotas.closes:
+        if self._must_wait(client.user.uid):
             self._pause(client)
             self._read_on(client)
             return
@@ -202,23 +248,33 @@ class BlobService:
             self._loop.call_later(UNREAD_SECONDS, self._read_on, client)
             return
         try:
+            self._check_share(client)
             packet = wire.receive(client.socket)
+        except Refusal as refusal:
+            # What it has sent is not received, so it must end.
+            self._refuse(client, refusal)
+            self._end(client)
+            return
         except BlockingIOError:
             return
         except OSError:
             packet = None
         if packet is None:
             self._end(client)
-            return
+        else:
+            self._handle(client, packet)
+
+    def _handle(self, client: Client, packet: wire.Packet) -> None:
+        """Respond to the request in *packet*."""
         try:
             request = parse_request(packet.data, self._settings.max_expire)
             response = self._handlers.handle(client, client.credentials, request, packet.one_descriptor())
         except Refusal as refusal:
-            self._closer.add(uid, *packet.fds)
+            self._discard(client.user, packet.fds)
             self._refuse(client, refusal)
             return
         except Exception as error:  # a defect ends one connection, not the service
-            self._closer.add(uid, *packet.fds)
+            self._discard(client.user, packet.fds)
             self._log.record_limited(log_messages.FAULT, type(error).__name__, reason=f"{type(error).__name__}: {error}")
             self._end(client)
             return
@@ -229,6 +285,11 @@ class BlobService:
             client.user.requests += 1
             client.task = self._loop.create_task(self._respond_later(client, response))
             client.task.add_done_callback(lambda _: self._finish(client))
+
+    def _discard(self, user: User, fds: tuple[int, ...]) -> None:
+        """Close *fds* that *user* has sent."""
+        for fd in fds:
+            self._closer.add(user.uid, Kind.MEMORY if is_sealed_memory(fd) else Kind.FOREIGN, fd)
 
     async def _respond_later(self, client: Client, waiting: Handlers.Waiting) -> None:
         """Respond when the bus has answered."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,16 +18,20 @@ from sbusd.config.metrics import MetricsSettings
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.metrics import log_messages
 from sbusd.metrics.admission import Admission
+from sbusd.metrics.checked_sockets import without_descriptors
 from sbusd.metrics.collector import Collector
 from sbusd.metrics.exposition import check_library
 from sbusd.metrics.key_prefixes import KeyPrefixes
 from sbusd.metrics.listener import address_of, created_socket, passed_sockets, remove_created
 from sbusd.metrics.server import MetricsServer
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import exit_on_ending_signals
 
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager, and of the look whether the program is still used."""
@@ -65,18 +67,19 @@ def metrics(
         if check:
             with acting_as_user_of("sbus-metrics.service", main_file) as reader:
                 load_settings(main_file, MetricsSettings, required=config is not None)
-            typer.echo(valid(reader))
+            print_line("sbus-metrics", valid(reader))
             return
+        exit_on_ending_signals()
         settings = load_settings(main_file, MetricsSettings, required=config is not None)
         check_library()
         bus = settings.bus or bus_address(scope="system")
         with contextlib.ExitStack() as created:
             sockets = _sockets(listen or [], created)
-            asyncio.run(_run(settings, bus, sockets, ends_when_idle=not listen and not settings.prefixes))
+            run_service(_run(settings, bus, sockets, ends_when_idle=not listen and not settings.prefixes))
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-metrics", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-metrics", str(wrong))
 
 
 def main() -> None:
@@ -93,7 +96,7 @@ def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socke
         sockets.append(made)
     sockets = sockets or passed_sockets()
     if not sockets:
-        _fail("no socket was passed: start sbus-metrics.socket, or use --listen")
+        fail("sbus-metrics", "no socket was passed: start sbus-metrics.socket, or use --listen")
     return sockets
 
 
@@ -102,8 +105,7 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
     log, manager = LimitedLog("sbus-metrics"), ServiceManager.of_environment()
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end.set)
+    on_ending_signal(end.set)
     prefixes = KeyPrefixes(
         bus, settings.prefixes, lambda prefix, reason: log.record_limited(log_messages.NO_TAP, prefix, prefix=prefix, reason=reason)
     )
@@ -111,6 +113,7 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         bus, settings.max_users, prefixes, lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason)
     )
     server = MetricsServer(collector, Admission(settings.users), log)
+    sockets = [without_descriptors(each) for each in sockets]
     await server.listen(sockets)
     counting = asyncio.ensure_future(prefixes.run())
     log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
@@ -132,12 +135,6 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         await server.close()
         manager.close()
     log.record(log_messages.STOPPED, scrapes=server.scrapes)
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-metrics: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

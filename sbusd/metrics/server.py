@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -12,7 +14,7 @@ from sbusd.metrics.admission import Admission
 from sbusd.metrics.collector import Collector
 from sbusd.metrics.connections import ScraperConnection
 from sbusd.metrics.exposition import negotiated
-from sbusd.metrics.log_messages import DENIED, FAULT
+from sbusd.metrics.log_messages import CROWDED, DENIED, FAULT
 from sbusd.protocol.printable import printable
 from sbusd.systemd.limited_log import LimitedLog
 
@@ -20,6 +22,9 @@ PATH = "/metrics"
 
 CLOSE_SECONDS = 2.0
 """Time limit for requests that run when the program stops."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""After these errors of accept(2) the loop waits for a second."""
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -47,6 +52,7 @@ class MetricsServer:
     async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to serve on listening *sockets*."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_failure)
 
         def connected() -> ScraperConnection:
             return ScraperConnection(self._admission, self._log, self._server)
@@ -54,6 +60,14 @@ class MetricsServer:
         for each in sockets:
             # Not create_unix_server(), which since Python 3.13 removes the path of the socket, even that of systemd.
             self._listeners.append(await loop.create_server(connected, sock=each))
+
+    def _note_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Record that the loop cannot accept connections. It writes tracebacks otherwise, as long as a user likes."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            self._log.record_limited(CROWDED, str(error.errno), reason=error.strerror or str(error))
+        else:
+            loop.default_exception_handler(context)
 
     async def close(self) -> None:
         """Stop listening, and end all connections. Connections that are not accepted yet stay with systemd."""

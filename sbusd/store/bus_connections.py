@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from sbusd.client import operations
-from sbusd.client.asyncio.bus import AsyncBus
-from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import SbusError
+from sbusd.client.rpc.service import Dispatcher
 from sbusd.client.vouching import vouched_publication
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbusd.store.engine.messages import Sender
@@ -26,15 +26,15 @@ _CACHED_SENDERS = 1_024
 _PLAIN = publish_packet(b"")
 
 
-class ServingBus(AsyncBus):
+class ServingBus(ServiceBus):
     """A connection that serves calls, however many of them wait; make one with ``ServingBus.connect``."""
 
     _serving: asyncio.Task[None] | None = None
 
-    async def serve_all(self, ready: Callable[[], None]) -> None:
-        """Serve concurrently, until the bus is closed. Raises what ``serve`` raises."""
+    async def dispatch(self, dispatcher: Dispatcher, ready: Callable[[], None] | None = None, *, max_concurrent: int | None = None) -> None:
+        """Serve the requests that *dispatcher* accepts, until :meth:`respond_to_all`."""
         self._serving = asyncio.current_task()
-        await AsyncServer(self._link, self._begin_services(), max_concurrent=None).run(ready)
+        await super().dispatch(dispatcher, ready, max_concurrent=max_concurrent)
 
     async def respond_to_all(self) -> None:
         """Accept no further calls, and return when those that have come are answered."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from sbusd.config.store import StoreLimits
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.access import Access
 from sbusd.store.calls.allowances import Allowance
+from sbusd.store.calls.call_errors import CallError
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, NewMessage, Worker
+from sbusd.store.engine.messages import Job, NewMessage, Released, Worker
 from sbusd.store.news import StreamNews
-from sbusd.store.operation_queue import OperationQueue, QueuedOperation
+from sbusd.store.operation_queue import SERVICE, OperationQueue, QueuedOperation
 from sbusd.store.publications import Publications, Published
 from sbusd.store.publisher import Publisher
 from sbusd.store.routes import Routes
@@ -41,7 +42,7 @@ class StoreContext:
         report: Callable[[str], None],
         counts: Counter[str],
         clock: StoreClock,
-        run: int,
+        run: Callable[[], int],
         poke: Callable[[int], None],
         charged: ChargedUsers,
     ) -> None:
@@ -52,15 +53,14 @@ class StoreContext:
         self.publisher = publisher
         self.counts = counts
         self.clock = clock
-        self.run = run
-        """The number of this run of the store, which responses name with the numbers of messages."""
+        self._run = run
         self.poke = poke
         self.charged = charged
         self.news = StreamNews()
         self.published = Published()
         self.publications = Publications(publisher, operations, self.published, counts, routes=lambda: self.routes, report=report)
         self.workers = Workers(self._worker_gone)
-        self.lines: dict[str, TakeLine[Job]] = {}
+        self.lines: dict[str, TakeLine] = {}
         self.is_stopping = False
         self.on_stored: Callable[[str, Sequence[bytes]], None] = lambda _stream, _keys: None
         """Called after :meth:`stored`."""
@@ -76,6 +76,11 @@ class StoreContext:
         self.pending = allowance("pending_bytes", "bytes of messages that are not yet on disk", limits.pending_bytes)
         self.calls = allowance("calls", "calls that run", MAX_CALLS)
 
+    @property
+    def run(self) -> int:
+        """The number of this run of the store, which responses name with the numbers of messages. A full disk at the start delays it."""
+        return self._run()
+
     def reconfigure(self, routes: Routes) -> None:
         """Apply other settings."""
         self.routes = routes
@@ -85,7 +90,7 @@ class StoreContext:
         for name in tuple(self.lines):
             self.jobs_ready(name)
 
-    def line(self, queue: str) -> TakeLine[Job]:
+    def line(self, queue: str) -> TakeLine:
         """Return the line of calls that wait for jobs of a configured queue."""
         if queue not in self.lines:
             self.lines[queue] = TakeLine(self.charged)
@@ -133,17 +138,24 @@ class StoreContext:
     def _worker_gone(self, holder: Holder) -> None:
         """End the tries of the jobs of a connection, before everything that waits for the committer."""
         connection = holder.connection
-        self.operations.submit_now(lambda engine: engine.release(connection), self._released)
+        self.operations.submit_now(lambda engine: engine.release(connection), partial(self._released, connection))
         for queue in holder.queues:
             self.jobs_ready(queue)  # a take of this connection that finds it gone says nothing about the queue
         self.on_worker_gone(connection)
 
-    def _released(self, performed: QueuedOperation[Engine]) -> None:
-        if performed.error is None:
-            self.counts["released"] += len(performed.result)
-            for queue in performed.result:
-                self.jobs_ready(queue)  # a backoff can be 0
-            self.poke(0)
+    def _released(self, connection: int, performed: QueuedOperation[Engine]) -> None:
+        """Note that jobs of *connection* were released, and release more of them in turn with what others want."""
+        if performed.error is not None:
+            return  # the ends of the leases release them
+        released: Released = performed.result
+        self.counts["released"] += released.jobs
+        for queue in released.queues:
+            self.jobs_ready(queue)  # a backoff can be 0
+        self.poke(0)
+        if released.until:
+            with suppress(CallError):  # the store stops, and the next start releases them
+                again = partial(self._released, connection)
+                self.operations.submit(SERVICE, lambda engine: engine.release(connection, released.until), again, released.jobs)
 
     def give_back(self, queue: str, worker: Worker, jobs: Sequence[Job]) -> None:
         """Make jobs ready again that their worker will not get, because its call has ended."""

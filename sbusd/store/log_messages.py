@@ -8,11 +8,11 @@ from __future__ import annotations
 from sbusd.systemd.log_records import LogMessage, Priority
 
 STARTED = LogMessage(
-    "1f16149409fa4d749f4f41c24b7f54a9", Priority.INFO, "started", "started with {streams} streams and {queues} queues in {file}"
+    "1f16149409fa4d749f4f41c24b7f54a9", Priority.INFO, "started", "started; streams: {streams}, queues: {queues}, file: {file}"
 )
 STOPPED = LogMessage("8d662adbb8d8423a97448ebf0548cf0b", Priority.INFO, "stopped", "stopped; everything acknowledged is in {file}")
 RELOADED = LogMessage(
-    "a4707ab622d94a58b54fe572989fbfea", Priority.INFO, "reloaded", "reloaded the configuration: {streams} streams and {queues} queues"
+    "a4707ab622d94a58b54fe572989fbfea", Priority.INFO, "reloaded", "reloaded the configuration; streams: {streams}, queues: {queues}"
 )
 RELOAD_REFUSED = LogMessage(
     "e3cbfbcf33e14fad84f5dcb66e58ae97",

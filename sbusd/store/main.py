@@ -7,10 +7,9 @@ import contextlib
 import dataclasses
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,16 +19,18 @@ from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
 from sbusd.store import log_messages
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, StoreError
 from sbusd.store.service import Store
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
-from sbusd.systemd.signals import ENDING
+from sbusd.systemd.signals import exit_on_ending_signals
 
 FILE_NAME = "store.sqlite"
 
@@ -62,14 +63,19 @@ def store(
         if check:
             with acting_as_user_of("sbus-store.service", main_file) as reader:
                 load()
-            typer.echo(valid(reader))
+            print_line("sbus-store", valid(reader))
             return
+        exit_on_ending_signals()
         settings = load()
-        asyncio.run(_run(settings, load))
+        run_service(_run(settings, load))
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-store", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(wrong.reason if isinstance(wrong, StoreError) else str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
+        fail(
+            "sbus-store",
+            wrong.reason if isinstance(wrong, StoreError) else str(wrong),
+            os.EX_CONFIG if isinstance(wrong, ValueError) else 1,
+        )
 
 
 def main() -> None:
@@ -77,8 +83,6 @@ def main() -> None:
 
     Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change.
     """
-    for number in ENDING:
-        signal.signal(number, lambda _number, _frame: sys.exit(0))  # until the event loop has handlers
     app(prog_name="sbus-store")
 
 
@@ -128,22 +132,22 @@ async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> No
     """Store until SIGTERM or SIGINT. Raises SbusError."""
     log, manager, charged = LimitedLog("sbus-store"), ServiceManager.of_environment(), ChargedUsers()
     made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive, charged)
-    loop = asyncio.get_running_loop()
     charged.start()
-    opening = asyncio.ensure_future(made.open())
-    for number in ENDING:
-        loop.add_signal_handler(number, _stop, opening, manager)
-    try:
-        try:
-            await opening
-        except asyncio.CancelledError:
-            return
-        task = asyncio.ensure_future(made.run(_once(lambda: manager.ready("storing"))))
-        reloads = _Reloads(made, load, log, manager)
-        loop.add_signal_handler(signal.SIGHUP, reloads.begin)
-        for number in ENDING:
-            loop.add_signal_handler(number, _stop, task, manager)
+
+    async def store() -> None:
+        await made.open()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _Reloads(made, load, log, manager).begin)
         log.record(log_messages.STARTED, streams=len(settings.streams), queues=len(settings.queues), file=settings.file)
+        await made.run(_once(lambda: manager.ready("storing")))
+
+    task = asyncio.ensure_future(store())
+
+    def stop() -> None:
+        manager.stopping()
+        task.cancel()
+
+    on_ending_signal(stop)
+    try:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -206,18 +210,6 @@ def _once(function: Callable[[], object]) -> Callable[[], None]:
             function()
 
     return call
-
-
-def _stop(task: asyncio.Task[None], manager: ServiceManager) -> None:
-    """Stop the store."""
-    manager.stopping()
-    task.cancel()
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-store: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Publisher:
             self._task = None
 
     def publish_many(self, messages: Sequence[NewMessage]) -> tuple[int, int]:
-        """Publish stored messages as those of their senders, until there is no room for one, or no connection.
+        """Publish stored messages as those of their senders, until one does not fit, or the connection has ended.
 
         Return how many need no further attempt, and how many of these can never be published.
         """

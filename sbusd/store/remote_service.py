@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from sbusd.client.asyncio.bus import AsyncBus
-from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.config.store import StoreSettings
 from sbusd.store.backoff import Backoff
@@ -20,13 +19,13 @@ REFUSED_SECONDS = 30.0
 """Pause after the bus has refused the services: its administrator has to change a rule."""
 
 
-class _RelayedBus(AsyncBus):
+class _RelayedBus(ServiceBus):
     """A connection that serves other hosts; make one with ``_RelayedBus.connect``."""
 
     async def serve_relayed(self, calls: RemoteCalls, ready: Callable[[], None]) -> None:
         """Serve until the bus is closed. Raises what ``serve`` raises."""
         self._dispatcher = calls.dispatcher()
-        await AsyncServer(self._link, self._dispatcher, max_concurrent=None).run(ready)
+        await self.dispatch(self._dispatcher, ready)
 
 
 class RemoteService:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
-from sbusd.client.errors import Closed, SbusError
+from sbusd.client.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
 from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol import controls
@@ -33,6 +33,7 @@ from sbusd.store.status import FRESH_SECONDS, Status
 from sbusd.store.subscribed_workers import SubscribedWorkers
 from sbusd.store.sweeper import Sweeper
 from sbusd.store.vouch_right import VouchRight
+from sbusd.systemd.event_loop import first_defect
 
 READ_AHEAD = 256
 """Messages of subscribed workers that are read before they are handled. The others wait in the bus, where users take turns."""
@@ -88,7 +89,6 @@ class Store:
         self._calls_bus: ServingBus | None = None
         self._messages_bus: ServingBus | None = None
         self._interruption = NOT_RUNNING
-        self._failed: asyncio.Future[None]
         self._state = b"{}"
         self._state_at = 0.0
 
@@ -100,6 +100,8 @@ class Store:
             loop.call_soon_threadsafe(self._log.problem, words)
 
         self._engine = await loop.run_in_executor(None, self._open_file, self._settings, report)
+        if (refusal := self._engine.run_start.refusal) is not None:
+            self._log.problem(f"all changes are refused until there is room: {refusal.reason}")
         self._committer = Committer(self._engine)
         self._operations: OperationQueue[Engine] = OperationQueue(self._committer, self._charged)
         self._publisher = Publisher(self._counts, self._log.problem)
@@ -115,7 +117,7 @@ class Store:
             report=self._log.problem,
             counts=self._counts,
             clock=self._engine.clock,
-            run=self._engine.run,
+            run=lambda: self._engine.run,
             poke=self._sweeper.poke,
             charged=self._charged,
         )
@@ -130,9 +132,7 @@ class Store:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Work until cancelled; *ready* is called when the store serves calls, or the bus is not available. A defect ends it."""
-        loop = asyncio.get_running_loop()
-        self._failed = loop.create_future()
-        loop.set_exception_handler(self._on_defect)
+        failed = first_defect()
         self._remote.configure(self._settings)
         tasks = [
             asyncio.ensure_future(self._connections(ready)),
@@ -140,7 +140,7 @@ class Store:
             asyncio.ensure_future(self._turns()),
         ]
         try:
-            done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         finally:
@@ -149,7 +149,9 @@ class Store:
     async def reload(self, settings: StoreSettings) -> None:
         """Apply other settings. Raises StoreError; then the former ones hold."""
         if (settings.file, settings.bus) != (self._settings.file, self._settings.bus):
-            raise StoreError("EINVAL", "file and bus cannot change while the store runs; restart it: systemctl restart sbus-store")
+            bus = self._settings.bus
+            command = f": {systemctl(bus)} restart sbus-store" if is_default(bus) else ""
+            raise StoreError("EINVAL", f"file and bus cannot change while the store runs; restart it{command}")
         await self._operations.run(SERVICE, lambda engine: engine.configure(settings))
         former, self._settings = self._settings, settings
         self._context.reconfigure(Routes(settings))
@@ -213,7 +215,7 @@ class Store:
             jobs = await stack.enter_async_context(ServingBus.connect(address, name="sbus-store workers", queue_packets=READ_AHEAD))
             self._bus, self._calls_bus, self._messages_bus = control, calls, messages
             for each in (control, messages, calls, jobs):
-                each.on_refused = lambda refusal: self._log.problem(f"the bus refused: {refusal}")
+                each.on_refused = self._refused
             context.access.forget()
             context.vouch_right.forget()
             if any(stream.publish for stream in self._settings.streams):
@@ -235,7 +237,7 @@ class Store:
                 workers = asyncio.ensure_future(self._workers.run(jobs, control))
                 self._calls.serve_on(calls)
                 ended = asyncio.ensure_future(_ended(control))
-                serving = asyncio.ensure_future(calls.serve_all(lambda: self._on_serving(ready)))
+                serving = asyncio.ensure_future(calls.serve_all(self._charged.of, lambda: self._on_serving(ready)))
                 await asyncio.wait([serving, ended, workers], return_when=asyncio.FIRST_COMPLETED)
                 for task in (serving, workers, *self._intakes.values()):
                     if task.done() and not task.cancelled():
@@ -307,6 +309,11 @@ class Store:
 
     # Events
 
+    def _refused(self, refusal: RemoteRefusal) -> None:
+        """Note that the bus refused what the store published: nobody gets it, and it is not published again."""
+        self._counts["publications_refused"] += 1
+        self._log.problem(f"the bus refused what the store publishes: {refusal}")
+
     def _on_stored(self, stream: str, messages: Sequence[NewMessage]) -> None:
         """Note that ordinary messages were committed."""
         self._context.stored(stream, [message.key for message in messages])
@@ -333,12 +340,6 @@ class Store:
         if ids is not self._charged_ids:
             await self._operations.run(SERVICE, lambda engine: engine.charge(ids))
             self._charged_ids = ids
-
-    def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """End the store because of a defect in a function that the event loop called."""
-        error = context.get("exception")
-        if not self._failed.done():
-            self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context.get("message"))))
 
     # The end
 

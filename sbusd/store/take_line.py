@@ -1,4 +1,7 @@
-"""The calls of ``store/take`` that wait for jobs of one queue: users take turns, and a job goes to the first that waits."""
+"""The calls of ``store/take`` that wait for jobs of one queue: users take turns, and a job goes to the first that waits.
+
+The outcome of a take is a page of jobs. One without jobs that says that there are ``more`` costs its user the turn, and is not the end.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.calls.call_errors import restarting
+from sbusd.store.engine.messages import Job, JobPage
 from sbusd.store.operation_queue import QueuedOperation
-
-J = TypeVar("J")
 
 MAX_CONCURRENT = 64
 """Takes of one queue in the committer at the same time, so that one commit serves many workers."""
@@ -24,22 +26,22 @@ Taken = Callable[[QueuedOperation[Any]], None]
 
 
 @dataclass(eq=False, slots=True)
-class Taker(Generic[J]):
+class Taker:
     """One call: *begin* submits its take to the committer and reports the outcome; *give_back* gets jobs if the call has ended."""
 
     user: int
     begin: Callable[[Taken], object]
-    give_back: Callable[[Sequence[J]], object]
-    future: asyncio.Future[Sequence[J]]
+    give_back: Callable[[Sequence[Job]], object]
+    future: asyncio.Future[Sequence[Job]]
     waits: bool
 
 
-class TakeLine(Generic[J]):
+class TakeLine:
     """The line of one queue, in which the users that are *charged* take turns."""
 
     def __init__(self, charged: ChargedUsers) -> None:
         self._charged = charged
-        self._users: OrderedDict[int, deque[Taker[J]]] = OrderedDict()
+        self._users: OrderedDict[int, deque[Taker]] = OrderedDict()
         self._taking = 0
         self._news = 0
         self._concurrent = 1
@@ -53,9 +55,9 @@ class TakeLine(Generic[J]):
         self,
         uid: int,
         begin: Callable[[Taken], object],
-        give_back: Callable[[Sequence[J]], object],
+        give_back: Callable[[Sequence[Job]], object],
         wait_seconds: float,
-    ) -> Sequence[J]:
+    ) -> Sequence[Job]:
         """Return jobs, or an empty sequence if there is none for *wait_seconds*. Raises what the take raises."""
         user = self._charged.of(uid)
         taker = Taker(user, begin, give_back, asyncio.get_running_loop().create_future(), wait_seconds > 0)
@@ -92,7 +94,7 @@ class TakeLine(Generic[J]):
                     taker.future.set_exception(restarting())
         self._users.clear()
 
-    def _leave(self, taker: Taker[J]) -> None:
+    def _leave(self, taker: Taker) -> None:
         """Remove a call that has ended."""
         taker.future.cancel()
         takers = self._users.get(taker.user)
@@ -125,27 +127,40 @@ class TakeLine(Generic[J]):
                 self._taking -= 1
                 taker.future.set_exception(error)
 
-    def _taken(self, taker: Taker[J], news: int, performed: QueuedOperation[Any]) -> None:
+    def _taken(self, taker: Taker, news: int, performed: QueuedOperation[Any]) -> None:
         """Note the outcome of a take."""
         self._taking -= 1
-        error, jobs = performed.error, performed.result
-        if error is None and not jobs:
-            if news == self._news:
-                self._is_empty = True
-                self._concurrent = 1
-                self._answer_waitless()
-            if taker.waits and not taker.future.done():
-                # Calls of one user keep their order.
-                self._users.setdefault(taker.user, deque()).appendleft(taker)
-                self._users.move_to_end(taker.user, last=False)
-            elif not taker.future.done():
-                taker.future.set_result(())
-        elif taker.future.done():
-            if error is None:
-                taker.give_back(jobs)
-        elif error is not None:
-            taker.future.set_exception(error)
+        if performed.error is not None:
+            if not taker.future.done():
+                taker.future.set_exception(performed.error)
+        else:
+            page: JobPage = performed.result
+            if page.jobs:
+                self._found(taker, page.jobs)
+            else:
+                self._found_none(taker, news, more=page.more)
+        self._begin_some()
+
+    def _found(self, taker: Taker, jobs: Sequence[Job]) -> None:
+        """Answer a call with jobs."""
+        if taker.future.done():
+            taker.give_back(jobs)
         else:
             self._concurrent = min(2 * self._concurrent, MAX_CONCURRENT)
             taker.future.set_result(jobs)
-        self._begin_some()
+
+    def _found_none(self, taker: Taker, news: int, *, more: bool) -> None:
+        """Note that a take has found no job: the queue is empty, unless there are *more*, or there was news since."""
+        if news == self._news or more:
+            self._concurrent = 1
+        if news == self._news and not more:
+            self._is_empty = True
+            self._answer_waitless()
+        if taker.future.done():
+            return
+        if taker.waits or more:
+            # Calls of one user keep their order.
+            self._users.setdefault(taker.user, deque()).appendleft(taker)
+            self._users.move_to_end(taker.user, last=more)
+        else:
+            taker.future.set_result(())

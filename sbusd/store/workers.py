@@ -1,15 +1,18 @@
 """The connections that hold leases. The bus reports when one of them ends; its jobs are then ready at once.
 
 The store subscribes to the end of a connection before it gives it the first job, and then asks whether it is still there. After a crash
-of the bus, new connections have the numbers of earlier ones: the time at which a connection began tells them apart.
+of the bus, new connections have the numbers of earlier ones: the socket of a connection tells them apart. The date at which it began
+would not, because that changes with the wall clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from sbusd.client import AsyncBus, SbusError
 from sbusd.client.errors import Closed, Disconnected
@@ -17,19 +20,20 @@ from sbusd.client.items import Message
 from sbusd.protocol import controls
 from sbusd.protocol.keys import EVENT_HEAD, connection_address
 from sbusd.store.calls.call_errors import CallError
+from sbusd.wall_clock import Clocks
 
 MAX_WATCHED = 16_384
 """Connections that are watched. A bus has fewer for its users by default."""
 
 
 class Holder:
-    """A connection that can hold leases. ``born_ms`` is when it began, 0 if that is unknown."""
+    """A connection that can hold leases. ``identity`` tells it from others that had its number; 0: unknown."""
 
-    __slots__ = ("born_ms", "connection", "is_gone", "queues", "watched")
+    __slots__ = ("connection", "identity", "is_gone", "queues", "watched")
 
-    def __init__(self, connection: int, born_ms: int = 0) -> None:
+    def __init__(self, connection: int, identity: int = 0) -> None:
         self.connection = connection
-        self.born_ms = born_ms
+        self.identity = identity
         self.queues: set[str] = set()
         """The queues of which it has got jobs."""
         self.is_gone = False
@@ -67,7 +71,7 @@ class Workers:
         raise CallError("EAGAIN", "the connection of the worker has ended")
 
     async def connected(self, bus: AsyncBus, holders: Mapping[int, int]) -> None:
-        """Watch by *bus* from now on: *holders*, numbers of connections and when each began, and all that were watched before.
+        """Watch by *bus* from now on: *holders*, numbers of connections and the identity of each, and all that were watched before.
 
         When it returns, the jobs of those that have ended meanwhile are ready again, or soon.
         """
@@ -84,9 +88,9 @@ class Workers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, connection: int, born_ms: int = 0) -> Holder:
+    def _begin(self, connection: int, identity: int = 0) -> Holder:
         """Watch *connection*."""
-        holder = self._holders.setdefault(connection, Holder(connection, born_ms))
+        holder = self._holders.setdefault(connection, Holder(connection, identity))
         if self._bus is None:
             holder.watched = None
         else:
@@ -128,15 +132,15 @@ class Workers:
 
 
 async def _is_connected(bus: AsyncBus, holder: Holder) -> bool:
-    """Return whether the connection of *holder* exists, and note when it began. Raises SbusError, ValueError."""
+    """Return whether the connection of *holder* exists, and note its identity. Raises SbusError, ValueError."""
     connection = holder.connection
     page = json.loads(await bus.control(controls.CONNECTIONS, b"%d" % (connection - 1)))
     for each in page["connections"]:
         if each["id"] == connection:
-            born_ms = round(each["since"] * 1000)
-            if holder.born_ms not in (0, born_ms):
+            identity = _identity_of(each["inode"])
+            if holder.identity not in (0, identity):
                 return False  # another one has its number
-            holder.born_ms = born_ms
+            holder.identity = identity
             return True
     if not page["hidden"]:
         return False
@@ -144,6 +148,20 @@ async def _is_connected(bus: AsyncBus, holder: Holder) -> bool:
     with contextlib.suppress(SbusError):
         return bool(await bus.members(connection_address(connection) + b"ret/-"))
     return True
+
+
+def _identity_of(inode: int) -> int:
+    """Return the identity of the connection whose socket has *inode*: the kernel does not use it again until the next boot."""
+    return int.from_bytes(hashlib.blake2b(f"{_boot_id()} {inode}".encode(), digest_size=7).digest()) or 1
+
+
+@lru_cache(1)
+def _boot_id() -> str:
+    """Return the identity of this boot, or no words if a container hides it."""
+    try:
+        return Clocks().boot_id()
+    except OSError:
+        return ""
 
 
 def _set(future: asyncio.Future[None]) -> None:

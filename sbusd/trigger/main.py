@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -19,9 +17,12 @@ from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerSettings
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.signals import exit_on_ending_signals
 from sbusd.trigger import log_messages
 from sbusd.trigger.message_files import MessageFiles
 from sbusd.trigger.open_keys import warnings
@@ -60,16 +61,17 @@ def trigger(
         if check:
             for warning in warnings(settings.bus, settings.rules):
                 typer.echo(f"sbus-trigger: warning: {warning}", err=True)
-            typer.echo("configuration is valid")
+            print_line("sbus-trigger", "configuration is valid")
             return
+        exit_on_ending_signals()
         # On a bus that belongs to others, only the services of its owner publish under trigger/.
-        asyncio.run(_run(settings, is_user=user, announces=not user or not configured.bus))
+        run_service(_run(settings, is_user=user, announces=not user or not configured.bus))
     except (ConfigError, TriggerError) as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-trigger", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-trigger", str(wrong))
     except OSError as wrong:
-        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else str(wrong))
+        fail("sbus-trigger", f"{wrong.filename}: {wrong.strerror}" if wrong.filename else str(wrong))
 
 
 def main() -> None:
@@ -99,7 +101,6 @@ async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> 
         charged=charged,
         announces=announces,
     )
-    loop = asyncio.get_running_loop()
     is_ready = False
 
     def ready() -> None:
@@ -115,8 +116,7 @@ async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> 
             manager.stopping()
             task.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+        on_ending_signal(stop)
         log.record(log_messages.STARTED, rules=len(settings.rules), bus=settings.bus)
         try:
             with contextlib.suppress(asyncio.CancelledError):
@@ -130,12 +130,6 @@ async def _run(settings: TriggerSettings, *, is_user: bool, announces: bool) -> 
     finally:
         charged.close()
         manager.close()
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line to standard error and exit with *status*."""
-    print(f"sbus-trigger: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import EVERY_USER, TriggerRule
-from sbusd.protocol.credentials import Peer
-
-_LOCAL_ORIGIN = re.compile(rb"!/[A-Za-z0-9_-]{1,64}/!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})")
-"""One word before the credentials: a service of this host. Origins of other hosts have more, ``!/host/<name>/!/cred/``."""
+from sbusd.protocol.credentials import Peer, local_author
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +35,7 @@ def _local(vouchers: Collection[int], peer: Peer | None, charged: ChargedUsers) 
     if not peer.origin_bytes:
         return Sender(peer.uid, peer.gid, peer.pid, charged.of(peer.uid))
     voucher = peer.voucher
-    match = _LOCAL_ORIGIN.fullmatch(peer.origin_bytes)
-    if match is None or voucher is None or voucher.uid not in vouchers:
+    author = local_author(peer.origin_bytes)
+    if author is None or voucher is None or voucher.uid not in vouchers:
         return None
-    gid, uid, pid = (int(digits) for digits in match.groups())
-    return Sender(uid, gid, pid, charged.of(uid), voucher.uid)
+    return Sender(author.uid, author.gid, author.pid, charged.of(author.uid), voucher.uid)

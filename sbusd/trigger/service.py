@@ -13,16 +13,19 @@ import os
 from collections.abc import Callable, Sequence
 
 from sbusd.client import AsyncBus, Request
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.reconnection import Backoff
 from sbusd.client.rpc.caller_access import Allow
+from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.protocol import controls
 from sbusd.protocol.connection_names import MAX_NAME_BYTES
 from sbusd.protocol.envelope import start_command
 from sbusd.protocol.printable import printable
+from sbusd.systemd.event_loop import first_defect
 from sbusd.trigger.jobs import RuleJobs
 from sbusd.trigger.message_files import MessageFiles
 from sbusd.trigger.report import FIRED_KEY, STATE_KEY, Report, state_of, totals_of
@@ -95,6 +98,7 @@ class Trigger:
         self._report = report
         self._alive = alive
         self._announces = announces
+        self._charged = charged
         self._rules = [_Rule(rule, manager, files, report, charged) for rule in settings.rules]
         self._missing = {rule.title for rule in settings.rules}
         """The rules whose messages do not yet arrive."""
@@ -107,15 +111,7 @@ class Trigger:
             OSError: the folder for messages cannot be created.
         """
         self._files.open()
-        loop = asyncio.get_running_loop()
-        failed: asyncio.Future[None] = loop.create_future()
-
-        def on_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-            error = context.get("exception")
-            if not failed.done():
-                failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context.get("message"))))
-
-        loop.set_exception_handler(on_defect)
+        failed = first_defect()
         tasks = [asyncio.ensure_future(self._connections(rule, ready)) for rule in self._rules]
         tasks.append(asyncio.ensure_future(self._turns()))
         if self._announces:
@@ -193,7 +189,7 @@ class Trigger:
             for command in settings.commands:
                 bus.service(start_command(command))(functools.partial(rule.starts.start, bus, command))
             try:
-                await bus.serve_starts(begun)
+                await bus.serve_all(self._charged.of, begun)
             except RemoteRefusal as refusal:
                 raise TriggerError(f"rule {settings.title}: the bus refuses {start_command(settings.commands[0])}: {refusal}") from None
 
@@ -204,13 +200,13 @@ class Trigger:
         attempts = _Attempts()
         while True:
             with contextlib.suppress(SbusError, OSError):  # the connections of the rules report it
-                async with AsyncBus.connect(self._settings.bus, name="sbus-trigger reports") as bus:
+                async with ServiceBus.connect(self._settings.bus, name="sbus-trigger reports") as bus:
                     attempts.succeeded()
                     bus.on_refused = lambda refusal: self._report.bus_unavailable(f"the bus refused: {printable(str(refusal))}")
                     bus.service(COMMAND, allow=Allow(users=tuple({0, os.geteuid()})))(self._status)
                     publishing = asyncio.ensure_future(self._publish(bus))
                     try:
-                        await bus.serve()
+                        await bus.serve_all(self._charged.of, max_concurrent=MAX_CONCURRENT_HANDLERS)
                     finally:
                         publishing.cancel()
                         await asyncio.gather(publishing, return_exceptions=True)

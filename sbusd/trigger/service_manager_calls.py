@@ -16,6 +16,9 @@ _READ_BYTES = 4 << 10
 
 _SHOWN_CHARACTERS = 300
 
+STATE_SECONDS = 30.0
+"""Maximum time to wait for the state of a unit. The time of an action is limited by its unit, TimeoutStartSec= in systemd.service(5)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceManagerCalls:
@@ -38,7 +41,8 @@ class ServiceManagerCalls:
     async def state(self, unit: str) -> tuple[str, str]:
         """Return the active state of *unit* and its result, such as ``failed`` and ``exit-code``; ``unknown`` if they cannot be read."""
         try:
-            _, text = await self._call("--no-pager", "show", "--property=ActiveState,Result", "--", unit)
+            async with asyncio.timeout(STATE_SECONDS):
+                _, text = await self._call("--no-pager", "show", "--property=ActiveState,Result", "--", unit)
         except OSError:
             text = ""
         found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

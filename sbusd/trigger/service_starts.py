@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sbusd.client import AsyncBus, Request
-from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client import Request
+from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import SbusError, ServiceError
 from sbusd.protocol.envelope import service_key
 from sbusd.trigger.jobs import Done
@@ -47,12 +47,8 @@ class CommandMembers(Protocol):
         """Return whether a service of *command* exists. Raises SbusError, OSError."""
 
 
-class StartBus(AsyncBus):
+class StartBus(ServiceBus):
     """A connection that starts services; make one with ``StartBus.connect``."""
-
-    async def serve_starts(self, ready: Callable[[], None]) -> None:
-        """Serve concurrently, without a limit of all users together, until the bus is closed. Raises what ``serve`` raises."""
-        await AsyncServer(self._link, self._begin_services(), max_concurrent=None).run(ready)
 
     async def is_served(self, command: str) -> bool:
         """Return whether a service of *command* exists: a mere subscriber does not subscribe at its own address."""

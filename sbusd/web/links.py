@@ -9,11 +9,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sbusd.standard_error import print_error
+from sbusd.standard_output import discard_rest
+
 
 def print_link(link: str) -> None:
-    """Print *link*. A reader that has gone must not end the gateway."""
-    with contextlib.suppress(OSError, ValueError):
+    """Print *link*. Standard output that cannot be written, such as to a reader that has gone, must not end the gateway."""
+    try:
         print(f"Open this link in a browser. It works once.\n\n    {link}\n", flush=True)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError, ValueError):
+            discard_rest()
+        print_error("sbus-web", f"cannot write the link to standard output: {error}; use --url-file")
 
 
 def link_file(path: Path) -> Callable[[str], None]:

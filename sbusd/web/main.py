@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -16,9 +14,11 @@ from sbusd.client import PatternWarning, Scope, bus_address
 from sbusd.config.quantities import Size
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.signals import exit_on_ending_signals
 from sbusd.web.addresses import ListenAddress
 from sbusd.web.allow_list import EVERY_ORDINARY_KEY, AllowList
 from sbusd.web.links import link_file, print_link
@@ -90,14 +90,17 @@ def web(
     # The page shows these hints.
     warnings.simplefilter("ignore", PatternWarning)
     settings = SessionSettings(address, scope, allowed, max_patterns, queue_bytes)
+    exit_on_ending_signals()
     try:
-        asyncio.run(
+        run_service(
             _run(settings, place, max_sessions, print_link if url_file is None else link_file(url_file), bus_address(address, scope=scope))
         )
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-web", str(wrong))
     except OSError as wrong:
-        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else f"cannot listen on {listen}: {wrong.strerror or wrong}")
+        fail(
+            "sbus-web", f"{wrong.filename}: {wrong.strerror}" if wrong.filename else f"cannot listen on {listen}: {wrong.strerror or wrong}"
+        )
 
 
 def main() -> None:
@@ -109,8 +112,7 @@ async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: in
     """Serve until SIGTERM or SIGINT. Raises OSError and SbusError."""
     log, manager = LimitedLog("sbus-web"), ServiceManager.of_environment()
     end = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    on_ending_signal(end.set)
     server = WebServer(settings, log, max_sessions=max_sessions, linked=linked)
     await server.listen(place)
     log.record(STARTED, address=server.address.authority, bus=bus)
@@ -127,12 +129,6 @@ async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: in
         await server.close()
         manager.close()
     log.record(STOPPED)
-
-
-def _fail(line: str) -> NoReturn:
-    """Print one line to standard error and exit with status 1."""
-    print(f"sbus-web: {printable(line)}", file=sys.stderr, flush=True)
-    raise typer.Exit(1)
 
 
 if __name__ == "__main__":

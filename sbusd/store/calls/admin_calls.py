@@ -60,7 +60,7 @@ class AdminCalls:
                 raise CallError("EINVAL", "state is of the jobs of a queue; remove it, or name a queue")
             stream = await self._readable(request, fields.name("stream"))
             page = await context.operations.run(uid, lambda engine: engine.read(stream.name, after + 1, most, RESPONSE_BYTES), most)
-            return response("messages", fitting(item_of(stream.name, each) for each in page.items))
+            return response("messages", fitting(item_of(stream.name, each) for each in page.items), context.run)
         queue = context.routes.queue(fields.name("queue"))
         name = fields.choice("state", STATES) if "state" in fields else "ready"
         state = next(each for each in STATES if each == name)
@@ -68,7 +68,7 @@ class AdminCalls:
         jobs: list[JobInfo] = await context.operations.run(
             uid, lambda engine: engine.jobs(queue.name, state, after, most, RESPONSE_BYTES), most
         )
-        return response("messages", fitting((info_head(stream.name, each), frame_of(each.stored)) for each in jobs))
+        return response("messages", fitting((info_head(stream.name, each), frame_of(each.stored)) for each in jobs), context.run)
 
     async def streams(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/streams``: settings and figures of what the caller may read, and for each user its own part."""
@@ -95,7 +95,7 @@ class AdminCalls:
         ]
         if is_owner:
             jobs += [self._queue(each, each.name, each.stream) for each in figures.queues if not each.is_configured]
-        return framed_data({"streams": listed, "queues": jobs})
+        return framed_data({"streams": listed, "queues": jobs, "run": context.run})
 
     def described(
         self, figures: StreamStatistics | None, settings: StreamSettings | None, uid: int, *, is_owner: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
 from sbusd.store.calls.responses import RESPONSE_BYTES, frame_of, job_head, response
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, Worker
+from sbusd.store.engine.messages import Job, JobPage, Worker
 from sbusd.store.operation_queue import QueuedOperation
 from sbusd.store.workers import Holder
 
@@ -49,17 +50,17 @@ class JobCalls:
             if context.is_stopping:
                 raise restarting()
             jobs = await self.taken(queue.name, caller.uid, holder, most=most, lease_ms=lease_ms, wait=wait)
-        return response("jobs", [(job_head(queue.stream, job), frame_of(job.stored)) for job in jobs])
+        return response("jobs", [(job_head(queue.stream, job), frame_of(job.stored)) for job in jobs], context.run)
 
     async def taken(self, queue: str, uid: int, holder: Holder, *, most: int, lease_ms: int | None, wait: float) -> Sequence[Job]:
         """Return jobs for *holder*, a worker of the user *uid*, or an empty sequence. Raises StoreError, CallError."""
         context = self._context
-        worker = Worker(holder.connection, uid, holder.born_ms)
+        worker = Worker(holder.connection, uid, holder.identity)
         holder.queues.add(queue)
 
-        def take(engine: Engine) -> list[Job]:
+        def take(engine: Engine) -> JobPage:
             if holder.is_gone:
-                return []
+                return JobPage([])
             return engine.take(queue, worker, most, RESPONSE_BYTES, lease_ms)
 
         def begin(done: Callable[[QueuedOperation[Engine]], None]) -> object:
@@ -77,10 +78,15 @@ class JobCalls:
         context = self._context
         if not queue.users and not queue.groups:
             await context.access.check_subscribe(caller, context.routes.stream(queue.stream).patterns)
-        elif caller.origin or not Allow(queue.users, queue.groups).admits(caller):
+            return
+        if caller.origin or not await self._is_admitted(caller, Allow(queue.users, queue.groups)):
             raise CallError(
                 "EACCES", f"user {caller.uid} may not be a worker of queue {queue.name!r}; see users and groups in store.toml(5)"
             )
+
+    async def _is_admitted(self, caller: Peer, allow: Allow) -> bool:
+        """Return whether *allow* permits *caller*. A look-up of groups can take long, and the calls of all users run on this loop."""
+        return await asyncio.to_thread(allow.admits, caller) if allow.groups else allow.admits(caller)
 
     async def ack(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/ack``: the jobs are done."""

@@ -64,7 +64,7 @@ class ReadCalls:
         found = sorted((each for each in values.values() if not ends or each[1].key <= min(ends)), key=lambda each: each[1].key)
         items = fitting((head_of(stream, stored), frame_of(stored)) for stream, stored in found[:most])
         following = min(ends, default=None) if len(items) == len(found) else found[len(items) - 1][1].key
-        return response("messages", items, next=None if following is None else text_of(following))
+        return response("messages", items, context.run, next=None if following is None else text_of(following))
 
     async def read(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/read``: messages and gaps of a stream in order, from a number, a time or the position of a reader."""
@@ -95,7 +95,7 @@ class ReadCalls:
             page = replace(page, items=[again, *page.items])
         items = fitting(item_of(stream.name, each) for each in page.items)
         following = page.items[len(items)].seq if len(items) < len(page.items) else page.next_seq
-        return response("messages", items, next=following, last=page.last_seq, run=context.run)
+        return response("messages", items, context.run, next=following, last=page.last_seq)
 
     async def _page(self, uid: int, stream: str, pattern: bytes, *, seq: int, most: int, wait: float) -> Page:
         """Return a page with items, or an empty one when the wait is over or much has been looked at. Raises StoreError, CallError."""

@@ -66,7 +66,7 @@ class RemoteReadCalls(ReadCalls):
             for each in self._context.routes.settings.streams
             if each.is_open_to(request.source)
         ]
-        return framed_data({"streams": listed, "queues": []})
+        return framed_data({"streams": listed, "queues": [], "run": self._context.run})
 
     async def _with_last_values(self, request: Request, pattern: bytes) -> list[StreamSettings]:
         return [each for each in self._context.routes.with_last_values(pattern) if each.is_open_to(request.source)]

@@ -87,8 +87,8 @@ def fitting(items: Iterable[tuple[dict[str, object], bytes]]) -> list[tuple[dict
     return found
 
 
-def response(name: str, items: Sequence[tuple[dict[str, object], bytes]], **members: object) -> bytes:
-    """Return the data of a response with the heads under *name*; without members whose value is None."""
-    head: dict[str, object] = {name: [each for each, _ in items]}
+def response(name: str, items: Sequence[tuple[dict[str, object], bytes]], run: int, **members: object) -> bytes:
+    """Return the data of a response with the heads under *name*, whose numbers are of *run*; without members whose value is None."""
+    head: dict[str, object] = {name: [each for each, _ in items], "run": run}
     head |= {key: value for key, value in members.items() if value is not None}
     return framed_data(head, [frame for _, frame in items])

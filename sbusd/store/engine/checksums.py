@@ -1,7 +1,8 @@
 """Checksums of messages: what the disk has changed is noticed when it is read, and never delivered.
 
 SQLite has checksums in its log only. A message has two: of all but its payload, by which a read of few keys finds a damaged key without the
-payload, and of all of it. Gaps have none, and neither have messages that an older program has stored.
+payload, and of all of it. Gaps have none, and neither have messages that an older program has stored. Jobs have none: their rows change
+with their states, and a row whose time was changed to a later one is not read before that time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ DAMAGED = "damaged on the disk"
 MAX_FOUND = 10_000
 """Damaged messages that are found between two sweeps; others are found when they are read again."""
 
-HEAD = f"message.id, time, key, {SENDER_UID}, gid, pid, origin, expires, gap, crc"
+HEAD = f"message.id, time, key, {SENDER_UID}, gid, pid, origin, expires, gap, crc, account"
+
+HEAD_WIDTH = 11
+"""Number of HEAD: what a statement selects in addition follows."""
 
 _HEAD_MASK = 0x7FFF_FFFF
 
@@ -33,15 +37,16 @@ _COUNT = "SELECT COUNT(*) FROM damaged WHERE time > ?"
 
 
 def checksum(head: tuple[Any, ...], payload: bytes) -> int:
-    """Return the checksums of a message: *head* has its id, time, key, uid, gid, pid, origin and expires."""
+    """Return the checksums of a message: *head* has its id, time, key, uid, gid, pid, origin, expires and account."""
     value = _head(head)
     return (value & _HEAD_MASK) << 32 | crc32(payload, value)
 
 
 def _head(head: tuple[Any, ...]) -> int:
     """Return the checksum of all but the payload. Raises one of _OTHER_TYPE."""
-    number, time, key, uid, gid, pid, origin, expires = head
-    return crc32(b"%d %d %d %d %d %d %b\0%b" % (number, time, uid, gid, pid, expires or 0, (origin or "").encode(), key))
+    number, time, key, uid, gid, pid, origin, expires, account = head
+    value = crc32(b"%d %d %d %d %d %d %b\0%b" % (number, time, uid, gid, pid, expires or 0, (origin or "").encode(), key))
+    return value if account == uid else crc32(b" %d" % account, value)
 
 
 class Checksums:
@@ -54,11 +59,11 @@ class Checksums:
 
     def are_right(self, row: tuple[Any, ...]) -> bool:
         """Return whether a message or gap is as it was stored; *row* has COLUMNS."""
-        number, time, key, payload, uid, gid, pid, origin, expires, gap, crc = row
+        number, time, key, payload, uid, gid, pid, origin, expires, gap, crc, account = row
         if crc is None:
             return True
         try:
-            if gap is None and checksum((number, time, key, uid, gid, pid, origin, expires), payload) == crc:
+            if gap is None and checksum((number, time, key, uid, gid, pid, origin, expires, account), payload) == crc:
                 return True
         except _OTHER_TYPE:
             pass
@@ -73,11 +78,11 @@ class Checksums:
 
     def is_head_right(self, row: tuple[Any, ...]) -> bool:
         """Do so for all but the payload; *row* has HEAD."""
-        *head, gap, crc = row
+        *head, gap, crc, account = row
         if crc is None:
             return True
         try:
-            if gap is None and _head(tuple(head)) & _HEAD_MASK == crc >> 32:
+            if gap is None and _head((*head, account)) & _HEAD_MASK == crc >> 32:
                 return True
         except _OTHER_TYPE:
             pass

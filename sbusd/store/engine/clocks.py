@@ -56,6 +56,10 @@ class StoreClock(Protocol):
     def stored(self, date: int) -> None:
         """Note that a message was stored with *date*."""
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the date has jumped, so that nothing is deleted because of it."""
+
 
 class SystemClock:
     """The clocks of this machine. *note* gets lines for the log; *kept* is the file in which the date survives a restart."""
@@ -107,3 +111,8 @@ class SystemClock:
     def stored(self, date: int) -> None:
         """Note that a message was stored with *date*."""
         self._dates.message(date * MS)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the date has jumped, so that nothing is deleted because of it."""
+        return self._dates.is_doubted

@@ -39,6 +39,7 @@ _ADD_START = "INSERT INTO run_start (stream, place, seq) VALUES (?, ?, ?)"
 _ADD_NEW = "INSERT OR IGNORE INTO run_start (stream, place, seq) VALUES (?, ?, 0)"
 _FORGET_RUNS = "DELETE FROM run WHERE place <= ?"
 _FORGET_STARTS = "DELETE FROM run_start WHERE stream = ? AND place <= ?"
+_LAST_RUN = "SELECT id FROM run ORDER BY place DESC LIMIT 1"
 _PLACE = "SELECT place FROM run WHERE id = ?"
 _END = "SELECT seq FROM run_start WHERE stream = ? AND place > ? ORDER BY place LIMIT 1"
 
@@ -55,9 +56,12 @@ class Continuity:
         self._last: dict[str, int] = {}
         self._is_changed = False
         self._due = 0.0
-        self.run = secrets.randbelow(1 << 52) + 1
-        """The number of this run."""
+        self.run: int = next((found for (found,) in database.execute(_LAST_RUN).fetchall()), 0)
+        """The number of this run; before it has begun, that of the last one, or 0."""
         self._place = 0
+        """Its place among the runs, 0 before it has begun."""
+        self._begun = (0, 0)
+        """Number and place of the run whose beginning is being committed."""
         database.caches.append(self)
 
     def lost(self, stream: StreamFigures) -> bool:
@@ -74,11 +78,13 @@ class Continuity:
     def begin(self) -> None:
         """Note the beginning of this run."""
         execute = self._database.execute
-        place = self._place = execute(_ADD_RUN, (self.run,)).lastrowid or 0
+        run = secrets.randbelow(1 << 52) + 1
+        place = execute(_ADD_RUN, (run,)).lastrowid or 0
         execute(_FORGET_RUNS, (place - RUNS,))
         for each in self._figures.streams.values():
             execute(_ADD_START, (each.id, place, each.last_seq))
             execute(_FORGET_STARTS, (each.id, place - RUNS))
+        self._begun = (run, place)
 
     def valid_from(self, stream: StreamFigures, from_seq: int, run: int) -> int:
         """Return where a reader continues that wants to read from *from_seq*, a number of *run*, 0 if it does not know it.
@@ -95,26 +101,33 @@ class Continuity:
         return min(from_seq, end + 1)
 
     def load(self) -> None:
-        """Nothing: what is kept is written only after a commit, or is an upper bound."""
+        """Forget a beginning that was not committed. What is kept is written only after a commit, or is an upper bound."""
+        self._begun = (0, 0)
 
     def save(self) -> None:
         """Reserve numbers before they are used. Raises sqlite3.Error."""
+        if not self._place and self._begun == (0, 0):
+            return  # nothing can be stored yet
         streams = [each for each in self._figures.streams.values() if each.last_seq > self._bounds.get(each.name, (0, 0))[1]]
         if not streams:
             return
+        former = dict(self._bounds)
         for each in streams:
             self._bounds[each.name] = (self._bounds.get(each.name, (0, 0))[0], each.last_seq + RESERVE)
         try:
             self._write()
         except OSError as error:
-            for each in streams:
-                self._bounds.pop(each.name, None)
+            self._bounds = former
             failed = sqlite3.OperationalError(f"cannot write {self._file}: {error.strerror}")
             failed.sqlite_errorcode = sqlite3.SQLITE_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else sqlite3.SQLITE_IOERR
             raise failed from None
 
     def committed(self) -> None:
         """Note which numbers were acknowledged."""
+        if self._begun != (0, 0):
+            (self.run, self._place), self._begun = self._begun, (0, 0)
+        if not self._place:
+            return  # the file may have less than was acknowledged, which the beginning of the run finds
         last = {each.name: each.last_seq for each in self._figures.streams.values()}
         if last != self._last:
             self._last, self._is_changed = last, True

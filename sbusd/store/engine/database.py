@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from sbusd.config.store import KEPT_ASIDE
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.messages import ErrorName, StoreError
 from sbusd.store.engine.schema import APPLICATION_ID, TABLES, UPDATES, VERSION
@@ -29,6 +30,9 @@ LOG_BYTES = 64 << 20
 CACHE_KIB = 64 << 10
 """Size of SQLite's cache: an index of a million keys fits."""
 
+RESERVE = ".reserve"
+"""Suffix of an empty file that exists while the store is stopped."""
+
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 _CODES: dict[int, ErrorName] = {
@@ -43,7 +47,7 @@ _CODES: dict[int, ErrorName] = {
 }
 
 _WORDS: dict[ErrorName, str] = {
-    "ENOSPC": "no space left on the disk of {file}; free some space",
+    "ENOSPC": "no space, or no inode, left on the file system {mount} for {file}; free some: see df -h and df -i",
     "EBUSY": "another process writes to {file}; end it",
     "EACCES": "cannot write {file}: {why}; let the user of the service own it and its directory",
     "EIO": "cannot use {file}: {why}",
@@ -72,7 +76,10 @@ class Database:
         self.path = path
         self.caches: list[Cache] = []
         self.undo_log = UndoLog()
+        self.is_shrinking = False
+        """Whether the next commit copies the log into the file, which has its smaller size only then."""
         self._in_part = False
+        self._is_read_only = False
         self._lock = _locked(path)
         try:
             self.connection = _open(path)
@@ -87,6 +94,8 @@ class Database:
     def close(self) -> None:
         """Close the file. What was committed is in it."""
         self.connection.close()
+        with contextlib.suppress(OSError):  # SQLite has removed the write-ahead log, and the next start needs its inode
+            _create(_beside(self.path, RESERVE))
         os.close(self._lock)
 
     @property
@@ -117,6 +126,10 @@ class Database:
         self.undo_log.clear()
         for cache in self.caches:
             cache.committed()
+        if self.is_shrinking:
+            self.is_shrinking = False
+            with contextlib.suppress(sqlite3.Error):  # a later commit copies the log
+                self.execute("PRAGMA wal_checkpoint").fetchall()
 
     def rollback(self) -> None:
         """Undo everything since begin()."""
@@ -192,7 +205,17 @@ class Database:
         if _primary(error) in _DAMAGED:
             with contextlib.suppress(OSError):
                 _mark(self.path).touch()
+        if self._is_read_only and _primary(error) == sqlite3.SQLITE_READONLY:
+            return _worded("ENOSPC", self.path, "")
         return _store_error(error, self.path)
+
+    def set_read_only(self, *, is_read_only: bool) -> None:
+        """Refuse all changes from now on, or no longer, because the disk is full. Raises StoreError."""
+        self._is_read_only = is_read_only
+        try:
+            self.execute(f"PRAGMA query_only = {int(is_read_only)}")
+        except sqlite3.Error as error:
+            raise self.error(error) from None
 
     def free_bytes(self) -> int:
         """Return the free space of the disk, in bytes. Raises StoreError (EIO) if the file is not at its path any more."""
@@ -219,12 +242,15 @@ class Database:
 def _open(path: Path) -> sqlite3.Connection:
     """Return a connection to *path*, with its tables. A damaged file is moved away first. Raises StoreError."""
     is_suspect = _mark(path).exists()
+    _spend_reserve(path)
     try:
         connection = _connect(path)
         try:
             _prepare(connection, path)
             if is_suspect:
                 _check(connection)
+                # A row that the disk has changed differs from its entries in indexes, and could not be removed.
+                connection.executescript("REINDEX message; REINDEX job;")
         except BaseException:
             connection.close()
             raise
@@ -236,18 +262,27 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _spend_reserve(path: Path) -> None:
+    """Make the reserve the write-ahead log, if the file has none: the disk may have no inode for a new one."""
+    if path.exists() and not _beside(path, "-wal").exists():
+        with contextlib.suppress(OSError):
+            _beside(path, RESERVE).rename(_beside(path, "-wal"))
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """Return a connection to *path*, which only the own user can read."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _create(path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            words = f"cannot create {printable(str(path))}: its disk has no free space, or no free inode; free some: see df -h and df -i"
-            raise StoreError("ENOSPC", words) from None
-        raise StoreError("EACCES", f"cannot open {printable(str(path))}: {error.strerror}") from None
+        raise _open_error(error, path) from None
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.text_factory = _text  # the rest can be read if a text is damaged
     return connection
+
+
+def _create(path: Path) -> None:
+    """Create the file *path*, which only the own user can read, if it does not exist. Raises OSError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _text(data: bytes) -> str:
@@ -279,6 +314,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
     run(f"PRAGMA cache_size = -{CACHE_KIB}")
+    # Debian's SQLite writes zeros over what is removed: a purge would need as much space in the log, which a full disk does not have.
+    run("PRAGMA secure_delete = FAST")
     run("PRAGMA temp_store = MEMORY")
     if not objects:
         pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
@@ -300,7 +337,7 @@ def _check(connection: sqlite3.Connection) -> None:
 
 def _kept_aside(path: Path, error: sqlite3.Error) -> StoreError:
     """Rename the damaged file at *path* and its log, and return the error that says so."""
-    base = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    base = f"{path}{KEPT_ASIDE}{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     kept, number = Path(base), 1
     while kept.exists():
         number += 1
@@ -327,7 +364,7 @@ def _locked(path: Path) -> int:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StoreError("EACCES", f"cannot open {printable(str(lock))}: {error.strerror}; let the user of the service write it") from None
+        raise _open_error(error, lock) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -345,16 +382,45 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def mount_of(path: Path) -> str:
+    """Return the folder at which the file system of *path* is mounted, as printable text."""
+    folder = Path(os.path.realpath(path)).parent
+    while not folder.is_mount():
+        folder = folder.parent
+    return printable(str(folder))
+
+
+def _open_error(error: OSError, path: Path) -> StoreError:
+    """Return *error*, by which *path* cannot be opened, as an error of the store."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return _worded("ENOSPC", path, "")
+    return _worded("EACCES", path, error.strerror or "", "cannot open {file}: {why}; let the user of the service write it")
+
+
+def _has_no_room(path: Path) -> bool:
+    """Return whether the file system of *path* has no space or no inode left."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return not found.f_bavail or (found.f_files > 0 and not found.f_favail)
+
+
 def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """Return *error* of SQLite as an error of the store."""
     primary = _primary(error)
     code: ErrorName = _CODES.get(primary, "EIO")
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         code = "ENOSPC"
-    words = _WORDS[code]
-    if primary in _DAMAGED:
-        words = "{file} is damaged: {why}; restart the store, which checks the file and renames it"
-    return StoreError(code, words.format(file=printable(str(path)), why=printable(str(error), 200)))
+    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR} and _has_no_room(path):
+        code = "ENOSPC"  # SQLite does not say why it cannot create a file beside this one
+    words = "{file} is damaged: {why}; restart the store, which checks the file and renames it" if primary in _DAMAGED else ""
+    return _worded(code, path, printable(str(error), 200), words)
+
+
+def _worded(code: ErrorName, path: Path, why: str, words: str = "") -> StoreError:
+    """Return an error about *path*, by default with the words of *code*."""
+    return StoreError(code, (words or _WORDS[code]).format(file=printable(str(path)), why=why, mount=mount_of(path)))
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -6,21 +6,20 @@ when it returns; between :meth:`Engine.begin` and :meth:`Engine.commit` it is a 
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from sbusd.config.quantities import show_size
 from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import Checksums
-from sbusd.store.engine.clocks import KeptClock, StoreClock
+from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.continuity import LOST, Continuity
 from sbusd.store.engine.database import Database
+from sbusd.store.engine.disk_space import DiskSpace
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.intake import Intake
 from sbusd.store.engine.job_lines import JobLines
@@ -28,8 +27,8 @@ from sbusd.store.engine.key_map import KeyMap
 from sbusd.store.engine.messages import (
     NOWHERE,
     Gap,
-    Job,
     JobInfo,
+    JobPage,
     JobState,
     LastValues,
     NewMessage,
@@ -37,6 +36,7 @@ from sbusd.store.engine.messages import (
     Places,
     Purged,
     Put,
+    Released,
     Rest,
     Stored,
     StoreError,
@@ -47,12 +47,13 @@ from sbusd.store.engine.messages import (
 )
 from sbusd.store.engine.purging import Purging
 from sbusd.store.engine.put_ids import PutIds
-from sbusd.store.engine.queues import RETRIED, WORKER_DIED, Held, Queues, backoff_ms, checked_ms
+from sbusd.store.engine.queues import RETRIED, Held, Queues, backoff_ms, checked_ms
 from sbusd.store.engine.readers import Readers
 from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.reconfiguration import Reconfiguration
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.retention import Retention
+from sbusd.store.engine.run_start import RunStart, keep_clock, start_clock
 from sbusd.store.engine.statistics import store_statistics
 from sbusd.store.engine.stream import Queue, Stream
 from sbusd.store.engine.unpublished import Unpublished
@@ -68,21 +69,21 @@ class Engine:
     """
 
     def __init__(self, path: Path, settings: StoreSettings, clock: StoreClock, min_free_bytes: int = MIN_FREE_BYTES) -> None:
-        """Open or create the file *path*.
+        """Open or create the file *path*. On a full disk, a file that exists is only read until :meth:`begin` finds room.
 
         Raises:
             StoreError: EIO if it is damaged: then it was renamed, and the error names the new name. EACCES if it cannot be opened.
-                EBUSY if another process uses it. EINVAL if it is of another program, or of a newer version.
+                EBUSY if another process uses it. EINVAL if it is of another program, or of a newer version. ENOSPC if the disk is full
+                and the file must be created or converted.
         """
         self.clock = clock
-        self._min_free = min_free_bytes
+        self._settings = settings
         self.database = Database(path)
         try:
             with self.database.operation():
                 self._figures = AllFigures(self.database)
-                self._start_clock()
-                # A lease of another file, or of a later state of this one, is not valid here.
-                self._figures.last_lease = max(self._figures.last_lease, self.clock.date() // 1000 << 20 | secrets.randbits(20))
+                start_clock(self._figures, self.clock)
+                self._space = DiskSpace(self.database, min_free_bytes)
                 self._continuity = Continuity(self.database, self._figures)
                 self._checksums = Checksums(self.database, self._figures)
                 self._unpublished = Unpublished(self.database, self._figures, self._checksums)
@@ -90,7 +91,7 @@ class Engine:
                 self._lines = JobLines(self.database)
                 self._ids = PutIds(self.database, self._figures)
                 self._announcements = Announcements(self.database, self._figures, self._checksums)
-                self._removal = Removal(self.database, self._figures, self._lines, self._announcements)
+                self._removal = Removal(self.database, self._figures, self._lines, self._announcements, self._checksums)
                 self._intake = Intake(self.database, self._figures, self._ids, self._removal, self._lines)
                 self._reading = Reading(self.database, self._checksums)
                 self._queues = Queues(
@@ -109,11 +110,11 @@ class Engine:
                     queues=self._queues,
                     ids=self._ids,
                     announcements=self._announcements,
+                    checksums=self._checksums,
                 )
                 self._purging = Purging(self.database, self._figures, self._removal, self._readers, self._ids)
-            self.configure(settings)
-            with self.database.operation():
-                self._continuity.begin()
+            self.run_start = RunStart(self.database, self._begin_run, self._only_read)
+            self.run_start.attempt()
         except BaseException:
             self.database.close()
             raise
@@ -142,6 +143,7 @@ class Engine:
 
     def begin(self) -> None:
         """Begin a transaction of several operations. Raises StoreError."""
+        self.run_start.attempt_again()
         self.database.begin()
 
     def commit(self) -> None:
@@ -178,7 +180,7 @@ class Engine:
     def add_gap(self, stream: str, pattern: bytes, count: int, reason: str) -> None:
         """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number. Raises StoreError."""
         with self.database.operation():
-            self._check_space()
+            self._space.check()
             self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self.clock.date())
 
     def read(self, stream: str, from_seq: int, max_messages: int, max_bytes: int, pattern: bytes = b"") -> Page:
@@ -224,7 +226,10 @@ class Engine:
 
     @property
     def run(self) -> int:
-        """The number of this run of the store, by which a number of a message of another file is recognized."""
+        """The number of this run of the store, by which a number of a message of another file is recognized.
+
+        Before the run has begun, which a full disk delays, it is that of the last one.
+        """
         return self._continuity.run
 
     def valid_from(self, stream: str, from_seq: int, run: int = 0) -> int:
@@ -280,8 +285,8 @@ class Engine:
             figures = self._known(stream) if configured is None else configured.figures
             return self._purging.purge(figures, before_seq, pattern, from_seq, max_rows, drop=configured is None)
 
-    def take(self, queue: str, worker: Worker, max_jobs: int, max_bytes: int, lease_ms: int | None = None) -> list[Job]:
-        """Return jobs that *worker* has until their leases end: by default after the lease of the queue.
+    def take(self, queue: str, worker: Worker, max_jobs: int, max_bytes: int, lease_ms: int | None = None) -> JobPage:
+        """Return jobs that *worker* has until their leases end: by default after the lease of the queue. It looks at a bounded number.
 
         Raises:
             StoreError: ENOENT if the queue is not configured. EINVAL for a lease that is too long. EDQUOT if the user has too many.
@@ -290,8 +295,8 @@ class Engine:
             stream, found = self._queue(queue)
             length = round(found.settings.lease * 1000) if lease_ms is None else checked_ms(lease_ms, 1)
             count = min(max(max_jobs, 1), self._figures.lease_room(worker.uid, self._settings.limits.leases))
-            jobs = self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, lease_ms=length, clock=self.clock)
-            return [replace(each, stored=self._dated(each.stored)) for each in jobs]
+            page = self._queues.take(stream, found, worker, count=count, max_bytes=max_bytes, lease_ms=length, clock=self.clock)
+            return JobPage([replace(each, stored=self._dated(each.stored)) for each in page.jobs], page.more)
 
     def ready(self, queue: str) -> int:
         """Return the number of jobs that workers can take now. Raises StoreError: ENOENT."""
@@ -330,26 +335,18 @@ class Engine:
         until = self.clock.leases() + checked_ms(round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
         return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
 
-    def release(self, connection: int, max_rows: int = 10_000) -> set[str]:
-        """End the tries of all jobs of a worker that has disconnected, and return the queues. The jobs wait for the backoff, or are dead.
+    def release(self, connection: int, until: int = 0, max_rows: int = 256) -> Released:
+        """End the tries of jobs of a worker that has disconnected. The jobs wait for the backoff, or are dead.
 
-        So a job that kills its workers does not kill all of them at once.
-
-        It ends at most *max_rows*; call it until it returns no queue if a worker can have more. Raises StoreError.
+        So a job that kills its workers does not kill all of them at once. It ends at most *max_rows*, and has to be called again with
+        ``until`` of its result, unless that is 0: a later worker whose connection has the same number keeps its jobs. Raises StoreError.
         """
         with self.database.operation():
             settings = {each.queue.figures.id: each.queue.settings for each in self._streams.values() if each.queue is not None}
-            names: set[str] = set()
-            for held in self._queues.of_connection(connection, max_rows):
-                queue = self._figures.queues[held.queue]
-                configured = settings.get(queue.id)
-                most, wait = (held.tries + 1, 0) if configured is None else (configured.tries, backoff_ms(configured, held))
-                self._queues.retry(queue, held, tries=most, wait=wait, reason=WORKER_DIED, clock=self.clock)
-                names.add(queue.name)
-            return names
+            return self._queues.release(connection, until, max_rows, settings, self.clock)
 
     def lease_holders(self) -> dict[int, int]:
-        """Return the connections that have jobs, and when each began in milliseconds, 0 if that is unknown. Raises StoreError."""
+        """Return the connections that have jobs, and the identity of each, 0 if that is unknown. Raises StoreError."""
         with self.database.operation():
             return self._queues.holders()
 
@@ -357,7 +354,7 @@ class Engine:
         """Return the leases that *worker* has in *queue*. Raises StoreError: ENOENT."""
         with self.database.operation():
             _, found = self._queue(queue)
-            held = self._queues.of_connection(worker.connection, max_leases)
+            held = self._queues.of_connection(worker.connection, max_leases, self._figures.last_lease)
             return {each.lease for each in held if (each.queue, each.uid) == (found.figures.id, worker.uid)}
 
     def sweep(self, max_rows: int = 1_000, places: Places = NOWHERE) -> Sweep:
@@ -367,10 +364,12 @@ class Engine:
         Dead letters and ended values after *places* are returned, until ``note_taken`` has their places. Raises StoreError.
         """
         with self.database.operation():
-            self._keep_clock()
+            if self.run_start.refusal is not None:
+                raise self.run_start.refusal
+            keep_clock(self._figures, self.clock)
             self._continuity.keep()
             damaged = self._checksums.note(self.clock.date())
-            sweep = self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._is_full())
+            sweep = self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._space.is_short())
             return replace(sweep, damaged=damaged)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
@@ -394,7 +393,7 @@ class Engine:
     def statistics(self, max_users: int = 1_000) -> StoreStatistics:
         """Return the figures of all streams and queues, of each stream those of at most *max_users* users with the most bytes."""
         with self.database.operation():
-            return store_statistics(
+            found = store_statistics(
                 self.database,
                 self._figures,
                 reading=self._reading,
@@ -405,16 +404,20 @@ class Engine:
                 checksums=self._checksums,
                 date=self.clock.date(),
             )
+            return replace(found, is_date_doubted=self.clock.is_doubted)
 
-    def _start_clock(self) -> None:
-        """Let the clock continue where it was."""
-        kept = self._figures.text("clock")
-        self.clock.start(KeptClock(**json.loads(kept)) if kept else KeptClock(), self._figures.newest_date())
-        self._keep_clock()
+    def _begin_run(self) -> None:
+        """Write what a run begins with. Raises StoreError."""
+        keep_clock(self._figures, self.clock)
+        # A lease of another file, or of a later state of this one, is not valid here.
+        self._figures.raise_last_lease(self.clock.date() // 1000 << 20 | secrets.randbits(20))
+        self.configure(self._settings)
+        self._continuity.begin()
 
-    def _keep_clock(self) -> None:
-        """Note what the clock needs after a restart, if that has changed."""
-        self._figures.set_text("clock", json.dumps(asdict(self.clock.kept)))
+    def _only_read(self) -> None:
+        """Use what the file has of the settings."""
+        self._streams = Reconfiguration(self.database, self._figures).known(self._settings)
+        self.keys = KeyMap(self._settings.streams)
 
     def _dated(self, stored: Stored) -> Stored:
         """Return a message with the date at which it expires."""
@@ -423,7 +426,7 @@ class Engine:
         return replace(stored, expires_ms=stored.expires_ms + self.clock.date() - self.clock.now())
 
     def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
-        self._check_space()
+        self._space.check()
         date = self.clock.date()
         self.clock.stored(date)
         return self._intake.put(self._stream(stream), messages, self.clock.now(), date)
@@ -451,21 +454,6 @@ class Engine:
         with self.database.operation():
             return self._unpublished.next(after, max_messages)
 
-    def _is_full(self) -> bool:
-        """Return whether the disk is almost full; False if that is not known."""
-        try:
-            return self.database.free_bytes() < 2 * self._min_free
-        except StoreError:
-            return False
-
-    def _check_space(self) -> None:
-        """Raise StoreError if the disk is almost full."""
-        if self._min_free and self.database.free_bytes() < self._min_free:
-            name, least = printable(str(self.database.path)), show_size(self._min_free)
-            raise StoreError(
-                "ENOSPC", f"the disk of {name} has less than {least} free; free some space on it, or remove messages: sbusctl store purge"
-            )
-
     def _each_held(self, queue: str, leases: Sequence[int], worker: Worker, action: Callable[[Held], None]) -> list[bool]:
         """Call *action* with each job that *worker* has by *leases*, and return which leases were valid."""
         with self.database.operation():
@@ -481,13 +469,13 @@ class Engine:
     def _stream(self, name: str) -> Stream:
         """Return a stream of the configuration. Raises StoreError."""
         if name not in self._streams:
-            raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
+            raise self._unknown("stream", name, is_configured=self._settings.stream(name) is not None)
         return self._streams[name]
 
     def _known(self, name: str) -> StreamFigures:
         """Return the figures of a stream of the file. Raises StoreError."""
         if name not in self._figures.streams:
-            raise StoreError("ENOENT", f"unknown stream '{printable(name, 80)}'; see sbusctl store streams")
+            raise self._unknown("stream", name, is_configured=False)
         return self._figures.streams[name]
 
     def _queue(self, name: str) -> tuple[Stream, Queue]:
@@ -495,5 +483,11 @@ class Engine:
         settings = self._settings.queue(name)
         stream = None if settings is None else self._streams.get(settings.stream)
         if stream is None or stream.queue is None:
-            raise StoreError("ENOENT", f"unknown queue '{printable(name, 80)}'; see sbusctl store streams")
+            raise self._unknown("queue", name, is_configured=settings is not None)
         return stream, stream.queue
+
+    def _unknown(self, kind: str, name: str, *, is_configured: bool) -> StoreError:
+        """Return the error about a stream or queue that the file does not have; the disk can be too full to add it."""
+        if is_configured and self.run_start.refusal is not None:
+            return self.run_start.refusal
+        return StoreError("ENOENT", f"unknown {kind} '{printable(name, 80)}'; see sbusctl store streams")

@@ -90,6 +90,7 @@ _SAVE_STREAM = f"INSERT OR REPLACE INTO stream (id, {', '.join(_STREAM)}) VALUES
 _SAVE_QUEUE = f"INSERT OR REPLACE INTO queue (id, {', '.join(_QUEUE)}) VALUES ({', '.join('?' * (1 + len(_QUEUE)))})"
 _SAVE_USAGE = f"INSERT OR REPLACE INTO usage (stream, account, {', '.join(_USAGE)}) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP_USAGE = "DELETE FROM usage WHERE stream = ? AND account = ?"
+_SAVE_LEASE = "UPDATE number SET value = ? WHERE name = 'lease'"
 _NEWEST_DATE = "SELECT time FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
 _LOAD_STREAMS = f"SELECT id, {', '.join(_STREAM)} FROM stream"
 _LOAD_QUEUES = f"SELECT id, {', '.join(_QUEUE)} FROM queue"
@@ -151,7 +152,7 @@ class AllFigures:
             else:
                 run(_SAVE_USAGE, (each.stream, each.account, *values))
         if self._dirty:
-            run("UPDATE number SET value = ? WHERE name = 'lease'", (self.last_lease,))
+            run(_SAVE_LEASE, (self.last_lease,))
         self._dirty.clear()
 
     def committed(self) -> None:
@@ -190,6 +191,11 @@ class AllFigures:
         if room <= 0:
             raise StoreError("EDQUOT", f"user {user} has {most} jobs, the maximum; finish some first")
         return room
+
+    def raise_last_lease(self, number: int) -> None:
+        """Let the next leases have numbers above *number*."""
+        self.last_lease = max(self.last_lease, number)
+        self._database.execute(_SAVE_LEASE, (self.last_lease,))
 
     def add_leases(self, uid: int, count: int) -> None:
         """Count *count* more leased jobs of *uid*."""

@@ -166,7 +166,7 @@ class Intake:
         number = message_id(figures.id, figures.last_seq)
         uid = account if account < 0 else sender.uid
         origin, expires = sender.origin or None, message.expires_ms or None
-        crc = checksum((number, date, key, uid, sender.gid, sender.pid, origin, expires), message.payload)
+        crc = checksum((number, date, key, uid, sender.gid, sender.pid, origin, expires, account), message.payload)
         row = (number, figures.id, date, key, message.payload, account, None if uid == account else uid, sender.gid, sender.pid)
         batch.rows.append((*row, origin, expires, None, crc))
         if stream.queue is not None:

@@ -90,11 +90,21 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A connection that takes jobs, and its user. ``born_ms`` is when it began, 0 if that is unknown."""
+    """A connection that takes jobs, and its user. ``identity`` tells it from others that had its number; 0: unknown."""
 
     connection: int
     uid: int
-    born_ms: int = 0
+    identity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of the jobs of a worker that has disconnected: their queues, and their number."""
+
+    queues: set[str]
+    jobs: int
+    until: int
+    """The last lease that the worker can have had; 0 if no more of its jobs are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,13 @@ class Job:
     until_ms: int
     stored: Stored
     lease_ms: int = 0
+
+
+class JobPage(NamedTuple):
+    """The jobs that a worker has got. ``more``: there was none as far as the operation looked; call it again."""
+
+    jobs: list[Job]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,3 +317,5 @@ class StoreStatistics:
     """Messages that the disk has changed, as far as they were read."""
     recent_damaged: int = 0
     """Those that were found in the last day."""
+    is_date_doubted: bool = False
+    """Whether the date has jumped, so that nothing is deleted because of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.messages import Job, JobInfo, JobState, StoreError, Worker
+from sbusd.store.engine.messages import Job, JobInfo, JobPage, JobState, Released, StoreError, Worker
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import COLUMNS, REMOVABLE, WIDTH, Removable, size_of
 from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
@@ -35,12 +35,15 @@ STATES: dict[JobState, tuple[int, ...]] = {
     "dead": (DEAD,),
 }
 
+MAX_PASSED = 100
+"""Jobs that one operation looks at in addition to those that the worker may get: they have expired, or are damaged."""
+
 _JOIN = "FROM job JOIN message ON message.id = job.id"
 _TAKE = f"SELECT {COLUMNS}, tries, line {_JOIN} WHERE queue = ? AND state = {READY} ORDER BY job.id LIMIT ?"
 _COLUMNS_HELD = "id, queue, tries, uid, line, at, connection, lease"
 _LEASE = f"UPDATE job SET state = {LEASED}, tries = ?, at = ?, lease = ?, connection = ?, born = ?, uid = ? WHERE id = ?"
 _HELD = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease = ?"
-_OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease > ? ORDER BY lease LIMIT ?"
+_OF_CONNECTION = f"SELECT {_COLUMNS_HELD} FROM job WHERE connection = ? AND lease <= ? ORDER BY lease LIMIT ?"
 _EXTEND = "UPDATE job SET at = ? WHERE id = ?"
 _END = "UPDATE job SET state = ?, at = ?, lease = NULL, connection = NULL, born = NULL, uid = NULL, reason = ? WHERE id = ?"
 _KILL = f"UPDATE job SET state = {DEAD}, at = ?, reason = ? WHERE id = ?"
@@ -101,7 +104,7 @@ class Queues:
 
     def take(
         self, stream: Stream, queue: Queue, worker: Worker, *, count: int, max_bytes: int, lease_ms: int, clock: StoreClock
-    ) -> list[Job]:
+    ) -> JobPage:
         """Lease at most *count* ready jobs to *worker*. A job that has expired is removed, and a damaged one is a dead letter."""
         figures, now = queue.figures, clock.now()
         until, until_date = clock.leases() + lease_ms, clock.date() + lease_ms
@@ -110,9 +113,11 @@ class Queues:
         expired: list[int] = []
         damaged: list[tuple[int, int | None]] = []
         room = max_bytes
-        cursor = self._run(_TAKE, (figures.id, count))
+        cursor = self._run(_TAKE, (figures.id, count + MAX_PASSED))
         try:
             for row in cursor:
+                if len(jobs) >= count:
+                    break
                 stored, is_right = self._checksums.message_of(row[:WIDTH])
                 if not is_right:
                     damaged.append((row[0], row[WIDTH + 1]))
@@ -125,7 +130,7 @@ class Queues:
                     break
                 self._figures.last_lease += 1
                 lease, tries = self._figures.last_lease, row[WIDTH] + 1
-                taken.append((tries, until, lease, worker.connection, worker.born_ms, worker.uid, row[0]))
+                taken.append((tries, until, lease, worker.connection, worker.identity, worker.uid, row[0]))
                 jobs.append(Job(lease, queue.settings.name, tries, until_date, stored, lease_ms))
         finally:
             cursor.close()
@@ -135,15 +140,11 @@ class Queues:
             figures.move(READY, LEASED, len(taken))
             self._figures.add_leases(worker.uid, len(taken))
         if expired:
-            count = self._remove(stream.figures, expired)
-            stream.figures.removed += count
+            stream.figures.removed += self._remove(stream.figures, expired)
         for number, line in damaged:
-            self.kill_untaken(figures, number, READY, DAMAGED, clock.date())
-            if line is not None:
-                self._lines.advance(figures, line)
-        if damaged and not jobs:
-            return self.take(stream, queue, worker, count=count, max_bytes=max_bytes, lease_ms=lease_ms, clock=clock)
-        return jobs
+            self.kill_untaken(figures, number, READY, DAMAGED, date=clock.date(), line=line)
+        # Others may follow; and the next one of the line of a job that has ended is ready only now.
+        return JobPage(jobs, not jobs and bool(expired or damaged))
 
     def held(self, worker: Worker, queue: Queue, lease: int, now: int) -> Held | None:
         """Return the job that *worker* has by *lease*, or None if the lease is over or of another one."""
@@ -177,19 +178,34 @@ class Queues:
         if held.line is not None:
             self._lines.advance(queue, held.line)
 
-    def kill_untaken(self, queue: QueueFigures, number: int, state: int, reason: str, date: int) -> None:
-        """Make a job that no worker has, and that is in *state*, a dead letter."""
+    def kill_untaken(self, queue: QueueFigures, number: int, state: int, reason: str, *, date: int, line: int | None) -> None:
+        """Make a job of *line* that no worker has, and that is in *state*, a dead letter."""
         self._figures.change(queue)
         self._run(_KILL, (date, reason, number))
         queue.move(state, DEAD)
         self._announcements.add_letter(number)
+        if line is not None:
+            self._lines.advance(queue, line)
 
-    def of_connection(self, connection: int, max_rows: int) -> list[Held]:
-        """Return at most *max_rows* jobs that the worker *connection* has."""
-        return [Held(*row) for row in self._run(_OF_CONNECTION, (connection, -1, max_rows)).fetchall()]
+    def of_connection(self, connection: int, max_rows: int, last_lease: int) -> list[Held]:
+        """Return at most *max_rows* jobs that the worker *connection* has by leases up to *last_lease*."""
+        return [Held(*row) for row in self._run(_OF_CONNECTION, (connection, last_lease, max_rows)).fetchall()]
+
+    def release(self, connection: int, until: int, max_rows: int, configured: Mapping[int, QueueSettings], clock: StoreClock) -> Released:
+        """End the tries of a worker that has disconnected; see Engine.release. *configured* has the settings of queues by number."""
+        last = until or self._figures.last_lease
+        queues: set[str] = set()
+        jobs = self.of_connection(connection, max_rows, last)
+        for held in jobs:
+            queue = self._figures.queues[held.queue]
+            settings = configured.get(queue.id)
+            most, wait = (held.tries + 1, 0) if settings is None else (settings.tries, backoff_ms(settings, held))
+            self.retry(queue, held, tries=most, wait=wait, reason=WORKER_DIED, clock=clock)
+            queues.add(queue.name)
+        return Released(queues, len(jobs), last if len(jobs) >= max_rows else 0)
 
     def holders(self) -> dict[int, int]:
-        """Return the connections that have jobs, and when each began."""
+        """Return the connections that have jobs, and the identity of each."""
         return dict(self._run(_HOLDERS).fetchall())
 
     def due(self, queue: QueueFigures, now: int, date: int, max_rows: int) -> int:

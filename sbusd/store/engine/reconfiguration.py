@@ -51,6 +51,19 @@ class Reconfiguration:
                 left.left_seq = by_id[left.stream].last_seq
         return streams
 
+    def known(self, settings: StoreSettings) -> dict[str, Stream]:
+        """Return those streams of *settings* that the file has, with those queues, and change nothing."""
+        figures = self._figures.streams
+        streams = {
+            each.name: Stream(each, figures[each.name], KeyMatcher(each.patterns)) for each in settings.streams if each.name in figures
+        }
+        for queue in settings.queues:
+            if (stream := streams.get(queue.stream)) is not None:
+                for each in self._figures.queues_of(stream.figures):
+                    if each.name == queue.name:
+                        stream.queue = Queue(queue, each)
+        return streams
+
     def _count_keys(self, stream: StreamFigures, *, is_keyed: bool) -> None:
         """Count the keys of *stream* from scratch, or stop counting them."""
         self._figures.change(stream)

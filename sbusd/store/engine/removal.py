@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from sbusd.store.engine.announcements import Announcements
+from sbusd.store.engine.checksums import HEAD, Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.rows import SENDER_UID, Removable
+from sbusd.store.engine.rows import Removable
 from sbusd.store.engine.schema import LEASED
 
 _DELETE = "DELETE FROM message WHERE id = ?"
 _DELETE_JOB = "DELETE FROM job WHERE id = ?"
-_SENDER = f"SELECT {SENDER_UID}, gid, pid, origin FROM message WHERE id = ?"
+_HEAD = f"SELECT {HEAD} FROM message WHERE id = ?"
 _JOB = "SELECT queue, state, uid, line FROM job WHERE id = ?"
 _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? AND gap IS NULL ORDER BY id DESC LIMIT 1"
 
@@ -22,12 +23,15 @@ _NEWEST_OF_KEY = "SELECT id, account FROM message WHERE stream = ? AND key = ? A
 class Removal:
     """Removes rows of the table of messages."""
 
-    def __init__(self, database: Database, figures: AllFigures, lines: JobLines, announcements: Announcements) -> None:
+    def __init__(
+        self, database: Database, figures: AllFigures, lines: JobLines, announcements: Announcements, checksums: Checksums
+    ) -> None:
         self._run = database.execute
         self._run_many = database.executemany
         self._figures = figures
         self._lines = lines
         self._announcements = announcements
+        self._checksums = checksums
 
     def remove(self, stream: StreamFigures, rows: Sequence[Removable], *, keys_are_counted: bool = False) -> int:
         """Remove *rows* of *stream*, and return how many of them are messages. *keys_are_counted*: the caller counts the keys."""
@@ -66,16 +70,16 @@ class Removal:
                     self._lines.advance(queue, line)
 
     def _newest(self, rows: Sequence[Removable]) -> list[tuple[Removable, tuple[Any, ...]]]:
-        """Return the newest of *rows* of each key, with its sender."""
+        """Return the newest of *rows* of each key, with its HEAD."""
         newest: dict[bytes, Removable] = {}
         for row in rows:
             if row.gap is None and (row.key not in newest or newest[row.key].id < row.id):
                 newest[row.key] = row
-        return [(row, self._run(_SENDER, (row.id,)).fetchall()[0]) for row in newest.values()]
+        return [(row, self._run(_HEAD, (row.id,)).fetchall()[0]) for row in newest.values()]
 
     def _count_keys(self, stream: StreamFigures, counted: Sequence[tuple[Removable, tuple[Any, ...]]]) -> None:
         """Count the keys of removed rows: a key counts for the user of its newest message. Note keys that have no message any more."""
-        for removed, sender in counted:
+        for removed, head in counted:
             left = self._run(_NEWEST_OF_KEY, (stream.id, removed.key)).fetchall()
             if left and left[0][0] > removed.id:
                 continue
@@ -84,4 +88,6 @@ class Removal:
                 self._figures.usage_of(stream, left[0][1]).keys += 1
             else:
                 stream.keys -= 1
-                self._announcements.add_end(stream, removed.key, sender)
+                # Nobody knows which key has ended if the disk has changed it.
+                if self._checksums.is_head_right(head):
+                    self._announcements.add_end(stream, removed.key, head[3:7])

@@ -13,11 +13,11 @@ MESSAGE_BYTES = 100
 SENDER_UID = "COALESCE(message.uid, account)"
 """The uid of the sender, or the negative number of its host."""
 
-COLUMNS = f"message.id, time, key, payload, {SENDER_UID}, gid, pid, origin, expires, gap, crc"
+COLUMNS = f"message.id, time, key, payload, {SENDER_UID}, gid, pid, origin, expires, gap, crc, account"
 
 SIZE = f"LENGTH(key) + LENGTH(payload) + {MESSAGE_BYTES}"
 
-WIDTH = 11
+WIDTH = 12
 """Number of COLUMNS: what a statement selects in addition follows."""
 
 

@@ -104,7 +104,7 @@ CREATE TABLE job (
     at INTEGER,                              -- when it is due, its lease ends, or it died; see clocks.py for the clocks
     lease INTEGER,
     connection INTEGER,
-    born INTEGER,                            -- when that connection began, 0: unknown; its number is used again after a crash of the bus
+    born INTEGER,                            -- identity of that connection, 0: unknown; its number is used again after a crash of the bus
     uid INTEGER,
     line INTEGER,                            -- digest of its key, if the queue is ordered
     reason TEXT
@@ -147,6 +147,7 @@ INSERT INTO dead_letter (job) SELECT id FROM job WHERE announced = 0;
 DROP INDEX job_unannounced;
 ALTER TABLE message ADD COLUMN crc INTEGER;
 ALTER TABLE job DROP COLUMN announced;
+UPDATE job SET born = 0 WHERE born IS NOT NULL;
 INSERT INTO number VALUES ('unpublished', 0);
 """,
 }

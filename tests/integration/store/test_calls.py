@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,6 +221,17 @@ def test_leases_of_a_worker_that_ended_while_the_store_did_not_run_are_released(
     assert alice.call("take", queue="mail", wait=30).payloads == [b"job"]
 
 
+def test_all_jobs_of_a_worker_that_has_many_are_released(bus: Daemon, tmp_path: Path, caller: MakeCaller, needs_root: None) -> None:
+    count = 600
+    with StoreProgram(tmp_path, bus.path, STREAMS.replace("leases = 8", f"leases = {count}")):
+        alice, dying = caller(FIRST), caller(FIRST)
+        for _ in range(count // 60):
+            alice.put("mail/a", *[b"x"] * 60)
+            assert len(dying.call("take", queue="mail", max=60).payloads) == 60
+        dying.bus.close()
+        wait_for(lambda: json.loads(alice.bus.call("store/status", timeout=SECONDS))["counters"]["released"] == count, "the release of all")
+
+
 def test_the_store_notes_in_the_stream_that_it_did_not_run(store: StoreProgram, alice: StoreCaller) -> None:
     alice.put("log/a", b"1")
     store.kill()
@@ -246,7 +258,7 @@ def test_a_bus_that_is_killed_is_found_again(store: StoreProgram, bus: Daemon, a
 def test_a_reload_adds_streams_and_refuses_a_wrong_file(store: StoreProgram, alice: StoreCaller, caller: MakeCaller) -> None:
     assert alice.call("put", [(b"new/a", b"1")])["errors"]["0"][0] == "ENOENT"
     store.configure(STREAMS.replace("[limits]", '[[stream]]\nname = "new"\nkeys = ["new/"]\n[limits]'))
-    assert "reloaded the configuration: 7 streams and 2 queues" in store.reload()
+    assert "reloaded the configuration; streams: 7, queues: 2" in store.reload()
     alice.put("new/a", b"1")
     alice.bus.publish("new/b", "2")
     alice.bus.ping()
@@ -276,6 +288,32 @@ def test_a_purge_with_a_member_that_has_no_effect_removes_nothing(alice: StoreCa
     alice.put("log/a", b"1")
     assert "remove it, or name a" in root.error("purge", **members)
     assert root.call("purge", stream="log")["count"] == 1
+
+
+def test_each_response_with_numbers_of_messages_names_the_run(store: StoreProgram, alice: StoreCaller) -> None:
+    alice.put("mail/a", b"job")
+    alice.put("net/a", b"value")
+    calls: dict[str, dict[str, Any]] = {
+        "last": {"patterns": ["net/"]},
+        "read": {"stream": "state"},
+        "position": {"stream": "state", "reader": "r", "seq": 1},
+        "peek": {"queue": "mail"},
+        "take": {"queue": "mail"},
+        "streams": {},
+    }
+
+    def runs() -> set[object]:
+        named = {name: alice.call(name, **head).head.get("run") for name, head in calls.items()}
+        named["peek of a stream"] = alice.call("peek", stream="state")["run"]
+        named["put"] = alice.call("put", [(b"net/a", b"value")])["run"]
+        assert all(isinstance(each, int) for each in named.values()), named
+        return set(named.values())
+
+    (first,) = runs()
+    assert store.stop() == 0
+    store.start()
+    (second,) = runs()
+    assert first != second
 
 
 def test_the_status_is_published(store: StoreProgram, bus: Daemon) -> None:

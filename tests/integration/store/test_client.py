@@ -82,7 +82,7 @@ def test_one_wrong_message_of_many_has_its_error(bus: Bus) -> None:
     assert isinstance(good, Put)
     assert isinstance(wrong, StoreError)
     assert (wrong.code, wrong.call) == ("ENOENT", "store/put")
-    assert "sbusctl store streams" in str(wrong)
+    assert str(wrong).endswith("; see [[stream]] in store.toml(5)")
 
 
 def test_more_messages_than_one_call_takes(bus: Bus) -> None:

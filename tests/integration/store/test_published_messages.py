@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, SbusError, StoredMessage, StoreGap
+from sbusd.client import Bus, Message, SbusError, StoredMessage, StoreError, StoreGap
 from sbusd.client.sync.streams import Subscription
 from sbusd.config.files import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NewMessage, Sender
-from tests.support.daemons import Daemon
+from tests.support.daemons import Daemon, StartDaemon
 from tests.support.killed_store import command
 from tests.support.relays import wait_for
-from tests.support.store_programs import StoreCaller, StoreProgram
+from tests.support.store_programs import BUS_RIGHTS, StoreCaller, StoreProgram
 
 SECONDS = 60.0
 CONFIG = """
@@ -117,16 +117,27 @@ def test_a_kill_between_commit_and_publication_loses_nothing(
                 values += received(subscription, 1)
 
 
+def put_expiring(bus: Bus, key: str) -> None:
+    """Put a value that expires soon, but not before a store that is slow has stored it, which would refuse it."""
+    for seconds in (0.5, 5.0):
+        with contextlib.suppress(StoreError):
+            bus.store.put(key, b"here", expire=seconds)
+            return
+    bus.store.put(key, b"here", expire=50.0)
+
+
 def test_subscribers_learn_that_a_last_value_is_gone(store: StoreProgram) -> None:
     with Bus.connect(store.bus) as bus, bus.subscribe("state/", last=True) as subscription:
         ends: dict[str, Callable[[], object]] = {
-            "state/expired": list,
             "state/forgotten": lambda: bus.store.forget("state", "state/forgotten"),
             "state/purged": lambda: bus.store.purge(stream="state", pattern="state/purged"),
         }
-        for key, end in ends.items():
-            bus.store.put(key, b"here", expire=0.5 if key == "state/expired" else None)
-            end()
+        for key in ("state/expired", *ends):
+            if key in ends:
+                bus.store.put(key, b"here")
+                ends[key]()
+            else:
+                put_expiring(bus, key)
             values = received(subscription, 2)
             while values[-1].payload:  # a subscriber to on_subscribe can get a value twice
                 values += received(subscription, 1)
@@ -158,3 +169,13 @@ def test_a_reader_goes_on_after_the_file_of_the_store_was_lost(store: StoreProgr
         assert isinstance(gap, StoreGap)
         assert gap.reason in {"the stream was begun again", "the file of the store was damaged, removed or replaced by an older copy"}
         assert new == [b"new %d" % number for number in range(5)]
+
+
+def test_what_the_bus_refuses_is_counted_and_the_log_has_the_reason(daemon: StartDaemon, folder: Path, tmp_path: Path) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text(BUS_RIGHTS + '[[policy]]\nkeys = "dead/"\npublish = "deny"\nsubscribe = "allow"\n')
+    with StoreProgram(tmp_path, daemon("-C", str(config)).path, CONFIG) as store, Bus.connect(store.bus) as bus:
+        bus.store.put("mail/a", b"job")
+        fail_job(bus)
+        wait_for(lambda: json.loads(bus.call("store/status"))["counters"]["publications_refused"] == 1, "the refusal")
+        assert "the bus refused what the store publishes: " in store.log

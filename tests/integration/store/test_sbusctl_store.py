@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.support.daemons import Daemon
 from tests.support.store_programs import ENV, StoreProgram
 
 
@@ -20,6 +21,15 @@ def run(store: StoreProgram, *words: str, data: bytes = b"", expected: int = 0) 
     return (done.stdout + done.stderr).decode()
 
 
+def completed(bus: str, *words: str) -> str:
+    """Return the reply to a shell that completes the last of *words*."""
+    command = [sys.executable, "-m", "sbusd.ctl.main", "__complete", "fish", "-a", bus, *words]
+    env = {**ENV, "SBUS_COMPLETION_TIMEOUT": "60"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def test_put_and_read(store: StoreProgram) -> None:
     assert run(store, "store", "put", "log/a", "one").strip().isdigit()
     run(store, "store", "put", "log/a", "-", data=b"two")
@@ -28,6 +38,25 @@ def test_put_and_read(store: StoreProgram) -> None:
     assert json.loads(run(store, "--json=short", "store", "read", "log", "-n", "1"))["payload"] == "one"
     assert len(run(store, "store", "read", "log", "--reader", "me").splitlines()) == 2
     assert not run(store, "store", "read", "log", "--reader", "me")
+
+
+def test_streams_and_queues_are_completed(store: StoreProgram) -> None:
+    def completions(*words: str) -> list[str]:
+        directive, *lines = completed(store.bus, *words).splitlines()
+        assert directive == "words"
+        return [line.removesuffix("\t") for line in lines]
+
+    shown = json.loads(run(store, "--json=short", "store", "streams"))
+    streams, queues = ({each["name"] for each in shown[listing]} for listing in ("streams", "queues"))
+    assert {"log", "state"} <= streams
+    assert "mail" in queues
+    assert set(completions("store", "read", "")) == set(completions("store", "peek", "")) == streams
+    assert set(completions("store", "work", "")) == set(completions("store", "purge", "--queue", "")) == queues
+    assert completions("store", "forget", "lo") == ["log"]
+
+
+def test_without_a_store_nothing_is_completed_or_printed(bus: Daemon) -> None:
+    assert completed(bus.path, "store", "read", "") == "words\n"
 
 
 def test_a_reader_continues_after_what_was_printed(store: StoreProgram) -> None:
@@ -79,6 +108,19 @@ def test_work_acknowledges_by_status(store: StoreProgram) -> None:
     assert "ended with status 1; the job is tried again" in said
     run(store, "store", "work", "-n", "1", "--timeout", "30", "mail", "true")
     assert "ran 0 jobs of queue 'mail'" in run(store, "store", "work", "--timeout", "0", "mail", "true", expected=1)
+
+
+@pytest.mark.parametrize("program", ["", "no-such-program", "/etc/passwd", "/"])
+def test_a_program_that_cannot_run_uses_up_no_try(store: StoreProgram, program: str) -> None:
+    run(store, "store", "put", "mail/a", "hello")
+    said = run(store, "store", "work", "--timeout", "0", "mail", "--", program, "x", expected=2)
+    assert said.startswith(f"sbusctl: store work: invalid value for COMMAND: no executable program {program!r}\n")
+    assert run(store, "store", "work", "-n", "1", "--timeout", "30", "mail", "--", "printenv", "SBUS_TRIES") == "1\n"
+
+
+def test_an_error_has_one_hint(store: StoreProgram) -> None:
+    said = run(store, "store", "purge", "nope", expected=1)
+    assert said == "sbusctl: store/purge failed: ENOENT: unknown stream 'nope'; see sbusctl store streams\n"
 
 
 def test_tables_fit_and_errors_say_what_to_do(store: StoreProgram) -> None:

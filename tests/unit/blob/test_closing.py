@@ -1,76 +1,99 @@
-"""The closer: a close that blocks delays nothing of others."""
+"""The closer of sbus-blob: what hostile users send, and their connections, delay neither blobs nor connections of others."""
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 from sbusd.blob import closing
-from sbusd.blob.closing import Closer
+from sbusd.blob.closing import Closer, Kind, hang_up
+from tests.support.relays import wait_for
+
+HANGING = 1_000_000
+"""A descriptor above this blocks until the test ends."""
+
+
+class Closes:
+    """A closer, and whom it has closed something of."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.blocked: set[int] = set()
+        """Descriptors that exist, whose close blocks."""
+        self._arrived = threading.Semaphore(0)
+        self.closer = Closer(lambda _user: self._arrived.release(), self._close)
+
+    def wait(self, count: int = 1) -> None:
+        """Wait until *count* descriptors more are closed."""
+        for _ in range(count):
+            assert self._arrived.acquire(timeout=60)
+
+    def connection(self) -> tuple[socket.socket, socket.socket]:
+        """Return a connection with an unread descriptor, and its peer."""
+        peer, connection = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(peer, [b"x"], [0])
+        return connection, peer
+
+    def _close(self, fd: int) -> None:
+        if fd >= HANGING or fd in self.blocked:
+            assert self.go_on.wait(60)
+        if fd < HANGING:
+            os.close(fd)
 
 
 @pytest.fixture
-def blocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    """Descriptors above a million block until the returned function is called."""
-    go_on = threading.Event()
-
-    def close(fd: int) -> None:
-        if fd >= 1_000_000:
-            go_on.wait(60)
-        else:
-            os.close(fd)
-
-    monkeypatch.setattr(closing, "_close", close)
-    return go_on.set
+def closes() -> Iterator[Closes]:
+    made = Closes()
+    yield made
+    made.go_on.set()
+    wait_for(lambda: made.closer.total == 0, "all descriptors to be closed")
 
 
-def test_a_blocked_close_delays_only_its_user(blocked: Callable[[], object]) -> None:
-    done: list[int] = []
-    arrived = threading.Semaphore(0)
+def test_users_whose_connections_hang_do_not_delay_others(closes: Closes) -> None:
+    """There were 32 threads for connections of all users."""
+    users = range(2, 66)
+    for user in users:
+        closes.closer.add(user, Kind.FOREIGN, HANGING, HANGING)
+    connection, peer = closes.connection()
+    hang_up(connection, 1, closes.closer)
+    closes.wait()
+    peer.close()
+    assert (closes.closer.pending(1), closes.closer.foreign) == (0, 2 * len(users))
 
-    def closed(user: int) -> None:
-        done.append(user)
-        arrived.release()
 
-    closer = Closer(closed)
+def test_memory_is_closed_while_hostile_users_have_all_threads(closes: Closes) -> None:
+    users = range(2, Kind.FOREIGN.value + 3)
+    for user in users:
+        closes.closer.add(user, Kind.FOREIGN, HANGING, HANGING)
     reader, writer = os.pipe()
-    closer.add(1, 1_000_000, writer)
-    other_reader, other_writer = os.pipe()
-    closer.add(2, other_writer)
-    assert arrived.acquire(timeout=60)
-    assert done == [2]
-    assert os.read(other_reader, 1) == b""
-    assert (closer.pending(1), closer.pending(2), closer.total) == (2, 0, 2)
-    blocked()
-    for _ in range(2):
-        assert arrived.acquire(timeout=60)
+    closes.closer.add(1, Kind.MEMORY, writer)
+    closes.wait()
     assert os.read(reader, 1) == b""
-    assert closer.total == 0
     os.close(reader)
-    os.close(other_reader)
+    assert (closes.closer.pending(1), closes.closer.pending(2), closes.closer.foreign) == (0, 2, 2 * len(users))
 
 
-def test_users_beyond_the_threads_wait_and_are_served(blocked: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "MAX_THREADS", 2)
-    arrived = threading.Semaphore(0)
-    closer = Closer(lambda _user: arrived.release())
-    closer.add(1, 1_000_000)
-    closer.add(2, 1_000_000)
-    reader, writer = os.pipe()
-    closer.add(3, writer)
-    assert closer.total == 3
-    blocked()
+def test_connections_that_cannot_be_closed_count_for_their_user(closes: Closes, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = []
     for _ in range(3):
-        assert arrived.acquire(timeout=60)
-    assert os.read(reader, 1) == b""
-    assert closer.total == 0
-    os.close(reader)
-
-
-def test_nothing_to_close_starts_no_thread() -> None:
-    before = set(threading.enumerate())
-    Closer(lambda _user: None).add(1)
-    assert not set(threading.enumerate()) - before
+        connection, peer = closes.connection()
+        closes.blocked.add(connection.fileno())
+        peers.append(peer)
+        hang_up(connection, 1, closes.closer)
+    connection, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    hang_up(connection, 1, closes.closer)  # nothing in it can block
+    assert (closes.closer.pending(1), closes.closer.pending(2), closes.closer.foreign) == (3, 0, 3)
+    monkeypatch.setattr(closing, "HANG_SECONDS", 3_600.0)
+    assert not closes.closer.is_hanging(1)
+    monkeypatch.setattr(closing, "HANG_SECONDS", 0.0)
+    wait_for(lambda: closes.closer.is_hanging(1), "the close to begin")
+    assert not closes.closer.is_hanging(2)
+    closes.go_on.set()
+    closes.wait(3)
+    assert (closes.closer.pending(1), closes.closer.is_hanging(1)) == (0, False)
+    for each in (*peers, peer):
+        each.close()

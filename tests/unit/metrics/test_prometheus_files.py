@@ -50,6 +50,7 @@ def test_queries_use_only_metrics_that_exist(query: str) -> None:
         assert {METRICS[name].kind for name in counted} == {definitions.Kind.COUNTER}
 
 
+@pytest.mark.slow
 def test_rules_are_valid() -> None:
     skips.require_program("promtool", "prometheus")
     done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, check=False, text=True, timeout=60)
@@ -84,6 +85,7 @@ tests:
 """
 
 
+@pytest.mark.slow
 def test_alerts_fire(tmp_path: Path) -> None:
     """With promtool's own tests of rules, after twenty minutes of made-up series."""
     skips.require_program("promtool", "prometheus")
@@ -134,6 +136,7 @@ def test_the_dashboard_can_be_imported() -> None:
             assert len(set(refs)) == len(refs)
 
 
+@pytest.mark.slow
 def test_queries_of_the_dashboard_are_read_by_prometheus(tmp_path: Path) -> None:
     """As rules, which promtool can check; Grafana replaces its variables."""
     skips.require_program("promtool", "prometheus")

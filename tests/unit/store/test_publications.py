@@ -112,7 +112,7 @@ class Run:
             report=print,
             counts=self.counts,
             clock=engine.clock,
-            run=engine.run,
+            run=lambda: engine.run,
             poke=self.sweeper.poke,
             charged=charged,
         )
@@ -150,7 +150,7 @@ class Run:
         await self.put(b"state/a", b"here")
         await self.do(lambda engine: engine.forget("state", b"state/a"))
         await self.put(b"mail/a", b"job")
-        (job,) = await self.do(lambda engine: engine.take("mail", WORKER, 1, 1_000))
+        (job,) = (await self.do(lambda engine: engine.take("mail", WORKER, 1, 1_000))).jobs
         await self.do(lambda engine: engine.fail("mail", [job.lease], WORKER, "no"))
         self.sweeper.poke(0)
         await until(lambda: self.logged == [b"mail/a"])

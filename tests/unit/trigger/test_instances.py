@@ -16,6 +16,7 @@ from tests.unit.trigger.rules import rule
 TEMPLATE = {"start": "x@.service"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a/b", "../../x", ".hidden", "a b", "a-b", r"a\x2d", "é", "a.b:c_d", "a\nb", "%i", "a@b", "/", "a//b"])
 def test_systemd_escapes_in_the_same_way(text: str) -> None:
     if shutil.which("systemd-escape") is None:

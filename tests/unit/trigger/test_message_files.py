@@ -95,6 +95,7 @@ def test_files_of_an_earlier_trigger_remain_for_a_time_whatever_the_date_is(tmp_
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_shell_reads_the_environment(tmp_path: Path) -> None:
     (tmp_path / "environment").write_bytes(environment(firing("x.service", key=b"a'; touch pwned; '\n$(touch pwned)`touch pwned`"), 1))
     shown = subprocess.run(["sh", "-c", '. ./environment; printf %s "$SBUS_KEY"'], cwd=tmp_path, check=True, capture_output=True).stdout

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from sbusd.trigger import service_manager_calls
 from sbusd.trigger.service_manager_calls import ServiceManagerCalls
+
+pytestmark = pytest.mark.slow
 
 
 def program(folder: Path, script: str) -> str:
@@ -42,3 +47,9 @@ def test_the_state_of_a_unit(tmp_path: Path) -> None:
     assert (tmp_path / "words").read_text().split() == ["--no-pager", "show", "--property=ActiveState,Result", "--", "--x.service"]
     assert asyncio.run(ServiceManagerCalls(program=program(tmp_path, "exit 1")).state("x")) == ("unknown", "unknown")
     assert asyncio.run(ServiceManagerCalls(program=str(tmp_path / "missing")).state("x")) == ("unknown", "unknown")
+
+
+def test_a_systemctl_that_hangs_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_manager_calls, "STATE_SECONDS", 0.1)
+    made = program(tmp_path, "exec sleep 600")
+    assert asyncio.run(ServiceManagerCalls(program=made).state("x")) == ("unknown", "unknown")

@@ -59,3 +59,12 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is not a regular file"):
         link_file(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_that_cannot_be_printed_is_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        print_link("http://127.0.0.1:1/")
+        monkeypatch.undo()
+    line = capfd.readouterr().err
+    assert line == "sbus-web: cannot write the link to standard output: [Errno 28] No space left on device; use --url-file\n"

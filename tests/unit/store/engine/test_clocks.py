@@ -55,7 +55,7 @@ class Machine:
         self.engine.put(key.partition(b"/")[0].decode(), NewMessage(key, payload, ALICE, b"", due, expires, round(at * 1000)))
 
     def take(self, worker: Worker = OTHER) -> list[bytes]:
-        return [each.stored.payload for each in self.engine.take("mail", worker, 9, 1 << 20)]
+        return [each.stored.payload for each in self.engine.take("mail", worker, 9, 1 << 20).jobs]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_a_step_ends_no_lease_and_prolongs_none(machine: Machine, step: float) -> None:
     machine.put(b"mail/a", b"job")
-    (job,) = machine.engine.take("mail", WORKER, 1, 1_000)
+    (job,) = machine.engine.take("mail", WORKER, 1, 1_000).jobs
     for _ in range(4):
         machine.step(step)
         machine.run(10)
@@ -75,7 +75,7 @@ def test_a_step_ends_no_lease_and_prolongs_none(machine: Machine, step: float) -
     machine.run(59)
     assert machine.take() == []
     machine.run(1)
-    (again,) = machine.engine.take("mail", OTHER, 1, 1_000)
+    (again,) = machine.engine.take("mail", OTHER, 1, 1_000).jobs
     assert again.tries == 2
     assert machine.engine.ack("mail", [job.lease], WORKER) == [False]
 
@@ -84,7 +84,7 @@ def test_a_step_ends_no_lease_and_prolongs_none(machine: Machine, step: float) -
 def test_delays_backoffs_and_expiry_are_durations(machine: Machine, step: float) -> None:
     machine.put(b"mail/delayed", b"delayed", delay=20)
     machine.put(b"mail/failed", b"failed")
-    machine.engine.retry("mail", [each.lease for each in machine.engine.take("mail", WORKER, 1, 1_000)], WORKER, 10_000)
+    machine.engine.retry("mail", [each.lease for each in machine.engine.take("mail", WORKER, 1, 1_000).jobs], WORKER, 10_000)
     machine.put(b"log/a", b"expires", expire=30)
     machine.step(step)
     found = []
@@ -111,7 +111,7 @@ def test_a_job_with_a_date_is_ready_at_that_date(machine: Machine) -> None:
 def test_time_in_which_the_store_does_not_run_ends_no_lease_and_uses_up_no_try(machine: Machine, times: int) -> None:
     machine.put(b"mail/a", b"job")
     machine.put(b"mail/b", b"later", delay=1_000)
-    (job,) = machine.engine.take("mail", WORKER, 1, 1_000)
+    (job,) = machine.engine.take("mail", WORKER, 1, 1_000).jobs
     for _ in range(times):
         machine.pass_over(30 * 60)  # a laptop that is closed
         machine.run(5)
@@ -126,9 +126,11 @@ def test_a_wrong_date_removes_nothing_that_is_kept_by_age(machine: Machine, step
         machine.put(b"log/a")
     machine.step(step)
     machine.run(8)
+    assert machine.engine.statistics().is_date_doubted
     machine.put(b"log/a", b"with the wrong date")
     machine.step(-step)
     machine.run(8)
+    assert not machine.engine.statistics().is_date_doubted
     assert len(machine.engine.read("log", 1, 99, 1 << 20).items) == 11
     assert any("the date jumped" in line for line in machine.log)
 
@@ -136,7 +138,7 @@ def test_a_wrong_date_removes_nothing_that_is_kept_by_age(machine: Machine, step
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_clocks_continue_at_a_restart_of_the_store(machine: Machine, step: float) -> None:
     machine.put(b"mail/a", b"job")
-    (job,) = machine.engine.take("mail", WORKER, 1, 1_000)
+    (job,) = machine.engine.take("mail", WORKER, 1, 1_000).jobs
     machine.put(b"log/a", b"kept", expire=3_000)
     machine.pass_over(100)
     machine.run(3)
@@ -164,6 +166,6 @@ def test_a_reboot_with_a_wrong_date_is_doubted(machine: Machine) -> None:
 def test_dates_of_leases_are_shown_by_the_wall_clock(machine: Machine) -> None:
     machine.put(b"mail/a", b"job")
     machine.step(3_600)
-    (job,) = machine.engine.take("mail", WORKER, 1, 1_000)
+    (job,) = machine.engine.take("mail", WORKER, 1, 1_000).jobs
     (listed,) = machine.engine.jobs("mail", "leased")
     assert job.until_ms == listed.at_ms == round((machine.wall + 60) * 1000)

@@ -132,6 +132,7 @@ def test_a_full_disk_fails_puts_while_reads_go_on(tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == codes.count("") + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 150, 2_000])
 def test_nothing_that_was_acknowledged_is_missing_after_a_kill(tmp_path: Path, count: int) -> None:
     command = [sys.executable, "-c", PUTTER, str(tmp_path / "store.sqlite")]

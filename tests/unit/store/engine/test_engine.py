@@ -127,7 +127,7 @@ def test_several_ids_have_the_leases_and_readers_of_one_user(tmp_path: Path) -> 
     settings = StoreSettings(streams=(MAIL,), queues=(replace(QUEUE, in_order="none"),), limits=limits)
     engine = Engine(tmp_path / "store.sqlite", settings, OneClock(Clock()), 0)
     engine.put_many("mail", [NewMessage(b"mail/a", b"", ALICE)] * 4)
-    (held,) = engine.take("mail", Worker(5, 100_000), 1, 1_000)
+    (held,) = engine.take("mail", Worker(5, 100_000), 1, 1_000).jobs
     engine.charge(CONTAINERS)  # also for what the ids have already
     engine.take("mail", Worker(6, 1001), 1, 1_000)
     with pytest.raises(StoreError, match=r"EDQUOT .*user 1001 has 2 jobs"):
@@ -177,7 +177,7 @@ def test_hosts_have_accounts_of_their_own(tmp_path: Path) -> None:
 def test_another_user_cannot_use_a_lease(tmp_path: Path) -> None:
     engine = opened(tmp_path, MAIL, queues=(QUEUE,))
     engine.put("mail", NewMessage(b"mail/a", b"", ALICE))
-    (job,) = engine.take("mail", WORKER, 1, 1_000)
+    (job,) = engine.take("mail", WORKER, 1, 1_000).jobs
     for thief in (Worker(5, 1001), Worker(6, 1000), Worker(6, 1001)):
         assert engine.ack("mail", [job.lease], thief) == [False]
         assert engine.fail("mail", [job.lease], thief, "x") == [False]
@@ -192,7 +192,7 @@ def test_a_delayed_job_does_not_block_its_key(tmp_path: Path) -> None:
     engine = opened(tmp_path, MAIL, queues=(QUEUE,), clock=clock)
     engine.put("mail", NewMessage(b"mail/a", b"late", BOB, due_ms=clock.now + 60_000))
     engine.put("mail", NewMessage(b"mail/a", b"now", ALICE))
-    assert [each.stored.payload for each in engine.take("mail", WORKER, 9, 1_000)] == [b"now"]
+    assert [each.stored.payload for each in engine.take("mail", WORKER, 9, 1_000).jobs] == [b"now"]
     engine.close()
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_kills_its_workers_waits_for_the_backoff(tmp_path: Path) -> N
     deaths = []
     for _ in range(30):
         engine.sweep()
-        for job in sorted(engine.take("mail", WORKER, 9, 1_000), key=lambda each: each.stored.payload):
+        for job in sorted(engine.take("mail", WORKER, 9, 1_000).jobs, key=lambda each: each.stored.payload):
             if job.stored.payload == b"good":
                 engine.ack("mail", [job.lease], WORKER)
             else:
@@ -228,6 +228,21 @@ def test_a_job_that_kills_its_workers_waits_for_the_backoff(tmp_path: Path) -> N
         clock.now += 1_000
     assert [each - deaths[0] for each in deaths] == [0, 2_000, 12_000]
     assert [each.reason for each in engine.jobs("mail", "dead")] == ["3 tries: the worker disconnected"]
+    engine.close()
+
+
+def test_the_jobs_of_a_worker_are_released_in_steps(tmp_path: Path) -> None:
+    """The connection of another worker, which took jobs meanwhile, can have the same number."""
+    engine = opened(tmp_path, MAIL, queues=(replace(QUEUE, in_order="none", backoff=(0.0,)),))
+    engine.put_many("mail", [NewMessage(b"mail/a", b"", ALICE)] * 700)
+    assert len(engine.take("mail", WORKER, 600, 1 << 20).jobs) == 600
+    steps = [engine.release(WORKER.connection)]
+    later = engine.take("mail", WORKER, 10, 1 << 20).jobs
+    while steps[-1].until:
+        steps.append(engine.release(WORKER.connection, steps[-1].until))
+    assert [(each.jobs, each.queues) for each in steps] == [(256, {"mail"}), (256, {"mail"}), (88, {"mail"})]
+    assert engine.leases_of("mail", WORKER) == {job.lease for job in later}
+    assert engine.ready("mail") == 690
     engine.close()
 
 
@@ -266,7 +281,7 @@ def test_streams_and_queues_that_leave_the_configuration_keep_their_messages(tmp
     assert [(each.name, each.is_configured, each.messages) for each in engine.statistics().streams] == [("mail", False, 3)]
     engine.configure(StoreSettings(streams=(MAIL,), queues=(QUEUE,)))
     done = []
-    while jobs := engine.take("mail", WORKER, 9, 1_000):
+    while jobs := engine.take("mail", WORKER, 9, 1_000).jobs:
         done += [each.stored.payload for each in jobs]
         engine.ack("mail", [each.lease for each in jobs], WORKER)
     assert done == [b"1", b"2", b"3"]

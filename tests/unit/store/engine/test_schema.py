@@ -87,7 +87,7 @@ def check(path: Path, version: int) -> None:
         assert engine.put("log", NewMessage(b"log/a", b"1", ALICE, b"id-1")) == Put(1, is_duplicate=True)
         assert engine.put("log", NewMessage(b"log/a", b"5", ALICE)) == Put(5)
         assert engine.ack("mail", [LEASE], WORKER) == [True]
-        assert [each.stored.payload for each in engine.take("mail", WORKER, 9, 1_000)] == [b"blocked", b"ready"]
+        assert [each.stored.payload for each in engine.take("mail", WORKER, 9, 1_000).jobs] == [b"blocked", b"ready"]
         statistics = engine.statistics()
         assert [(each.name, each.messages) for each in statistics.streams] == [("left", 1), ("log", 4), ("mail", 5 + version), ("state", 2)]
         assert (statistics.to_publish, statistics.unpublished) == (0, 0)
