@@ -1,8 +1,12 @@
 /** A client for sbusd, a message bus for Linux machines. See README.md. */
 
-/** Text is sent as UTF-8. */
+/** Text is sent as UTF-8. It must not contain half a surrogate pair. */
 export type Bytes = string | Uint8Array;
 
+/**
+ * An option that is undefined has its default. Options with other names, and values that are not described here, are refused with TypeError
+ * or RangeError.
+ */
 export interface ConnectOptions {
   /** The stream socket. Default: $SBUS_STREAM_ADDRESS, the stream socket next to $SBUS_ADDRESS, or /run/sbus-stream.socket. */
   address?: string;
@@ -21,20 +25,25 @@ export interface ConnectOptions {
   onRefused?: (code: string, text: string) => void;
 }
 
+export interface PublishOptions {
+  /** Resolve with the number of recipients. Default: false. */
+  receipt?: boolean;
+}
+
 export interface SubscribeOptions {
   /** Gets what is not a message when the subscription is iterated over. Default: a warning of the process. */
   onGap?: (item: Gap | Replaced | Reconnected) => void;
   /** Bytes of messages that wait for the program, at least 1; more are dropped and reported as a Gap. Infinity: no limit. Default: 64 MiB. */
   maxBytes?: number;
-  /** Share the messages with the other members of this queue group. */
-  group?: string;
+  /** Share the messages with the other members of this queue group: 1 to 64 bytes of printable text without /. Default: null, for no group. */
+  group?: string | null;
 }
 
 export interface CallOptions {
   /** In milliseconds: at most 2147483647, or Infinity for no limit. Default: that of the bus. */
   timeout?: number;
-  /** The number of the only connection to call. Default: one service of each user that serves the command. */
-  connection?: number;
+  /** The number of the only connection to call. Default: null, for one service of each user that serves the command. */
+  connection?: number | null;
   /** The W3C traceparent of the caller's span, for the service. */
   context?: string;
   /** When it is aborted, the call rejects with its reason, and the service is notified. A call that times out is cancelled too. */
@@ -48,7 +57,7 @@ export interface StreamOptions extends CallOptions {
 }
 
 export interface ServeOptions {
-  /** The uids and gids that may call. Default: everyone. */
+  /** The uids and gids that may call: users, groups or both. Default: everyone. */
   allow?: { users?: number[]; groups?: number[] };
   /** The queue group: of all services of one user in it, one runs each request. null: run every request. Default: 'rpc'. */
   group?: string | null;
@@ -69,11 +78,12 @@ export class Bus implements AsyncDisposable {
    * With `receipt` it is the number of recipients, or null if the bus does not tell it. A refusal rejects with Refused then. Throws RangeError
    * for a message that is too long for a packet.
    */
-  publish(key: Bytes, payload?: Bytes, options?: { receipt?: false }): Promise<void>;
-  publish(key: Bytes, payload: Bytes, options: { receipt: true }): Promise<number | null>;
+  publish(key: Bytes, payload?: Bytes, options?: PublishOptions & { receipt?: false }): Promise<void>;
+  publish(key: Bytes, payload: Bytes, options: PublishOptions & { receipt: true }): Promise<number | null>;
   /**
    * Subscribe to patterns. Rejects with Refused. If its code is EACCES, as for the private keys of others, the bus has closed the connection,
    * and the other subscriptions have ended, or with `reconnect` get a Reconnected.
+   * Emits a warning of Node with the name PatternWarning for a pattern with a wildcard at a wrong place, or with one of MQTT or NATS.
    */
   subscribe(...patterns: (Bytes | Bytes[])[]): Promise<Subscription>;
   subscribe(pattern: Bytes | Bytes[], options: SubscribeOptions): Promise<Subscription>;

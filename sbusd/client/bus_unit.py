@@ -118,7 +118,9 @@ class UnitCheck:
             return reason
         if found.get("Result", "success") == "success":
             return ""
-        result = f"{self.unit.name} failed ({found['Result']}, status {found.get('ExecMainStatus') or 'unknown'})"
+        from sbusd.client.exit_statuses import named  # noqa: PLC0415 - most clients never need it
+
+        result = f"{self.unit.name} failed ({found['Result']}, status {named(found.get('ExecMainStatus') or 'unknown')})"
         return self._last_line(found.get("InvocationID", "")) or result
 
     def _last_line(self, invocation: str) -> str:

@@ -31,6 +31,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import re
+import stat
 from collections.abc import Callable
 
 from sbusd.protocol.addresses import ABSTRACT_HEAD
@@ -273,17 +274,22 @@ class MessagesMissing(SbusError):
 
 
 class NoRecipient(SbusError, LookupError):
-    """There is no service of ``command``, or ``member`` is not one. The command was not run.
+    """``command`` has no service, ``member`` does not serve it, or no relay runs for the host ``twin``. The command was not run.
 
     It is raised at once, unless sbus-trigger starts a service: then ``reason`` says why that failed.
     """
 
-    def __init__(self, command: str, member: Peer | None = None, reason: str = "") -> None:
+    def __init__(self, command: str, member: Peer | None = None, reason: str = "", twin: int | None = None) -> None:
         where = "" if member is None else f" at {member.address}"
-        super().__init__(f"no service for {command!r}{where}{': ' if reason else ''}{printable(reason)}")
+        words = f"no service for {command!r}{where}{': ' if reason else ''}{printable(reason)}"
+        if twin is not None:
+            advice = "start it: systemctl start sbus-relay, or sbus-relay -C FILE for a bus of your own"
+            words = f"cannot call {command!r} on host {twin}: sbus-relay is not running on this bus; {advice}"
+        super().__init__(words)
         self.command = command
         self.member = member
         self.reason = reason
+        self.twin = twin
 
 
 class PeerDisconnected(SbusError, ConnectionError):
@@ -344,16 +350,23 @@ def no_bus(address: str, error: OSError) -> NoBus:
         return NoBus(address, f"{_coded_name(name)}; use the address that sbusd printed", number)
     if number == errnos.ENOENT and address.startswith(("unix:", "unix=", "tcp:")):
         return NoBus(address, "no such socket; an address is a path, without 'unix:' before it", number)
-    # connect(2) reports a file or directory like a socket without a process.
-    is_file = number == errnos.ECONNREFUSED and (os.path.isfile(address) or os.path.isdir(address))
+    # connect(2) reports a file, directory or device like a socket without a process.
+    is_file = number == errnos.ECONNREFUSED and _is_not_socket(address)
     if number == errnos.ENOENT and _NO_PATH.search(address):
         return NoBus(address, "no such socket; an address is the path of a Unix socket, such as /run/sbus.socket", number)
     reason = _REASONS.get(errnos.ENOTSOCK if is_file else number) or os.strerror(number)
-    is_default = address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
     if number == errnos.ECONNREFUSED and not is_file and _is_mounted(address):
         return NoBus(address, "this socket file is mounted, and is not the one of the bus any more; mount its directory instead", number)
     # Not "start": the socket unit may be active and have lost its path. A restart keeps the connections of a bus that runs.
-    return NoBus(address, reason.format(start=f" ({systemctl(address)} restart sbus.socket)" if is_default else ""), number)
+    return NoBus(address, reason.format(start=f" ({systemctl(address)} restart sbus.socket)" if is_default(address) else ""), number)
+
+
+def _is_not_socket(path: str) -> bool:
+    """Return whether the file *path* is known, and not a socket."""
+    try:
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _is_mounted(path: str) -> bool:
@@ -374,6 +387,11 @@ def _coded_name(digits: str) -> str:
     if not name:
         return f"{digits!r} is not an even number of hexadecimal digits"
     return f"no such socket; the digits are those of the path {printable(os.fsdecode(name), 128)!r}"
+
+
+def is_default(address: str) -> bool:
+    """Return whether *address* is that of the bus of the system or of this user."""
+    return address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
 
 
 def systemctl(address: str) -> str:

@@ -1,7 +1,8 @@
 """Modules that most programs do not use: they are imported at their first use, because they take longer to import than the rest.
 
-A program that runs for a long time may use them after its package was replaced, and would get them from another version. So a bus object
-with ``reconnect`` or ``background`` imports all of them with its first connection.
+A program that runs for a long time may use them after its package was replaced, and would get them from another version. So an
+``AsyncBus``, and a ``Bus`` with ``reconnect`` or ``background``, import all of them with their first connection. Any other ``Bus``
+does not: most programs with one end soon, and would take a fifth longer to start.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Literal
 
-BOTH = ("logging", "subprocess", "sbusd.client.rpc.handlers", "sbusd.client.rpc.service")
+BOTH = ("logging", "subprocess", "sbusd.client.exit_statuses", "sbusd.client.rpc.handlers", "sbusd.client.rpc.service")
 """For records and errors, for the state of the unit of the bus, and for services."""
 
 STYLES = {

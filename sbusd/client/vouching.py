@@ -7,17 +7,12 @@ want senders get a :class:`~sbusd.protocol.credentials.Peer` with this origin. S
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from sbusd.client.direct_messages import direct_publication
 from sbusd.client.encoding import Data, publication
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbusd.protocol.vouching import vouched_packet
-
-if TYPE_CHECKING:
-    from sbusd.client.asyncio.bus import AsyncBus
-    from sbusd.client.sync.bus import Bus
 
 _CACHED_HEADS = 1_024
 
@@ -46,22 +41,3 @@ def vouched_publication(origin: bytes, key: str | bytes, payload: Data = b"", *,
 def _head(origin: bytes) -> bytes:
     """Return the packet before the MSG packet in it. Raises ProtocolError if *origin* is malformed or too long."""
     return vouched_packet(origin, _PLAIN).removesuffix(_PLAIN)
-
-
-def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> None:
-    """Publish as :meth:`Bus.publish`, in the name of *origin*. If the bus refuses it, the next receive or ping raises the refusal.
-
-    Raises:
-        ProtocolError: *origin* or *to* is malformed.
-        PayloadTooLarge, TimedOut, Disconnected: as :meth:`Bus.publish`.
-    """
-    packet = vouched_publication(origin, key, payload, to=to)
-    if not bus._link.send_now(packet):
-        bus._link.send_later(packet)
-
-
-async def publish_vouched_async(bus: AsyncBus, origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> None:
-    """Do as :func:`publish_vouched` with an ``AsyncBus``. Raises what that raises."""
-    packet = vouched_publication(origin, key, payload, to=to)
-    if not bus._link.send_now(packet):
-        await bus._link.send_later(packet)

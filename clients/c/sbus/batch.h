@@ -31,14 +31,19 @@ static inline unsigned sbus_batch_count(const struct sbus_batch *batch) {
 /* Add "<verb><key>", and NUL and payload unless *payload* is NULL. */
 static inline int sbus_batch_add_(struct sbus_batch *batch, const char *verb, const char *key, const void *payload, size_t size) {
     size_t verb_size = strlen(verb), key_size = strlen(key), length, free_bytes;
-    char *to = batch->data_ + batch->size_;
+    char *to;
     unsigned i;
     free_bytes = batch->capacity_ > batch->size_ ? batch->capacity_ - batch->size_ : 0;
     length = verb_size + key_size + (payload ? 1 : 0);
+    if (size && !payload) {
+        errno = EINVAL;
+        return -1;
+    }
     if (size > SBUS_PACKET_BYTES || key_size > SBUS_PACKET_BYTES || length + size + 4 > free_bytes) {
         errno = ENOBUFS;
         return -1;
     }
+    to = batch->data_ + batch->size_;
     length += size;
     for (i = 0; i < 4; i++)
         *to++ = (char)(unsigned char)(length >> 8 * i & 0xff);
@@ -53,7 +58,8 @@ static inline int sbus_batch_add_(struct sbus_batch *batch, const char *verb, co
     return 0;
 }
 
-/* Add a message. Returns 0, or -1 with errno ENOBUFS if it does not fit: send the batch, then add it again. */
+/* Add a message. Returns 0, or -1 with errno ENOBUFS if it does not fit: send the batch, then add it again; EINVAL if *payload* is
+ * NULL and *size* is not 0. */
 static inline int sbus_batch_publish(struct sbus_batch *batch, const char *key, const void *payload, size_t size) {
     return sbus_batch_add_(batch, "MSG ", key, size ? payload : "", size);
 }

@@ -20,7 +20,7 @@ struct sbus_blob_terms {
     const char *type;      /* media type; NULL: application/octet-stream */
     const char *recipient; /* "uid:NUMBER", "gid:NUMBER" or "conn:NUMBER"; NULL: all users that have the ticket */
     int expire_ms;         /* at most 600000; 0: 30000 */
-    unsigned uses;         /* 0: no limit */
+    unsigned uses;         /* at most 1000000; 0: no limit */
     bool keep;             /* whether it remains after this connection */
 };
 
@@ -114,7 +114,9 @@ static inline int sbus_blob_put_fd(struct sbus *bus, int fd, const struct sbus_b
     return sbus_copy_ticket_(ticket, reply.ticket) ? 0 : sbus_blob_lost_(bus, EPROTO, "its response has no ticket");
 }
 
-/* Give *size* bytes of *data* to sbus-blob in a new memory file, and put its ticket into *ticket*. Returns as sbus_blob_put_fd(). */
+/* Give *size* bytes of *data* to sbus-blob in a new memory file, and put its ticket into *ticket*.
+ *
+ * Returns as sbus_blob_put_fd(), or -1 with errno EFAULT if *data* are fewer bytes, or as of memfd_create(2) or write(2). */
 static inline int sbus_blob_put(struct sbus *bus, const void *data, size_t size, const struct sbus_blob_terms *terms, int timeout_ms,
                                 char ticket[SBUS_TICKET_BYTES]) {
     int status, error, fd = sbus_seal_(data, size);

@@ -165,12 +165,23 @@ static inline int sbus_blob_exchange_(struct sbus *bus, const char *request, int
     bool is_new = bus->blob_fd_ < 0;
     *answer = -1;
     for (;;) {
+        int failure;
         if (sbus_blob_connect_(bus, deadline) < 0)
             return -1;
-        if (sbus_blob_send_(bus, request, fd) == 0)
+        failure = sbus_blob_send_(bus, request, fd) < 0 ? errno : 0;
+        if (failure == EPERM && fd >= 0 && sbus_blob_send_(bus, "{\"request\":\"stats\"}", -1) == 0) {
+            /* The kernel can refuse descriptors until the service has accepted the connection: a response shows that it has. */
+            if (sbus_blob_await_(bus, deadline, text, reply, answer) < 0)
+                return -1;
+            if (*answer >= 0)
+                close(*answer);
+            *answer = -1;
+            failure = sbus_blob_send_(bus, request, fd) < 0 ? errno : 0;
+        }
+        if (!failure)
             return sbus_blob_await_(bus, deadline, text, reply, answer);
         if (is_new)
-            return sbus_blob_lost_(bus, ENOTCONN, strerror(errno));
+            return sbus_blob_lost_(bus, ENOTCONN, strerror(failure));
         sbus_blob_close_(bus); /* by a service that has been restarted */
         is_new = true;
     }

@@ -86,6 +86,7 @@ struct sbus {
     struct sbus_call_ *call_; /* the call that has not ended */
     struct sbus_held_ *reply_; /* what the last call has returned, if it is not in the buffer */
     bool is_calling_; /* whether responses of services arrive */
+    bool has_turns_; /* whether order/fair is set because it serves, and not by the program */
     bool is_full_; /* whether the socket did not accept what was gathered */
     char closing_words_[160]; /* the last error of the bus: it can be why the connection ends */
     char text_[320];
@@ -146,6 +147,8 @@ static inline int sbus_send_pieces_(struct sbus *bus, struct iovec *pieces, int 
 static inline int sbus_send_(struct sbus *bus, const char *verb, const char *key, const void *payload, size_t size) {
     struct iovec pieces[3];
     size_t key_size = strlen(key), verb_size = strlen(verb);
+    if (size && !payload)
+        return sbus_fail_(bus, EINVAL, "not sent: a size without a payload");
     if (size > SBUS_PACKET_BYTES || key_size > SBUS_PACKET_BYTES || verb_size + key_size + 1 + size > SBUS_PACKET_BYTES)
         return sbus_fail_(bus, EMSGSIZE, "not sent: the packet is longer than %u bytes", SBUS_PACKET_BYTES);
     pieces[0].iov_base = (void *)(uintptr_t)verb;

@@ -200,10 +200,15 @@ static inline char *sbus_write_options_(char *to, const struct sbus_envelope_ *e
     return to;
 }
 
-/* Return the JSON of *envelope* in memory to free(3), and its size; NULL with errno EMSGSIZE if it cannot fit into a packet, or ENOMEM. */
+/* Return the JSON of *envelope* in memory to free(3), and its size; NULL with errno EMSGSIZE if it cannot fit into a packet,
+ * EINVAL if it has a size of data without data, or ENOMEM. */
 static inline char *sbus_envelope_write_(const struct sbus_envelope_ *envelope, size_t *size) {
     size_t texts = envelope->uid.size + envelope->cmd.size + envelope->ret.size + envelope->err.size + envelope->ctx.size;
     char *json, *to;
+    if (envelope->dat.size && !envelope->dat.data) {
+        errno = EINVAL;
+        return NULL;
+    }
     if (envelope->dat.size > SBUS_PACKET_BYTES / 4 * 3) {
         errno = EMSGSIZE;
         return NULL;

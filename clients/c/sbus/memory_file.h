@@ -99,12 +99,19 @@ static inline void sbus_use_huge_pages_(int fd, size_t size) {
 /* Return a new sealed memory file with *size* bytes of *data*, or -1 with errno. */
 static inline int sbus_seal_(const void *data, size_t size) {
     size_t place = 0;
-    int error, fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_ | SBUS_MFD_NOEXEC_SEAL_);
+    int error, fd;
+    if (size > PTRDIFF_MAX || (size && !data)) {
+        errno = EINVAL;
+        return -1;
+    }
+    fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_ | SBUS_MFD_NOEXEC_SEAL_);
     if (fd < 0 && errno == EINVAL)
         fd = sbus_memfd_create_("sbus-blob", SBUS_MFD_FLAGS_);
     if (fd < 0)
         return -1;
-    if (ftruncate(fd, (off_t)size) == 0) {
+    /* The last byte first: a wrong size is found before memory is used for all of it. */
+    if (ftruncate(fd, (off_t)size) == 0 &&
+        (!size || pwrite(fd, (const void *)((uintptr_t)data + size - 1), 1, (off_t)(size - 1)) == 1)) {
         sbus_use_huge_pages_(fd, size);
         while (place < size) {
             ssize_t written = pwrite(fd, (const char *)data + place, size - place, (off_t)place);

@@ -28,6 +28,31 @@ static inline bool sbus_is_command_(const char *command) {
     return size > 0 && size <= 256 && sbus_is_utf8_(sbus_bytes_(command, size));
 }
 
+/* Let the users whose requests the bus has queued take turns, unless the program has chosen an order. */
+static inline int sbus_begin_turns_(struct sbus *bus) {
+    const struct sbus_saved_ *saved;
+    for (saved = bus->saved_; saved; saved = saved->next)
+        if (strcmp(saved->verb, "CMSG ") == 0 && strncmp(saved->text, SBUS_ORDER_, sizeof SBUS_ORDER_ - 1) == 0)
+            return 0;
+    if (sbus_set(bus, SBUS_ORDER_ "fair") < 0)
+        return -1;
+    bus->has_turns_ = true;
+    return 0;
+}
+
+/* Leave that order if nothing is served any more: otherwise the answer to a ping would precede requests that have arrived. */
+static inline int sbus_end_turns_(struct sbus *bus) {
+    const struct sbus_saved_ *saved;
+    for (saved = bus->saved_; saved; saved = saved->next)
+        if (sbus_is_service_(saved))
+            return 0;
+    if (!bus->has_turns_)
+        return 0;
+    bus->has_turns_ = false;
+    sbus_forget_(bus, "CMSG ", SBUS_ORDER_, sizeof SBUS_ORDER_ - 1);
+    return bus->fd_ < 0 ? 0 : sbus_control(bus, SBUS_ORDER_ "queue", NULL, 0);
+}
+
 /* Serve *command* as *kind* of service, SBUS_SERVICE_ or SBUS_SERVICE_ALL_. */
 static inline int sbus_serve_as_(struct sbus *bus, const char *kind, const char *command) {
     char pattern[300];
@@ -37,7 +62,7 @@ static inline int sbus_serve_as_(struct sbus *bus, const char *kind, const char 
         return sbus_fail_(bus, ENOMEM, "cannot serve: no memory");
     snprintf(pattern, sizeof pattern, "rpc/%s", command);
     /* The bus reports its own address first: the pattern at this address precedes the other one, so that callers never see only that. */
-    if (sbus_set(bus, "sender/on") < 0 || !sbus_save_(bus, kind, pattern, strlen(pattern)))
+    if (sbus_set(bus, "sender/on") < 0 || sbus_begin_turns_(bus) < 0 || !sbus_save_(bus, kind, pattern, strlen(pattern)))
         return -1;
     if ((bus->id_ ? sbus_subscribe_service_(bus, kind, true, pattern) : sbus_send_(bus, "CMSG ", "!/conn/whoami", NULL, 0)) == 0)
         return 0;
@@ -46,7 +71,7 @@ static inline int sbus_serve_as_(struct sbus *bus, const char *kind, const char 
 }
 
 /* Serve *command*: its requests arrive as messages, for sbus_take_request(). Of all services of one user, one gets each request. Also after
- * a reconnection.
+ * a reconnection. Sets "order/fair", unless the program has set an order.
  *
  * Returns 0, or -1 with errno as for sbus_subscribe(), or EINVAL if the command is empty, too long, or has a '*' or a control character. */
 static inline int sbus_serve(struct sbus *bus, const char *command) {
@@ -72,7 +97,7 @@ static inline int sbus_stop_serving(struct sbus *bus, const char *command) {
         if (!sbus_forget_(bus, kind, pattern, strlen(pattern) + 1))
             return sbus_fail_(bus, ENOENT, "cannot stop: the command is not served: %.64s", command);
     }
-    return sbus_flush(bus) < 0 ? -1 : bus->id_ ? sbus_subscribe_service_(bus, kind, false, pattern) : 0;
+    return sbus_flush(bus) < 0 || sbus_end_turns_(bus) < 0 ? -1 : bus->id_ ? sbus_subscribe_service_(bus, kind, false, pattern) : 0;
 }
 
 /* Return whether a message is not a request for this service: other services share the request with it, but the message was not delivered

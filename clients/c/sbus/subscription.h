@@ -179,6 +179,8 @@ static inline int sbus_leave(struct sbus *bus, const char *group, const char *pa
     return status;
 }
 
+#define SBUS_ORDER_ "order/" /* with what every order of the queue begins */
+
 /* Set a mode without a payload, such as "order/latest", also on later connections. Of one group, such as "order/", the last applies.
  *
  * Returns 0, or -1 with errno as for sbus_publish(), or ENOMEM. */
@@ -189,6 +191,7 @@ static inline int sbus_set(struct sbus *bus, const char *mode) {
     if (sbus_control(bus, mode, NULL, 0) < 0)
         return -1;
     sbus_forget_(bus, "CMSG ", mode, (size_t)(slash - mode) + 1);
+    bus->has_turns_ = bus->has_turns_ && strncmp(mode, SBUS_ORDER_, sizeof SBUS_ORDER_ - 1) != 0;
     return sbus_save_(bus, "CMSG ", mode, strlen(mode)) ? 0 : -1;
 }
 

@@ -12,10 +12,7 @@ const MAX_BYTES = 108;
  * $SBUS_ADDRESS usually names the SEQPACKET socket of the bus. The stream socket with the name next to it is tried first.
  */
 export function candidates(address, environment = process.env) {
-  if (address !== undefined && typeof address !== 'string') {
-    throw new TypeError(`address must be a string, not ${typeof address}`);
-  }
-  const given = address || environment.SBUS_STREAM_ADDRESS;
+  const given = address ?? environment.SBUS_STREAM_ADDRESS;
   if (given) {
     return [pathOf(given)];
   }

@@ -1,7 +1,7 @@
 /** The client: one connection to the bus. Spec: sbus-protocol(7), sbus-rpc(7). */
 
 import { candidates } from './address.js';
-import { checkFunction, checkOptions, checkTimeout, isOptions, later, payloadOf } from './arguments.js';
+import { isOptions, later, payloadOf } from './arguments.js';
 import { Callers } from './calls.js';
 import { Disconnections } from './disconnections.js';
 import { Disconnected, NoBus, Refused, SbusError, TimedOut } from './errors.js';
@@ -10,6 +10,8 @@ import { MAX_PACKET_BYTES } from './frames.js';
 import { HeadParser } from './heads.js';
 import { Gap, Message, Reconnected, Replaced } from './items.js';
 import { Link } from './link.js';
+import { checkNoArguments, givenOptions } from './options.js';
+import { warnOfMistakes } from './pattern_hints.js';
 import { checkPattern, toBytes } from './patterns.js';
 import { Routes } from './routes.js';
 import { Services } from './services.js';
@@ -53,10 +55,7 @@ export class Bus {
   #keepsProcess = true;
 
   constructor(options = {}) {
-    checkOptions(options);
-    this.#options = { reconnect: false, timeout: TIMEOUT_MS, ...options };
-    checkTimeout(this.#options.timeout);
-    checkFunction(this.#options.onRefused, 'onRefused');
+    this.#options = { reconnect: false, timeout: TIMEOUT_MS, ...givenOptions('connect', options) };
     this.#paths = candidates(this.#options.address);
     this.#hasSenders = Boolean(this.#options.senders);
     this.#exchanges = new Exchanges((head, rest) => this.#link.send(head, rest), (code, text) => this.#refused(code, text));
@@ -76,13 +75,11 @@ export class Bus {
   publish(key, payload = EMPTY, options = NO_OPTIONS) {
     const head = this.#headOf(key);
     const bytes = payloadOf(payload);
-    if (options !== NO_OPTIONS) {
-      checkOptions(options);
-    }
+    const { receipt } = options === NO_OPTIONS ? options : givenOptions('publish', options);
     if (head.length + bytes.length > MAX_PACKET_BYTES) {
       throw new RangeError(`the message has ${head.length + bytes.length} bytes; a packet has at most ${MAX_PACKET_BYTES}`);
     }
-    if (options.receipt) {
+    if (receipt) {
       return this.#publishWithReceipt(head, bytes);
     }
     if (this.#state !== 'connected' || this.#whenConnected !== null) {
@@ -93,46 +90,48 @@ export class Bus {
 
   /** Subscribe to patterns. Resolves when the bus has stored them; rejects with Refused. The last argument may be options. */
   async subscribe(...given) {
-    const options = isOptions(given.at(-1)) ? given.pop() : {};
+    const options = givenOptions('subscribe', isOptions(given.at(-1)) ? given.pop() : {});
     const patterns = given.flat();
     if (patterns.length === 0) {
       throw new TypeError('subscribe needs at least one pattern');
     }
     const subscription = new Subscription(this, patterns.map((each) => checkPattern(toBytes(each, 'pattern'))), options);
+    warnOfMistakes(subscription.patterns);
     await this._join(subscription, `the subscription to ${subscription.patterns.join(', ')}`);
     return subscription;
   }
 
   /** Call a service and return its response. See `CallOptions` in index.d.ts. */
   async call(command, data = EMPTY, options = {}) {
-    checkOptions(options);
-    return this.#callers.call(command, payloadOf(data), { timeout: this.#options.timeout, ...options });
+    return this.#callers.call(command, payloadOf(data), { timeout: this.#options.timeout, ...givenOptions('call', options) });
   }
 
   /** Call a service whose response may have parts, and return an async generator of them. See `StreamOptions` in index.d.ts. */
   stream(command, data = EMPTY, options = {}) {
-    checkOptions(options);
-    return this.#callers.stream(command, payloadOf(data), { timeout: this.#options.timeout, ...options });
+    return this.#callers.stream(command, payloadOf(data), { timeout: this.#options.timeout, ...givenOptions('stream', options) });
   }
 
   /** Run a service: `handler(request)` returns the response, or an async iterable of its parts. */
   async serve(command, handler, options = {}) {
-    return this.#services.serve(command, handler, options);
+    return this.#services.serve(command, handler, givenOptions('serve', options));
   }
 
   /** Return the credentials of this connection, such as `!/cred/1000/1000/4711`. */
   async whoami() {
+    checkNoArguments('whoami', arguments.length);
     return (await this._request('the credentials', '!/cred/whoami')).toString();
   }
 
   /** Wait until the bus has handled everything that was sent before. */
   async ping() {
+    checkNoArguments('ping', arguments.length);
     await this._connectedInTime('a ping');
     await this._confirm('a ping', []);
   }
 
   /** Answer the requests and deliver the messages that have arrived, send everything, and close. */
   async drain() {
+    checkNoArguments('drain', arguments.length);
     if (this.#state === 'connected') {
       await this.#services.stop();
       await Promise.all(this.#subscriptions().map((each) => each.drain()));
@@ -270,7 +269,7 @@ export class Bus {
   async _drain(subscription) {
     if (this.#state === 'connected') {
       try {
-        await this._confirm('an unsubscription', leavePackets(subscription));
+        await this.#services.turns.pause(() => this._confirm('an unsubscription', leavePackets(subscription)));
       } finally {
         this.#routes.delete(subscription);
       }

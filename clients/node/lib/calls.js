@@ -1,11 +1,11 @@
 /** Calls of services. Spec: sbus-rpc(7) §3 to §5, §7. */
 
-import { checkCount, checkTimeout, kindOf, later } from './arguments.js';
+import { later } from './arguments.js';
 import { CallTimeout, NoRecipient, PeerDisconnected, RemoteError } from './errors.js';
-import { checkCommand, checkContext, decode, encode, isCommand, PAST } from './envelope.js';
+import { checkCommand, decode, encode, isCommand, PAST } from './envelope.js';
 import { MAX_PACKET_BYTES } from './frames.js';
 import { toLatin1 } from './patterns.js';
-import { MAX_WINDOW, PendingCall, PendingStream } from './pending_call.js';
+import { PendingCall, PendingStream } from './pending_call.js';
 
 const EMPTY = Buffer.alloc(0);
 const ROUNDS = 3;
@@ -37,11 +37,12 @@ export class Callers {
   }
 
   async call(command, data, options) {
-    const { timeout, signal } = checked(command, options);
+    checkCommand(command);
+    const { timeout, signal } = options;
     const end = performance.now() + timeout;
     for (let starts = 0; ; starts += 1) {
       try {
-        return await this.#callOnce(command, data, { ...options, timeout: remaining(command, timeout, end), signal });
+        return await this.#callOnce(command, data, { ...options, timeout: remaining(command, timeout, end) });
       } catch (error) {
         throwUnlessUnserved(error, command, timeout, options, starts);
         await this.#startService(error, timeout, end, signal);
@@ -74,9 +75,8 @@ export class Callers {
 
   /** Return an async generator of the parts of a response. The request is sent when the first part is asked for. */
   stream(command, data, options) {
-    const { window = DEFAULT_WINDOW } = options;
-    checkCount(window, 'window', 1, MAX_WINDOW);
-    return this.#started(command, data, { ...options, ...checked(command, options), window });
+    checkCommand(command);
+    return this.#started(command, data, { window: DEFAULT_WINDOW, ...options });
   }
 
   /** Yield the parts of a response, of a service that is started for it if there is none. */
@@ -464,18 +464,4 @@ function throwUnlessUnserved(error, command, timeout, { connection = null }, sta
   if (!(error instanceof NoRecipient) || connection !== null || starts === MAX_STARTS) {
     throw error;
   }
-}
-
-/** Return the timeout and the signal of a call. Throws TypeError or RangeError. */
-function checked(command, { timeout, connection = null, context = '', signal }) {
-  checkCommand(command);
-  checkContext(context);
-  checkTimeout(timeout);
-  if (connection !== null) {
-    checkCount(connection, 'connection', 1);
-  }
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw new TypeError(`signal must be an AbortSignal, not ${kindOf(signal)}`);
-  }
-  return { timeout, signal };
 }

@@ -1,5 +1,6 @@
 /** Requests and responses. Spec: sbus-rpc(7) §2. */
 
+import { shown } from './arguments.js';
 import { toLatin1 } from './patterns.js';
 
 const LIMITS = {
@@ -27,17 +28,17 @@ export function isCommand(command) {
 /** Throws TypeError if a command cannot have this name. */
 export function checkCommand(command) {
   if (typeof command !== 'string') {
-    throw new TypeError(`command must be a string, not ${typeof command}`);
+    throw new TypeError(`command must be a string, not ${shown(command)}`);
   }
   if (!isCommand(command)) {
-    throw new TypeError(`invalid command ${JSON.stringify(command)}: it must be 1 to ${LIMITS.cmd} bytes of printable text without *`);
+    throw new TypeError(`invalid command ${shown(command)}: it must be 1 to ${LIMITS.cmd} bytes of printable text without *`);
   }
 }
 
 /** Throws TypeError if a call cannot have this trace context. */
-export function checkContext(context) {
+export function checkContext(context, name) {
   if (context !== '' && !isContext(context)) {
-    throw new TypeError(`invalid context ${JSON.stringify(context)}: it must be a W3C traceparent`);
+    throw new TypeError(`${name} must be a W3C traceparent, not ${shown(context)}`);
   }
 }
 

@@ -1,12 +1,12 @@
 /** Which patterns match a key. Keys and patterns are byte strings: one character for each byte. Spec: sbus-protocol(7) §3. */
 
-import { kindOf } from './arguments.js';
+import { shown, utf8Of } from './arguments.js';
 
 /** Return the bytes of a key or a pattern, given as text or as bytes. `name` is the argument in error messages. */
 export function toBytes(value, name) {
-  const bytes = typeof value === 'string' ? Buffer.from(value) : value instanceof Uint8Array ? Buffer.from(value) : null;
+  const bytes = typeof value === 'string' ? utf8Of(value, name) : value instanceof Uint8Array ? Buffer.from(value) : null;
   if (bytes === null) {
-    throw new TypeError(`${name} must be a string or a Uint8Array, not ${kindOf(value)}`);
+    throw new TypeError(`${name} must be a string or a Uint8Array, not ${shown(value)}`);
   }
   if (bytes.includes(0)) {
     throw new TypeError(`${name} must not contain NUL`);

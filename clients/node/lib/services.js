@@ -1,13 +1,15 @@
 /** Services: commands that this program runs for others. Spec: sbus-rpc(7) §7. */
 
-import { checkCount, checkOptions, kindOf } from './arguments.js';
+import { checkFunction, shown } from './arguments.js';
 import { checkCommand, decode, encode, isExpired } from './envelope.js';
 import { ServiceError } from './errors.js';
 import { MAX_PACKET_BYTES } from './frames.js';
 import { Message } from './items.js';
 import { LiveRequests } from './live_requests.js';
+import { checkNoArguments } from './options.js';
 import { toLatin1 } from './patterns.js';
 import { isStream, ServiceStream } from './service_stream.js';
+import { Turns } from './turns.js';
 
 const EMPTY = Buffer.alloc(0);
 const REMEMBERED_UIDS = 256;
@@ -18,7 +20,6 @@ const STREAMS_PER_USER = 64;
 const MAX_ERROR_BYTES = 4090;
 const REMEMBERED_CAUSES = 1024;
 const SERVICE_GROUP = 'rpc';
-const MAX_ID = 0xffff_ffff;
 
 /** A request: `data` are its bytes, and `caller` is the connection that sent it, as the bus verifies it. */
 export class Request {
@@ -82,6 +83,7 @@ export class Service {
 
   /** Unsubscribe, end the streams with an error, and wait until the requests that have arrived are answered. */
   async stop() {
+    checkNoArguments('stop', arguments.length);
     this.#services._forget(this);
     await this.#bus._drain(this.#shared);
     this.#streams.forEach((each) => each.fail('the service has stopped'));
@@ -254,28 +256,6 @@ export class Service {
   }
 }
 
-/** Throws TypeError or RangeError for wrong options of a service. */
-function checkServing(options) {
-  checkOptions(options);
-  const { group, allow } = options;
-  if (group !== undefined && group !== null && typeof group !== 'string') {
-    throw new TypeError(`group must be a string or null, not ${kindOf(group)}`);
-  }
-  if (allow === undefined) {
-    return;
-  }
-  checkOptions(allow);
-  for (const [name, ids] of Object.entries(allow)) {
-    if (name !== 'users' && name !== 'groups') {
-      throw new TypeError(`allow has no ${JSON.stringify(name)}: give users or groups`);
-    }
-    if (!Array.isArray(ids)) {
-      throw new TypeError(`allow.${name} must be an array of numbers, not ${kindOf(ids)}`);
-    }
-    ids.forEach((id) => checkCount(id, `an id in allow.${name}`, 0, MAX_ID));
-  }
-}
-
 function resultOf(value) {
   if (value === undefined || value === null) {
     return EMPTY;
@@ -286,7 +266,7 @@ function resultOf(value) {
   if (value instanceof Uint8Array) {
     return value;
   }
-  throw new TypeError(`a handler must return a string, a Uint8Array or nothing, not ${typeof value}`);
+  throw new TypeError(`a handler must return a string, a Uint8Array or nothing, not ${shown(value)}`);
 }
 
 export class Services {
@@ -300,18 +280,22 @@ export class Services {
   constructor(bus, disconnections) {
     this.#bus = bus;
     this.live = new LiveRequests(bus, disconnections);
+    this.turns = new Turns(bus);
   }
 
   async serve(command, handler, options) {
     checkCommand(command);
-    if (typeof handler !== 'function') {
-      throw new TypeError(`handler must be a function, not ${typeof handler}`);
-    }
-    checkServing(options);
+    checkFunction(handler, 'handler');
     await this.#bus._connectedInTime(`the service ${JSON.stringify(command)}`);
     await this.#bus._wantSenders();
     const service = new Service(this.#bus, this, command, handler, options);
-    await service._start();
+    try {
+      await this.turns.begin();
+      await service._start();
+    } catch (error) {
+      this.turns.end();
+      throw error;
+    }
     this.#services.add(service);
     return service;
   }
@@ -325,10 +309,12 @@ export class Services {
   fail() {
     this.#seen.clear();
     this.live.fail();
+    this.turns.fail();
   }
 
   /** The address is another one on a new connection. */
   async reconnected() {
+    await this.turns.restore().catch((error) => this.#bus._warn(error.message));
     for (const service of this.#services) {
       await service._restart().catch((error) => this.#bus._warn(error.message));
     }
@@ -336,7 +322,9 @@ export class Services {
 
   /** @internal */
   _forget(service) {
-    this.#services.delete(service);
+    if (this.#services.delete(service)) {
+      this.turns.end();
+    }
   }
 
   /** @internal Note the uid of a request; return whether the connection has not used it before. */

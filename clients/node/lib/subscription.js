@@ -1,7 +1,7 @@
 /** One subscription: what it has received and the program has not taken. */
 
-import { checkFunction, checkSize, kindOf } from './arguments.js';
 import { Gap, Message, Reconnected, toText } from './items.js';
+import { checkNoArguments } from './options.js';
 
 const END = { value: undefined, done: true };
 
@@ -19,13 +19,7 @@ export class Subscription {
   #isOver = false;
   #error = null;
 
-  /** Throws TypeError or RangeError for wrong options. */
   constructor(bus, patterns, { onGap, maxBytes = 64 << 20, group = null } = {}) {
-    checkFunction(onGap, 'onGap');
-    checkSize(maxBytes, 'maxBytes');
-    if (group !== null && typeof group !== 'string') {
-      throw new TypeError(`group must be a string, not ${kindOf(group)}`);
-    }
     this.#bus = bus;
     this.#onGap = onGap;
     this.#maxBytes = maxBytes;
@@ -47,6 +41,7 @@ export class Subscription {
 
   /** Iterate over messages, and over Gap, Replaced and Reconnected in their places. */
   items() {
+    checkNoArguments('items', arguments.length);
     return new Iteration(this, () => true);
   }
 
@@ -62,7 +57,12 @@ export class Subscription {
   }
 
   /** Iterate over lists of the items that are there, in order. */
-  async *batches() {
+  batches() {
+    checkNoArguments('batches', arguments.length);
+    return this.#batches();
+  }
+
+  async *#batches() {
     try {
       for (;;) {
         const first = await this.next();
@@ -82,6 +82,7 @@ export class Subscription {
 
   /** Return the next item, or null at the end. Throws the error that has ended the connection. */
   async next() {
+    checkNoArguments('next', arguments.length);
     for (;;) {
       const item = this._take();
       if (item !== null) {
@@ -139,6 +140,7 @@ export class Subscription {
 
   /** Unsubscribe, and wait for everything that the bus has sent; iteration yields it and then ends. */
   async drain() {
+    checkNoArguments('drain', arguments.length);
     if (!this.#isOver) {
       await this.#bus._drain(this);
       this._end();

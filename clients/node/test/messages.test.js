@@ -125,9 +125,9 @@ test('publishers are known on request', async () => {
 
 test('wrong arguments are errors that name the argument', async () => {
   const one = await client();
-  assert.throws(() => one.publish(5), /key must be a string or a Uint8Array, not number/);
+  assert.throws(() => one.publish(5), /key must be a string or a Uint8Array, not 5/);
   assert.throws(() => one.publish('a\0b'), /key must not contain NUL/);
-  assert.throws(() => one.publish('a', { x: 1 }), /payload must be a string or a Uint8Array, not object/);
+  assert.throws(() => one.publish('a', { x: 1 }), /payload must be a string or a Uint8Array, not an object/);
   assert.throws(() => one.publish('a', Buffer.alloc(409_600)), RangeError);
   await assert.rejects(one.subscribe(), /at least one pattern/);
   await assert.rejects(one.subscribe(null), /pattern must be/);

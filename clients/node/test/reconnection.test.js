@@ -118,6 +118,33 @@ test('under traffic, Reconnected stands between the messages before and after th
   await own.stop();
 });
 
+test('a service sets the order of its queue on each connection, before its patterns; a bus that does not know the order is served too', async () => {
+  const connections = [];
+  const bus = (isKnown) => (packet) => {
+    const sent = connections[isKnown ? 1 : 0];
+    if (!packet.includes('ping')) {
+      sent.push(packet.replace('\0', ' '));
+    }
+    if (packet.startsWith('CMSG order/') && !isKnown) return ['CMSG !/bus/error\0EOPNOTSUPP unknown'];
+    if (packet.startsWith('MSG')) return null;
+    return packet.includes('ping') ? [packet] : packet.includes('whoami') ? ['CMSG !/conn/whoami\0!/conn/7/'] : [];
+  };
+  connections.push([], []);
+  const fake = await fakeBus(bus(false), bus(true));
+  const one = await connect({ address: fake.address, reconnect: true, onRefused: (_code, text) => assert.fail(text) });
+  const service = await one.serve('a', () => '');
+  await one.publish('x'); // it closes the connection
+  while (!connections[1].some((packet) => packet.startsWith('CMSG group/join'))) {
+    await new Promise(setImmediate);
+  }
+  await service.stop();
+  const start = ['CMSG order/fair', 'CMSG !/conn/whoami', 'SUB !/conn/7/rpc/a', 'CMSG group/join rpc\0rpc/a'];
+  assert.deepEqual(connections[0], ['CMSG sender/on', ...start, 'MSG x ']);
+  assert.deepEqual(connections[1].slice(0, 7), ['CMSG sender/on', ...start, 'CMSG order/queue', 'CMSG group/leave rpc\0rpc/a']);
+  await one.close();
+  await fake.stop();
+});
+
 test('messages that wait for a new connection stay before later ones', async () => {
   const got = [];
   const note = (packet) => {

@@ -96,7 +96,9 @@ class AsyncBlobSocket:
             for is_last in (self._socket is None or self._process != os.getpid(), True):
                 sock = await self._connected(address, deadline)
                 try:
-                    send_request(sock, members, fd)
+                    await self._send(sock, members, fd, deadline)
+                except (NoBlobService, TimeoutError):
+                    raise
                 except OSError as error:
                     if is_last:
                         # The service may have said why it closed the connection.
@@ -110,6 +112,15 @@ class AsyncBlobSocket:
             self._drop()
             raise
         raise AssertionError("the loop ends with a response or an error")
+
+    async def _send(self, sock: socket.socket, members: dict[str, object], fd: int | None, deadline: Deadline) -> None:
+        """Send a request, as ``BlobSocket._send``."""
+        try:
+            send_request(sock, members, fd)
+        except PermissionError:
+            send_request(sock, {"request": "stats"}, None)
+            (await self._receive(sock, self.address, deadline)).close()
+            send_request(sock, members, fd)
 
     async def _connected(self, address: str, deadline: Deadline) -> socket.socket:
         """Return the connection, a new one if there is none in this process."""

@@ -100,8 +100,7 @@ class AsyncLink:
                     raise await self._loop.run_in_executor(None, explained, error, self._unit) from None
                 self._backoff.attempt(time.monotonic())
                 await asyncio.sleep(max(0.0, self._backoff.due - time.monotonic()))
-        if self._reconnect:
-            import_late_modules("asyncio")
+        import_late_modules("asyncio")  # services connect again themselves; the modules take a third of the time of asyncio
         self._attach(sock)
         self.is_open = True
         forks.watch(self)

@@ -8,6 +8,7 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 
+from sbusd.client.asyncio.caller_groups import CallerGroups
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.errors import Closed, PayloadTooLarge, SbusError, ServiceError, TimedOut
 from sbusd.client.inbox import Bounds, Inbox
@@ -46,6 +47,7 @@ class AsyncServer:
         self._dispatcher.inbox = inbox
         if self._dispatcher.is_cancellable:
             self._dispatcher.watch = CallerWatch(link.session, inbox, self._dispatcher.live)
+        groups = self._dispatcher.pending = CallerGroups(self._decide)
         is_ours = link.session.refusals.handler is None
         if is_ours:
             link.session.refusals.handler = self._dispatcher.note_refusal
@@ -57,8 +59,8 @@ class AsyncServer:
                 await self._send(self._dispatcher.handle(item, time.time()))
                 self._start_some()
         except Closed:
-            while inbox.is_draining and self._running and link.state == "connected":
-                await asyncio.wait(self._running)
+            while inbox.is_draining and (waits := self._running | groups.running) and link.state == "connected":
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._dispatcher.inbox = self._dispatcher.watch = None
             if self._watching is not None:
@@ -66,6 +68,13 @@ class AsyncServer:
             if is_ours:
                 link.session.refusals.handler = None
             await self._stop(inbox)
+
+    def _decide(self, task: Task, groups: frozenset[int] | None) -> None:
+        """Queue or reject a request whose caller is a member of *groups*, None if that is not known."""
+        if packet := self._dispatcher.decide(task, groups, time.time()):
+            self._start(self._send(packet))
+        if self._dispatcher.inbox is not None:
+            self._start_some()
 
     def _start_some(self) -> None:
         """Start as many requests as may run concurrently."""
@@ -189,12 +198,14 @@ class AsyncServer:
         self._link.session.turns.end()
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
+        packets = list(self._dispatcher.stop())  # before anything is awaited: a look-up that ends then would queue its requests
         running = (*self._running, *self._streaming)
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        for packet in self._dispatcher.stop():
+        for packet in packets:
             await self._send_last(packet)
+        self._dispatcher.pending = None
         self._link.push()
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class AsyncJob:
     """A job of a queue with a lease: until its end no other worker gets the job, and then another one does.
 
-    Use it with ``with`` (``async with`` with ``AsyncBus``): the client renews the lease while the block runs. At its end the job is
+    Use it in a ``with`` block, ``async with`` for ``AsyncBus``: the client renews the lease while the block runs. At its end the job is
     acknowledged. After an exception it is retried with the backoff of the queue, unless the block settled it by a call before.
 
     If the lease has ended before the block, the store gives the job to a worker again: because the connection was made again, or this

@@ -163,8 +163,8 @@ class AsyncStoredStreams:
             return problem
         if isinstance(error, NoRecipient) and self._twin is None:
             if self._is_known:
-                return StoreNotRunning(error.command)
-            raise StoreNotRunning(error.command) from None
+                return StoreNotRunning(error.command, self._bus._link.target.text)
+            raise StoreNotRunning(error.command, self._bus._link.target.text) from None
         if is_repeatable and isinstance(error, PeerDisconnected | AnswerLost):
             self._is_known = True
             return error

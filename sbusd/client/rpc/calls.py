@@ -34,7 +34,7 @@ from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatc
 from sbusd.client.session import Session
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer, unknown_peer
-from sbusd.protocol.envelope import NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key, start_command
+from sbusd.protocol.envelope import MAX_TWIN, NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key, start_command
 from sbusd.protocol.packets import control_packet, subscribe_packet
 from sbusd.protocol.trace_context import context_problem
 
@@ -124,7 +124,7 @@ class Invocation:
         if problem := command_problem(self.command):
             raise ValueError(f"the command {self.command!r} {problem}")
         if self.twin is not None:
-            check_count(self.twin, "twin", most=NUMBER_LIMITS["src"])
+            check_count(self.twin, "twin", 1, MAX_TWIN)
         check_count(self.tries, "tries", most=NUMBER_LIMITS["try"])
         check_type(self.context, str, "context", "str")
         object.__setattr__(self, "timeout", time_limit(self.timeout))
@@ -236,6 +236,9 @@ class Caller:
         finally:
             withdraw(self.session, pending)
             self.requests.close(pending)
+        if isinstance(pending.error, NoRecipient) and request.twin is not None:
+            # The request went to the relay, which returns an error itself if the remote host has no service.
+            raise NoRecipient(request.command, twin=request.twin)
         if pending.error is not None:
             raise pending.error
         return Answer.of(pending)

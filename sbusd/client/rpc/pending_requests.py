@@ -66,6 +66,7 @@ class PendingRequest:
         "answer",
         "answerer",
         "callees",
+        "charged",
         "command",
         "error",
         "is_done",
@@ -91,6 +92,8 @@ class PendingRequest:
         self.answerer: Peer | None = None
         self.error: SbusError | None = None
         self.on_done: Callable[[], None] | None = None
+        self.charged: Callable[[int], int] = int
+        """Returns the user that a response of a uid counts for."""
         self._held: list[tuple[Peer, Envelope]] = []
         self._gone: set[int] = set()
 
@@ -100,7 +103,8 @@ class PendingRequest:
             return False
         if self.callees is None:
             # For each user, so that listeners of other users cannot displace the response.
-            if sum(peer.uid == sender.uid for peer, _ in self._held) >= _HELD_ANSWERS:
+            user = self.charged(sender.uid)
+            if sum(self.charged(peer.uid) == user for peer, _ in self._held) >= _HELD_ANSWERS:
                 return False
             self._held.append((sender, envelope))
             return True
@@ -193,6 +197,8 @@ class PendingRequests:
         """Callees whose disconnection the bus's rules hide."""
         self.answers = b""
         """The prefix of keys for responses, ``!/conn/<id>/ret/``, once this connection has subscribed to it."""
+        self.charged: Callable[[int], int] = int
+        """Returns the user that a response of a uid counts for, before the callees are known."""
         self._session = session
         self._waiting: dict[bytes, PendingRequest] = {}
         self._watches: OrderedDict[int, PeerWatch] = OrderedDict()
@@ -203,6 +209,7 @@ class PendingRequests:
     def open(self, command: str, key: bytes, member: Peer | None = None, kind: type[PendingRequest] = PendingRequest) -> PendingRequest:
         """Return a new request of *kind* that waits for its response from now on. Duty: :meth:`close` it."""
         pending = kind(command, key, os.urandom(16).hex(), member)
+        pending.charged = self.charged
         self._waiting[self.reply_key(pending)] = pending
         return pending
 

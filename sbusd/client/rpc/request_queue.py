@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.service import Task
@@ -43,3 +43,16 @@ class RequestQueue:
         if queue:
             self._queues[party] = queue
         return task
+
+
+class PendingTasks(Protocol):
+    """The requests of users whose groups are being looked up."""
+
+    def __contains__(self, uid: int) -> bool:
+        """Return whether requests of the user *uid* wait: those that arrive later do too, so that they keep their order."""
+
+    def put(self, task: Task) -> bool:
+        """Let *task* wait, until :meth:`Dispatcher.decide`; return False if too many of its party wait."""
+
+    def take_all(self) -> list[Task]:
+        """Return those that wait, which will not be run."""

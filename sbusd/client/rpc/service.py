@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Gap, Item, Message, Reconnected, Replaced
-from sbusd.client.rpc.caller_access import Allow, Twins
+from sbusd.client.rpc.caller_access import UNCHECKED, Allow, Twins, calling_problem, name_of, relaying_problem
 from sbusd.client.rpc.cancellation import Cancellation
 from sbusd.client.rpc.handlers import InvalidResultError, check_handler
 from sbusd.client.rpc.live_requests import CallerWatch, LiveRequests
-from sbusd.client.rpc.request_queue import WAITING_PER_USER, RequestQueue
+from sbusd.client.rpc.request_queue import WAITING_PER_USER, PendingTasks, RequestQueue
 from sbusd.client.rpc.streaming import Part, ServiceStreams
-from sbusd.protocol.credentials import UNKNOWN_ID, Peer, remote_peer
+from sbusd.protocol.credentials import Peer, remote_peer
 from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, parse_envelope, relayed_key, service_key
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
@@ -79,6 +79,7 @@ class Request:
     """The trace context that the caller gave, a W3C traceparent; empty if there is none. It proves nothing."""
     cancelled: Cancellation = field(default_factory=Cancellation)
     """True when the caller has cancelled the request or has disconnected. Test it, or wait for it."""
+    _charged: int | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -92,7 +93,7 @@ class Request:
     @property
     def party(self) -> tuple[int, int]:
         """The party that takes turns with others: a user of this host, or a remote host."""
-        return self.caller.uid, self.source
+        return self.caller.uid if self._charged is None else self._charged, self.source
 
 
 Handler = Callable[[Request], Result | Awaitable[Result] | Iterator[Part] | AsyncIterator[Part]]
@@ -200,18 +201,22 @@ class Service:
 class Dispatcher:
     """The services of one connection: checks requests, and puts permitted ones into its ``queue``.
 
-    ``counts`` are the numbers of requests by outcome; the names are those of sbus-rpc(7) §8.
+    ``counts`` are the numbers of requests by outcome; the names are those of sbus-rpc(7) §8. A request counts for the user that *charged*
+    returns for the uid of its caller. Its right stays that of the uid.
     """
 
     is_cancellable = True
     """Whether callers can cancel their requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, charged: Callable[[int], int] = int) -> None:
+        self.charged = charged
         self.queue = RequestQueue()
         self.live = LiveRequests()
         self.streams = ServiceStreams()
         self.watch: CallerWatch | None = None
         """Watches the callers of ``live`` while they are served."""
+        self.pending: PendingTasks | None = None
+        """The requests that wait for the groups of their callers, if they can wait."""
         self.inbox: Inbox | None = None
         """The subscription that is served now."""
         self._serving_process = 0
@@ -294,15 +299,34 @@ class Dispatcher:
             return b""
         self.counts["requests"] += 1
         is_remote = is_relayed(message.key_bytes)
-        request = _request(envelope, remote_peer(caller, envelope.source), envelope.source) if is_remote else _request(envelope, caller)
-        try:
-            allow, twins = service.allow, service.twins or Twins()
-            problem = _relaying_problem(request, twins, caller) if is_remote else _calling_problem(request, allow)
-        except Exception:  # a user of the service's rules may have been removed: one request must not end the service
-            if self._is_due("unchecked", caller):
-                LOG.exception("cannot check a caller of %s", command)
-            problem = f"{command} cannot check its callers"
-        return self.judge(Task(request, service.handler, envelope, envelope.reply_to.encode(), message.key_bytes), problem, now)
+        source = envelope.source if is_remote else 0
+        request = self._request(envelope, remote_peer(caller, source) if is_remote else caller, source)
+        task = Task(request, service.handler, envelope, envelope.reply_to.encode(), message.key_bytes)
+        problem: str | None = None
+        if is_remote:
+            problem = relaying_problem(command, source, service.twins or Twins(), caller)
+        elif not self._is_pending(caller, service.allow):
+            problem = calling_problem(command, caller, service.allow)
+        return self.judge(task, problem, now)
+
+    def _is_pending(self, caller: Peer, allow: Allow | None) -> bool:
+        """Return whether a request waits for the groups of *caller*, or behind one that does."""
+        return self.pending is not None and (caller.uid in self.pending or (allow is not None and allow.needs_groups(caller)))
+
+    def decide(self, task: Task, groups: frozenset[int] | None, now: float) -> bytes:
+        """Decide about *task*, which was ``pending``, of a member of *groups*, as :meth:`receive` does; None: they cannot be looked up."""
+        if self.ended(task):
+            return b""
+        allow = self._services[task.command].allow
+        problem = UNCHECKED if groups is None else calling_problem(task.command, task.request.caller, allow, groups)
+        return self._enqueue(task, problem, now)
+
+    def _request(self, envelope: Envelope, caller: Peer, source: int) -> Request:
+        """Return the request for a handler."""
+        has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
+        expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
+        charged = self.charged(caller.uid)
+        return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source, envelope.context, _charged=charged)
 
     def _follow(self, envelope: Envelope, place: tuple[int, str]) -> None:
         """Handle a message about the request at *place*: it is cancelled, or the caller accepts more parts of its response."""
@@ -349,7 +373,7 @@ class Dispatcher:
         if isinstance(error, ServiceError):
             return task.error(str(error))
         if self._is_due(f"{task.request.command} {type(error).__name__}", task.request.caller):
-            LOG.error("%s failed for %s", task.request.command, _name(task.request.caller), exc_info=error)
+            LOG.error("%s failed for %s", task.request.command, name_of(task.request.caller), exc_info=error)
         return task.error(str(error) if isinstance(error, InvalidResultError) else f"the handler raised {type(error).__name__}")
 
     def answered(self, task: Task, result: object) -> bytes:
@@ -398,34 +422,46 @@ class Dispatcher:
 
     def stop(self) -> Iterable[bytes]:
         """Yield the error responses to all queued requests, which will not be run."""
-        while (task := self.queue.take()) is not None:
+        for task in (*iter(self.queue.take, None), *(() if self.pending is None else self.pending.take_all())):
             if self.ended(task):
                 continue
             self.counts["stopped"] += 1
             if packet := task.error("the service stopped before it ran the request"):
                 yield packet
 
-    def judge(self, task: Task, problem: str, now: float) -> bytes:
-        """Queue a well-formed request, unless it is rejected; *problem* says why this caller is not permitted, if so."""
-        request = task.request
+    def judge(self, task: Task, problem: str | None, now: float) -> bytes:
+        """Queue a well-formed request, unless it is rejected; *problem* says why this caller is not permitted, if so. None: not known."""
         if task.place in self.live or not self._is_new(*task.place):
             # The first request is answered; the caller does not expect a second response.
             self.counts["duplicate"] += 1
             return b""
+        if problem is not None:
+            return self._enqueue(task, problem, now)
+        if self.pending is None or not self.pending.put(task):
+            return self._busy(task)
+        self.live.add(task)
+        return b""
+
+    def _enqueue(self, task: Task, problem: str, now: float) -> bytes:
+        """Queue a request, unless *problem* says why it is denied. Return the packet of the error, or no bytes."""
+        request = task.request
         if problem:
             self.counts["denied"] += 1
             if self._is_due("denied", request.caller):
-                LOG.warning("rejected a call of %s by %s: %s", request.command, _name(request.caller), problem)
+                LOG.warning("rejected a call of %s by %s: %s", request.command, name_of(request.caller), problem)
             return task.error(problem)
         if task.envelope.is_expired(now):
             self.counts["expired"] += 1
             return task.error("the request expired before it arrived, and was not run")
         if not self.queue.put(task):
-            self.counts["busy"] += 1
-            party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
-            return task.error(f"busy: {WAITING_PER_USER} requests of {party} are already queued")
+            return self._busy(task)
         self.live.add(task)
         return b""
+
+    def _busy(self, task: Task) -> bytes:
+        self.counts["busy"] += 1
+        user, twin = task.party
+        return task.error(f"busy: {WAITING_PER_USER} requests of {f'twin {twin}' if twin else f'user {user}'} are already queued")
 
     def _is_new(self, connection: int, uid: str) -> bool:
         """Return whether a connection has not used *uid* before, and remember it."""
@@ -445,48 +481,17 @@ class Dispatcher:
         self.counts["requests"] += 1
         self.counts[reason] += 1
         if self._is_due(reason, message.sender):
-            sender = "an unknown sender" if message.sender is None else _name(message.sender)
+            sender = "an unknown sender" if message.sender is None else name_of(message.sender)
             LOG.warning("discarded a request to %s from %s: %s", printable(message.key_bytes, 128), sender, words())
         return b""
 
     def _is_due(self, reason: str, peer: Peer | None) -> bool:
         """Return whether to log *reason* again: for each user the 1st, 2nd, 4th, 8th time and so on, so that no user can fill the log."""
-        cause = (reason, -1 if peer is None else peer.uid)
+        cause = (reason, -1 if peer is None else self.charged(peer.uid))
         if len(self._logged) >= _REMEMBERED_CAUSES and cause not in self._logged:
             self._logged.clear()
         self._logged[cause] += 1
         return self._logged[cause].bit_count() == 1
-
-
-def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
-    """Return the request for a handler."""
-    has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
-    expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
-    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source, envelope.context)
-
-
-def _calling_problem(request: Request, allow: Allow | None) -> str:
-    """Return why a request of a caller on this host is not permitted, or no words."""
-    return "" if allow is None or allow.admits(request.caller) else f"{_author(request.caller)} may not call {request.command}"
-
-
-def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
-    """Return why a request in the name of a remote host is not permitted, or no words."""
-    if not twins.believes(sender):
-        return f"{_author(sender)} is not a relay and cannot call for a remote host"
-    return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
-
-
-def _author(peer: Peer) -> str:
-    """Return a description of the user of *peer* for its error."""
-    return peer.origin_bytes.decode("ascii", "backslashreplace") if peer.origin else f"user {peer.uid}"
-
-
-def _name(peer: Peer) -> str:
-    """Return a description of *peer* for the log."""
-    if peer.uid == UNKNOWN_ID:
-        return f"{printable(peer.key_bytes, 64)} by connection {peer.connection}"
-    return f"connection {peer.connection} (uid {peer.uid}, pid {peer.pid})"
 
 
 def _cut(words: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.client.errors import NoRecipient, RemoteError, SbusError
+from sbusd.client.errors import NoRecipient, RemoteError, SbusError, is_default, systemctl
 from sbusd.protocol.printable import printable
 
 RESTARTING = "EAGAIN"
@@ -25,25 +25,29 @@ _ADVICE = {
 class StoreError(SbusError, RuntimeError):
     """The store did not perform ``call``: ``code`` such as ``EDQUOT``, ``words`` that say why, ``advice`` that says what to do.
 
-    ``words`` are printable.
+    ``words`` are printable. ``advice`` is empty if they say what to do.
     """
 
     def __init__(self, call: str, code: str, words: str) -> None:
         self.call = call
         self.code = code
         self.words = printable(words, 1_024)
-        self.advice = _ADVICE.get(code, "")
+        # What follows a semicolon in the words of the store says what to do.
+        self.advice = "" if "; " in self.words else _ADVICE.get(code, "")
         super().__init__(f"{call} failed: {code}: {self.words}" + (f"; {self.advice}" if self.advice else ""))
 
 
 class StoreNotRunning(NoRecipient):
     """No service of the bus has the calls of the store, so nothing was done. Raised at once; a restart is waited for."""
 
-    def __init__(self, command: str) -> None:
-        advice = "start it: systemctl start sbus-store, or sbus-store -C FILE for a bus of your own"
+    def __init__(self, command: str, bus: str = "/run/sbus.socket") -> None:
+        """*bus* is the address of the bus that the command was called on."""
+        advice = f"start it: {systemctl(bus)} start sbus-store" if is_default(bus) else "start it for this bus: sbus-store -C FILE"
         SbusError.__init__(self, f"cannot call {command!r}: sbus-store is not running on this bus; {advice}")
         self.command = command
         self.member = None
+        self.reason = ""
+        self.twin = None
 
 
 def store_error(error: RemoteError, twin: int | None = None) -> StoreError:

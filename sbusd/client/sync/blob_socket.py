@@ -9,7 +9,7 @@ import socket
 import threading
 
 from sbusd.client.blobs import PULL_SECONDS, Reply, limit_of, receive_reply, send_request, service_address
-from sbusd.client.errors import NoBlobService
+from sbusd.client.errors import NoBlobService, is_default, systemctl
 from sbusd.client.memory_files import BlobData, is_copied_file, make_memfd, opened
 from sbusd.client.operations import Deadline
 
@@ -74,7 +74,9 @@ class BlobSocket:
             for is_last in (self._socket is None or self._process != os.getpid(), True):
                 sock = self._connected(address, deadline)
                 try:
-                    send_request(sock, members, fd)
+                    self._send(sock, members, fd, deadline)
+                except (NoBlobService, TimeoutError):
+                    raise
                 except OSError as error:
                     if is_last:
                         # The service may have said why it closed the connection.
@@ -88,6 +90,16 @@ class BlobSocket:
             self._drop()
             raise
         raise AssertionError("the loop ends with a response or an error")
+
+    def _send(self, sock: socket.socket, members: dict[str, object], fd: int | None, deadline: Deadline) -> None:
+        """Send a request. Raises OSError, and what ``exchange`` raises."""
+        try:
+            send_request(sock, members, fd)
+        except PermissionError:
+            # The kernel can refuse descriptors until the service has accepted the connection: a response shows that it has.
+            send_request(sock, {"request": "stats"}, None)
+            self._receive(sock, self.address, deadline).close()
+            send_request(sock, members, fd)
 
     def _connected(self, address: str, deadline: Deadline) -> socket.socket:
         """Return the connection, a new one if there is none in this process."""
@@ -138,11 +150,10 @@ class BlobSocket:
 
 def no_service(address: str, error: OSError) -> NoBlobService:
     """Return the error for a failure of connect(2), with advice."""
-    user = "--user " if address.startswith(os.environ.get("XDG_RUNTIME_DIR") or "/run/user/") else ""
-    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        reason = f"no process listens; install sbus-blob and run: systemctl {user}restart sbus-blob.socket"
-        if not address.startswith("/run/"):
-            reason = "no process listens; start sbus-blob for this bus, see sbus-blob(8)"
-    else:
+    if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
         reason = error.strerror or str(error)
+    elif is_default(f"{address.removesuffix('-blob.socket')}.socket"):
+        reason = f"no process listens; install sbus-blob and run: {systemctl(address)} restart sbus-blob.socket"
+    else:
+        reason = "no process listens; start sbus-blob for this bus, see sbus-blob(8)"
     return NoBlobService(address, reason)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Bus(ControlMethods, BlobMethods, CallMethods):
-    """A connection to a bus, from :meth:`Bus.connect`; close it, or use it with ``with``.
+    """A connection to a bus, from :meth:`Bus.connect`; close it, or use it in a ``with`` block.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
     arrives after that is dropped: it never reaches another call. Every call raises Closed after ``close``, Disconnected, also while
@@ -57,6 +57,14 @@ class Bus(ControlMethods, BlobMethods, CallMethods):
 
     After fork(2) the connection stays with the parent process. In the child, calls raise ForkedError; with ``reconnect``, a ``Bus``
     connects again and gets the subscriptions, but not what waited in them. An ``AsyncBus`` always raises ForkedError there.
+
+    Set ``reconnect`` or ``background`` in a program that runs for a long time. Such a ``Bus``, and every ``AsyncBus``, imports all of its
+    modules when it connects. Any other ``Bus`` imports some at their first use, so after an upgrade of the package it can mix two
+    versions.
+
+    A ``Bus`` works after ``gevent.monkey.patch_all()``, and other greenlets run while it waits. The exception is the address of a
+    descriptor, at which limits of time have no effect then. eventlet is not supported: a call that waits raises AttributeError. An
+    ``AsyncBus`` works in the loop of asyncio and in that of uvloop.
     """
 
     def __init__(self, link: SyncLink | None = None, *, pace: bool = False) -> None:
@@ -274,7 +282,7 @@ class Bus(ControlMethods, BlobMethods, CallMethods):
     def presence(self) -> Presence:
         """Subscribe to connections that begin and end, and to their subscriptions, as far as this client may see them.
 
-        Begin it with ``with`` or ``async with``. To know the present members: begin, then ask for the members, then apply the events
+        Begin it by ``with`` or ``async with``. To know the present members: begin, then ask for the members, then apply the events
         to them, in this order.
         """
         return Presence(self.subscribe(PRESENCE_PATTERN))

@@ -46,7 +46,7 @@ class CallMethods(BusParts):
         traceparent of the caller's span, for ``request.context``. From the first call on, messages arrive with their senders.
 
         Raises:
-            NoRecipient: there is no service of the command; raised at once.
+            NoRecipient: the command has no service; raised at once.
             PeerDisconnected: the service disconnected; raised at once. It may have run the command.
             CallTimeout: no response in time. A service may have run the command, and is asked to stop; a late response is dropped. If
                 its ``is_sent`` is false, the request was not sent.
@@ -62,7 +62,7 @@ class CallMethods(BusParts):
         """Send the request *data* to each service of *command*, and yield an ``Outcome`` of each, in the order of their completion.
 
         The services are those present at the beginning. Each is called at its own address, and each has *timeout* seconds. An
-        ``Outcome`` has the response or the error. If there is no service, nothing is yielded. *context* is as for ``call``.
+        ``Outcome`` has the response or the error. If the command has no service, nothing is yielded. *context* is as for ``call``.
         Raises what ``members`` raises, and ValueError if *command* or *context* is invalid.
         """
         group = GroupCall(self._begin_calls(), Invocation(command, payload_bytes(data, "data"), timeout, context=context))
@@ -139,7 +139,7 @@ class CallMethods(BusParts):
 
         Raises:
             RemoteRefusal: the bus does not permit this client to serve one of the commands.
-            ValueError: there is no command.
+            ValueError: :meth:`service` was not called.
             RuntimeError: another ``serve`` runs on this bus.
         """
         check_callable(ready, "ready")

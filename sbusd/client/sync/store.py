@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Job:
     """A job of a queue with a lease: until its end no other worker gets the job, and then another one does.
 
-    Use it with ``with`` (``async with`` with ``AsyncBus``): the client renews the lease while the block runs. At its end the job is
+    Use it in a ``with`` block, ``async with`` for ``AsyncBus``: the client renews the lease while the block runs. At its end the job is
     acknowledged. After an exception it is retried with the backoff of the queue, unless the block settled it by a call before.
 
     If the lease has ended before the block, the store gives the job to a worker again: because the connection was made again, or this
@@ -260,7 +260,7 @@ class Store(StoredStreams):
     def take_many(self, queue: str, count: int = 1, *, timeout: float | None = None, lease: float | None = None) -> list[Job]:
         """Take up to *count* jobs, 1 to 64, as soon as there is one; an empty list after *timeout* seconds. Their leases are not renewed.
 
-        Use each with ``with``, or call its ``ack``.
+        Use each in a ``with`` block, or call its ``ack``.
         """
         check_count(count, "count", 1, MAX_JOBS)
         limit = time_limit(timeout)
@@ -277,7 +277,7 @@ class Store(StoredStreams):
         """Yield one job after the other; end if there is none for *timeout* seconds, None means no limit.
 
         The lease of the yielded job is renewed until the loop asks for the next one, which acknowledges it, unless the body settled it.
-        After ``break`` or an exception the job is not acknowledged, and is tried again when its lease ends; with ``with job`` in the body
+        After ``break`` or an exception the job is not acknowledged, and is tried again when its lease ends; in a block ``with job``
         it is settled at once. With ``AsyncBus`` use ``contextlib.aclosing``.
         """
         while jobs := self.take_many(queue, timeout=timeout, lease=lease):

@@ -18,7 +18,7 @@ from sbusd.protocol.memberships import split_stored
 
 
 class Subscription:
-    """Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it with ``with``.
+    """Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it by ``with``.
 
     Iteration yields messages. Where some are missing, it calls *on_gap* of ``subscribe`` with a ``Gap``, ``Reconnected`` or ``Replaced``;
     ``items`` and the other methods return these items at their places instead.
@@ -129,7 +129,7 @@ class Subscription:
 class Presence:
     """Connections and subscriptions that begin and end, from :meth:`Bus.presence`: iterate over it, or call :meth:`receive`.
 
-    Leave it with ``with``. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
+    Leave it by ``with``. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -162,7 +162,7 @@ class Presence:
 
 
 class Tap:
-    """The bus's traffic as records, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it with ``with``."""
+    """The bus's traffic as records, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it by ``with``."""
 
     def __init__(self, link: SyncLink, inbox: Inbox) -> None:
         self._link = link

@@ -12,6 +12,8 @@ from sbusd.client.bus_unit import STATUS_HEAD, BusUnit, UnitCheck, explained, ha
 from sbusd.client.errors import NoBus
 from sbusd.daemon.main import CANNOT_START
 
+pytestmark = pytest.mark.slow
+
 RUNNING = {"ActiveState": "active", "SubState": "running", "ActiveEnterTimestampMonotonic": "9", "ExecMainStartTimestampMonotonic": "8"}
 CRASHED = RUNNING | {"ActiveState": "activating", "SubState": "auto-restart", "NRestarts": "3"}
 """A bus that has run, and is about to start again."""
@@ -105,7 +107,7 @@ def test_without_either_the_result_is_the_reason(systemd: Path) -> None:
     program(systemd, "systemctl", shown(REFUSED | {"InvocationID": "abc", "Result": "exit-code", "ExecMainStatus": "203"}))
     program(systemd, "journalctl", "", 1)
     said = UnitCheck(BusUnit("sbus.service", is_user=False)).failure()
-    assert said == "the bus does not start: sbus.service failed (exit-code, status 203); see: systemctl status sbus.service"
+    assert said == "the bus does not start: sbus.service failed (exit-code, status 203/EXEC); see: systemctl status sbus.service"
 
 
 def test_a_missing_or_failing_systemctl_means_that_nothing_is_known(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,7 @@ print("logging" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_logging_does_not_import_it(fake: FakeBus) -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_LOGGING, fake.address], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -13,8 +14,13 @@ import pytest
 
 from sbusd.client import errors
 from sbusd.client.errors import SbusError, no_bus
+from sbusd.client.store.errors import StoreNotRunning
+from sbusd.client.sync.blob_socket import no_service
+from sbusd.protocol.blobs import blob_address
 from tests.support import skips
 from tools.stage import ROOT
+
+_SYSTEMCTL = re.compile(r"systemctl(?: --user)?(?= [a-z])")
 
 EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
     (errors.NoBus("/s", "why"), ConnectionError, "cannot connect to /s: why"),
@@ -87,6 +93,7 @@ def test_an_address_in_hexadecimal_that_names_a_path() -> None:
     assert error.reason == "no such socket; the digits are those of the path '/no/such'; use the address that sbusd printed"
 
 
+@pytest.mark.slow
 def test_a_mounted_socket_file_that_is_stale_is_named(folder: Path) -> None:
     """As in a container: the file on the host is another one after the socket was created again."""
     skips.require_namespaces()
@@ -105,3 +112,14 @@ except NoBus as error:
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert "mount its directory instead" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("bus", "systemctl"),
+    [("/run/sbus.socket", "systemctl"), ("/run/user/7/sbus.socket", "systemctl --user"), ("/run/sbus/lab.socket", ""), ("/srv/s", "")],
+)
+def test_advice_names_the_service_manager_of_the_bus(monkeypatch: pytest.MonkeyPatch, bus: str, systemctl: str) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    missing = OSError(errno.ENOENT, "")
+    said = [str(each) for each in (no_bus(bus, missing), StoreNotRunning("store/put", bus), no_service(blob_address(bus), missing))]
+    assert [_SYSTEMCTL.findall(each) for each in said] == [[systemctl] if systemctl else []] * 3, said

@@ -184,6 +184,7 @@ def test_every_exported_name_is_there() -> None:
         assert getattr(sbusd.client, name) is not None
 
 
+@pytest.mark.slow
 def test_the_client_is_imported_without_pydantic_and_asyncio() -> None:
     """A program that only publishes does not wait for modules that others need."""
     code = "import sys, sbusd.client; sbusd.client.Bus; print('pydantic' in sys.modules, 'asyncio' in sys.modules)"

@@ -24,6 +24,7 @@ def test_a_run_knows_its_messages_and_their_size() -> None:
     assert run.size == sum(len(each.key) + len(each.payload) for each in messages)
 
 
+@pytest.mark.slow
 def test_what_is_not_built_is_replaced_and_said_so() -> None:
     program = (
         "import sys; sys.modules['sbusd.client.speedups'] = None\n"

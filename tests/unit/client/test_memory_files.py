@@ -123,6 +123,7 @@ def test_a_sealed_memory_file_is_not_copied() -> None:
         os.close(made)
 
 
+@pytest.mark.slow
 def test_a_tree_that_is_not_built_works() -> None:
     program = (
         "import os, sys; sys.modules['sbusd.client.huge_pages'] = None\n"

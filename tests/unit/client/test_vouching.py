@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, PayloadTooLarge, ProtocolError
-from sbusd.client.vouching import publish_vouched, publish_vouched_async, vouched_publication
+from sbusd.client import Bus, PayloadTooLarge, ProtocolError
+from sbusd.client.vouching import vouched_publication
 from sbusd.protocol.packets import MAX_PACKET_BYTES
+from tests.support.vouched_messages import publish_vouched
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus, Peer
 
 ORIGIN = b"!/host/alpha/!/cred/1000/1000/19211"
@@ -51,19 +51,6 @@ def test_a_message_keeps_its_place_among_the_clients_own(fake: FakeBus) -> None:
         bus.publish("a", "2")
         bus.ping()
         wait_for(fake.peer(), [b"MSG a\x001", PACKET, b"CMSG lost/for\x002\0a/*", b"MSG a\x002"])
-
-
-def test_the_same_on_asyncio(fake: FakeBus) -> None:
-    async def main() -> None:
-        async with AsyncBus.connect(fake.address) as bus:
-            await bus.publish("a", "1")
-            await publish_vouched_async(bus, ORIGIN, "a/b", "hi")
-            await bus.report_lost([b"a/*"], 0)
-            await bus.publish("a", "2")
-            await bus.ping()
-
-    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
-    wait_for(fake.peer(), [b"MSG a\x001", PACKET, b"CMSG lost/for\x000\0a/*", b"MSG a\x002"])
 
 
 def test_they_are_gathered_into_batches(batching: FakeBus) -> None:

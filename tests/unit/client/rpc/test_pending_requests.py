@@ -83,6 +83,14 @@ def test_a_flood_of_another_user_does_not_displace_an_answer_that_comes_first(ta
     assert (pending.is_done, pending.answer.data, table.strays) == (True, b"true", 50)
 
 
+def test_all_ids_of_a_user_hold_the_answers_of_one_user(table: PendingRequests) -> None:
+    table.charged = {1000: 1000, **dict.fromkeys(range(100_000, 100_050), 1001)}.__getitem__
+    pending = table.open("echo", b"rpc/echo")
+    for uid in range(100_000, 100_050):
+        give(table, pending, Peer(uid, uid, 100, 42, b"!/cred/100/%d/42" % uid), b"forged")
+    assert table.strays == 34
+
+
 def test_an_answer_that_comes_first_is_held(table: PendingRequests) -> None:
     pending = table.open("c", b"rpc/c")
     assert give(table, pending, ONE)

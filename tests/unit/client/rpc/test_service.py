@@ -16,6 +16,7 @@ from sbusd.client.errors import RemoteRefusal
 from sbusd.client.items import Message
 from sbusd.client.rpc.request_queue import WAITING_PER_USER
 from sbusd.client.rpc.service import Dispatcher
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import MAX_PACKET_BYTES, Publish, parse_packet
@@ -324,6 +325,24 @@ def test_hosts_take_turns_with_users_and_with_each_other() -> None:
     dispatcher.receive(message(asked(uid="a"), RELAY), NOW)
     order = [task.request.uid for task in (dispatcher.next(NOW)[0] for _ in range(4)) if task is not None]
     assert order == ["b0", "c", "a", "b1"]
+
+
+def test_all_ids_of_a_user_have_the_share_of_one_user(caplog: pytest.LogCaptureFixture) -> None:
+    charged = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 10, 1000)]))
+    dispatcher = Dispatcher(charged.of)
+    dispatcher.add("echo", lambda request: request.data, Allow(users=(1001, 100_001, 100_002)))
+    for uid in (100_003, 100_004, 1000):
+        denied = dispatcher.receive(message(asked("u", connection=uid), caller(uid, uid)), NOW)
+        assert reply(denied)[1].error == f"user {uid} may not call echo"
+    assert len(caplog.records) == 2, "the records of the ids count together; the right stays that of the id"
+    for number in range(WAITING_PER_USER):
+        assert dispatcher.receive(message(asked(f"u{number}"), caller(100_001)), NOW) == b""
+    busy = dispatcher.receive(message(asked("u", connection=8), caller(100_002, 8)), NOW)
+    assert reply(busy)[1].error == f"busy: {WAITING_PER_USER} requests of user 1000 are already queued"
+    assert dispatcher.receive(message(asked("u", connection=9), caller(1001, 9)), NOW) == b""
+    charged.ids = SubordinateIds()  # a request counts for the user that was charged for it, whatever the file says then
+    turns = [task.request.caller.uid for task in iter(lambda: dispatcher.next(NOW)[0], None)]
+    assert turns == [100_001, 1001, *[100_001] * (WAITING_PER_USER - 1)]
 
 
 def test_a_denied_caller_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:

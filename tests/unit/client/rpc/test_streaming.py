@@ -128,6 +128,15 @@ def test_each_user_and_each_host_has_its_own_limit(dispatcher: Dispatcher) -> No
     dispatcher.streams.open(asked(dispatcher, "again"), parts())
 
 
+def test_all_ids_of_a_user_have_the_streams_of_one_user(dispatcher: Dispatcher) -> None:
+    dispatcher.charged = {100_001: 1000, 1000: 1000, 1001: 1001}.__getitem__
+    for number in range(STREAMS_PER_USER):
+        dispatcher.streams.open(asked(dispatcher, f"{number}", user=100_001), parts())
+    with pytest.raises(ServiceError, match="busy: 64 streams of user 1000 are open"):
+        dispatcher.streams.open(asked(dispatcher, "more"), parts())
+    dispatcher.streams.open(asked(dispatcher, "u", 8, 1001), parts())
+
+
 def test_parties_take_turns(dispatcher: Dispatcher) -> None:
     opened = [dispatcher.streams.open(asked(dispatcher, uid, connection, user, window=9), parts()) for uid, connection, user in
               [("a", 7, 1000), ("b", 7, 1000), ("c", 7, 1000), ("d", 8, 1001)]]  # fmt: skip

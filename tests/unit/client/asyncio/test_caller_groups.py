@@ -1,0 +1,123 @@
+"""A directory service that answers slowly stalls only the requests of the users whose groups it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sbusd.client import Allow, AsyncBus, RemoteError, Request
+from sbusd.client.asyncio import caller_groups
+from tests.support.minibus import MiniBus
+
+WAIT_SECONDS = 30.0
+SLOW, DENIED, OTHER = 1001, 1002, 1003
+GROUP = 4_711
+
+
+class Directory:
+    """A directory service that does not answer until it is released."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers = threading.Event()
+
+    def groups_of(self, uid: int) -> frozenset[int]:
+        """Return the groups of a user."""
+        self.asked.append(uid)
+        assert self.answers.wait(WAIT_SECONDS)
+        return frozenset({GROUP} if uid == SLOW else ())
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
+    """The directory of the service."""
+    made = Directory()
+    monkeypatch.setattr(caller_groups, "groups_of", made.groups_of)
+    yield made
+    made.answers.set()
+
+
+def test_a_slow_look_up_stalls_only_the_requests_that_need_it(mini_bus: MiniBus, directory: Directory) -> None:
+    mini_bus.uids = {2: SLOW, 3: DENIED, 4: OTHER}
+    order: list[bytes] = []
+
+    async def main() -> None:
+        service, *callers = [await AsyncBus.connect(mini_bus.address) for _ in range(4)]
+        slow, denied, other = callers
+
+        @service.service("groups", allow=Allow(users=(OTHER,), groups=(GROUP,)))
+        def groups(request: Request) -> bytes:
+            order.append(request.data)
+            return request.data
+
+        ready = asyncio.Event()
+        running = asyncio.ensure_future(service.serve(ready=ready.set))
+        await ready.wait()
+        calls = [asyncio.ensure_future(slow.call("groups", str(number), timeout=WAIT_SECONDS)) for number in range(9)]
+        refused = asyncio.ensure_future(denied.call("groups", timeout=WAIT_SECONDS))
+        cancelled = asyncio.ensure_future(slow.call("groups", "cancelled", timeout=WAIT_SECONDS))
+        while sorted(directory.asked) != [SLOW, DENIED]:
+            await asyncio.sleep(0.01)
+        await slow.ping()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        await slow.ping()
+        assert await other.call("groups", "other", timeout=WAIT_SECONDS) == b"other"
+        directory.answers.set()
+        assert [bytes(each) for each in await asyncio.gather(*calls)] == [b"%d" % number for number in range(9)]
+        with pytest.raises(RemoteError, match=f"user {DENIED} may not call groups"):
+            await refused
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for each in (service, *callers):
+            await each.close()
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
+    assert order == [b"other", *(b"%d" % number for number in range(9))]
+
+
+def test_a_service_that_stops_answers_the_requests_that_wait(mini_bus: MiniBus, directory: Directory) -> None:
+    mini_bus.uids = {2: SLOW}
+
+    async def main() -> None:
+        service, caller = [await AsyncBus.connect(mini_bus.address) for _ in range(2)]
+        service.service("groups", allow=Allow(groups=(GROUP,)))(lambda request: request.data)
+        ready = asyncio.Event()
+        running = asyncio.ensure_future(service.serve(ready=ready.set))
+        await ready.wait()
+        call = asyncio.ensure_future(caller.call("groups", timeout=WAIT_SECONDS))
+        while not directory.asked:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        with pytest.raises(RemoteError, match="the service stopped before it ran the request"):
+            await call
+        await caller.close()
+        await service.close()
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
+
+
+def test_a_request_is_rejected_if_no_thread_can_start(mini_bus: MiniBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    mini_bus.uids = {2: SLOW}
+
+    async def main() -> None:
+        async with AsyncBus.connect(mini_bus.address) as service, AsyncBus.connect(mini_bus.address) as caller:
+            service.service("groups", allow=Allow(groups=(GROUP,)))(lambda request: request.data)
+            ready = asyncio.Event()
+            running = asyncio.ensure_future(service.serve(ready=ready.set))
+            await ready.wait()
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", no_room)
+                with pytest.raises(RemoteError, match="the service cannot check its callers"):
+                    await caller.call("groups", timeout=WAIT_SECONDS)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
