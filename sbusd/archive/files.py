@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import pwd
+import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
 
 FOLDER_MODE = 0o750
 
@@ -18,6 +22,9 @@ FILE_MODE = 0o640
 
 UMASK = 0o777 & ~FOLDER_MODE
 """For files that other programs create, such as Spark."""
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk."""
 
 
 class _FileError(SbusError):
@@ -48,6 +55,30 @@ class TablesError(SbusError):
 
 class ExposedFolderError(SbusError, PermissionError):
     """Other users can enter a directory, and this program must not change its mode."""
+
+
+class ForeignFolderError(SbusError):
+    """A directory belongs to another user, whose programs could not replace what this user writes."""
+
+
+def check_owner(folder: Path, command: Sequence[str]) -> None:
+    """Raise ForeignFolderError if root would write into a *folder* of another user; it says how that user runs *command*.
+
+    Raises:
+        OSError: it cannot be examined.
+    """
+    try:
+        owner = folder.stat().st_uid
+    except FileNotFoundError:
+        return
+    if os.geteuid() == 0 and owner != 0:
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            raise ForeignFolderError(f"{folder}: owned by user {owner}, which has no name. Let root own it") from None
+        # This user may not enter the working directory of root.
+        again = f"cd / && {shlex.join(('runuser', '-u', name, '--', *command))}"
+        raise ForeignFolderError(f"{folder}: owned by user {printable(name, 64)}. Run as this user: {printable(again)}")
 
 
 def make_folder(folder: Path) -> None:

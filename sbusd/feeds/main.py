@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from types import FrameType
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from systemd import daemon
 
 from sbusd.client import Bus, Scope
 from sbusd.config.files import ConfigError, default_main_file, load_settings
@@ -28,13 +26,30 @@ from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
 from sbusd.feeds.udev import feed as udev_feed
 from sbusd.feeds.udev.devices import HEAD
 from sbusd.feeds.udev.sources import Udev
-from sbusd.helptext import PlainCommand, PlainGroup, VersionOption, require_only
+from sbusd.helptext import PlainCommand, PlainGroup, UsageError, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
+from sbusd.standard_error import fail, write_errors
+from sbusd.standard_output import print_line
+from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
-from sbusd.systemd.signals import ENDING, WatchedSignals
+from sbusd.systemd.signals import ENDING, WatchedSignals, exit_on_ending_signals, ignore_ending_signals
+
+
+class _Feeds(PlainGroup):
+    """The feeds. The name of one is the configuration of its unit, so a wrong name has the status of a wrong configuration."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name and the feed in *args*, and the rest of them. Raises UsageError for an unknown feed."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            error = UsageError(f"no such feed {args[0]!r}; the feeds are {', '.join(names[:-1])} and {names[-1]}", ctx)
+            error.exit_code = os.EX_CONFIG
+            raise error
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
-    cls=PlainGroup,
+    cls=_Feeds,
     help="Publish events of this machine on the bus.",
     epilog="See sbus-feed(8).",
     add_completion=False,
@@ -106,7 +121,7 @@ def journal_command(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help=f"With a saved cursor, maximum age of entries to publish. Default: {_BACKLOG_TEXT}.",
+            help=f"With a saved cursor, publish at most this duration of the journal. Default: {_BACKLOG_TEXT}.",
         ),
     ] = None,
     rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of entries per second.")] = RATE,
@@ -197,8 +212,7 @@ def dbus_command(
 
 def main() -> None:
     """Run the program. SIGTERM and SIGINT end it with status 0 at any time."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    exit_on_ending_signals()
     app(prog_name="sbus-feed")
 
 
@@ -272,7 +286,7 @@ def _feed_signals(address: str | None, scope: Scope | None, dbus_address: str | 
     if is_check:
         with acting_as_user_of("sbus-feed@dbus.service", main_file) as reader:
             load_settings(main_file, DBusFeedSettings, required=config is not None)
-        typer.echo(valid(reader))
+        print_line("sbus-feed", valid(reader))
         return
     settings = load_settings(main_file, DBusFeedSettings, required=config is not None)
     run_signal_feed(settings, Buses(address, scope, dbus_address), _log, _ready)
@@ -288,16 +302,22 @@ def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
 def _run(name: str, feed: Callable[[int], None]) -> None:
     """Run a feed; it ends with a status and at most one line. *feed* gets a descriptor that is readable when a signal ends it."""
     try:
-        with WatchedSignals(dict.fromkeys(ENDING, signal.default_int_handler)) as signals:
+        with WatchedSignals(dict.fromkeys(ENDING, _interrupt)) as signals:
             feed(signals.fileno())
     except KeyboardInterrupt:
-        _end_quietly()
+        raise typer.Exit(0) from None
     except (AccessCheckError, ConfigError, MissingLibraryError) as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-feed", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-feed", str(wrong))
     except OSError as wrong:
-        _fail(f"{name}: {wrong.strerror or wrong}")
+        fail("sbus-feed", f"{name}: {wrong.strerror or wrong}")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Interrupt a feed, and let no further signal interrupt its end."""
+    ignore_ending_signals()
+    raise KeyboardInterrupt
 
 
 def _kept_cursor() -> Path | None:
@@ -309,26 +329,13 @@ def _kept_cursor() -> Path | None:
 def _ready(status: str) -> None:
     """Notify the service manager, if there is one, that the feed is ready."""
     try:
-        daemon.notify(f"READY=1\nSTATUS={status}")
+        with contextlib.closing(ServiceManager.of_environment()) as manager:
+            manager.deliver(f"READY=1\nSTATUS={status}")
     except OSError as wrong:
         _log(f"cannot notify the service manager: {wrong}")
 
 
 def _log(line: str) -> None:
     """Write one line to standard error, which is the journal for a service."""
-    # A closed stderr must not end the feed; the counters in net/snapshot/end contain the same facts.
-    with contextlib.suppress(OSError, ValueError):
-        print(f"sbus-feed: {line}", file=sys.stderr, flush=True)
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Log *line* and exit with *status*."""
-    _log(line)
-    raise typer.Exit(status)
-
-
-def _end_quietly() -> NoReturn:
-    """Exit with status 0, ignoring further signals."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise typer.Exit(0)
+    # A line that is lost must not end the feed; the counters in net/snapshot/end contain the same facts.
+    write_errors(f"sbus-feed: {line}\n")

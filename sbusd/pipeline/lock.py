@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -33,15 +34,11 @@ def run_lock(root: Path, wait: float = ENGINE_SECONDS, program: str = "sbus-pipe
         PipelineError: another run holds it; the text has its process id.
         OSError: the lock cannot be opened.
     """
-    fd = os.open(root / RUN_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise PipelineError(f"{root}: in use by another {program}, process {holder}. Wait until it has finished") from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        fd = lock_file(root / RUN_LOCK, 0o644)
+    except LockHeldError as error:
+        raise PipelineError(f"{root}: in use by another {program}, process {error.holder}. Wait until it has finished") from None
+    try:
         _wait_for_engine(root / ENGINE_LOCK, wait)
         yield
     finally:

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sbusd.archive.files import UMASK, make_private
+from sbusd.archive.files import UMASK, check_owner, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote, parse_location
 from sbusd.archive.storage.store import store_of
 from sbusd.archive.tables.location import parse_tables_location
 from sbusd.helptext import PlainCommand, VersionOption
-from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import is_on_cluster, spark_session
 from sbusd.protocol.errors import SbusError
+from sbusd.systemd.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ def pipeline(
     except SbusError as error:
         if sys.flags.dev_mode and error.__cause__ is not None:
             raise
-        _fail(progress, str(error))
+        _fail(progress, str(error), os.EX_CONFIG if isinstance(error, PermanentError) else 1)
     except OSError as error:
         advice = ". Run: systemctl start sbus-pipeline.service" if isinstance(error, PermissionError) and archive == str(ARCHIVE) else ""
         _fail(progress, f"{error.filename or tables}: {error.strerror or error}{advice}")
@@ -76,32 +77,34 @@ def pipeline(
 
 
 def main() -> None:
-    """Run the program, and exit. Status: 0; 1 after an error; 130 after Ctrl-C."""
+    """Run the program, and exit. Status: 0; 1 after an error; 78 if a package or Java is missing; 130 after Ctrl-C."""
     app(prog_name="sbus-pipeline")
 
 
-def _status_reporter() -> Callable[[str], None]:
+def _status_reporter() -> Callable[[str], object]:
     """Return the function that reports a status to the service manager, if there is one."""
     if "NOTIFY_SOCKET" not in os.environ:
         return lambda _words: None
-    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415 - a driver on another machine may not have systemd's library
-
     manager = ServiceManager.of_environment()
     return lambda words: manager.notify(f"STATUS={words}")
 
 
 def _require_packages() -> None:
-    """Raise PipelineError if a package that the tables need is not installed."""
+    """Raise PermanentError if a package that the tables need is not installed."""
     use_local_packages()
     for module, package in (("pyarrow", "PyArrow"), ("deltalake", "deltalake")):
         try:
             importlib.import_module(module)
         except ImportError:
-            raise PipelineError(f"{package} is not installed. Install it with: {how_to_install('pipeline')}") from None
+            raise PermanentError(f"{package} is not installed. Install it with: {how_to_install('pipeline')}") from None
 
 
 def _prepare_directory(tables: Path) -> None:
-    """Create the directory of the tables, or check it, and close it to other users. Raises PipelineError, ExposedFolderError, OSError."""
+    """Create the directory of the tables, or check it, and close it to other users.
+
+    Raises:
+        PipelineError, ExposedFolderError, OSError: it cannot be used.
+    """
     from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
     from sbusd.archive.tables.old_layout import NAMES  # noqa: PLC0415
     from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
@@ -147,6 +150,7 @@ def _run(archive: ArchivePath, tables: ArchivePath, master: str | None, *, rebui
 
     with contextlib.ExitStack() as running:
         if isinstance(tables, Path):
+            check_owner(tables, _command(archive, tables, master, rebuild=rebuild))
             _prepare_directory(tables)
             running.enter_context(run_lock(tables))
 
@@ -161,6 +165,13 @@ def _run(archive: ArchivePath, tables: ArchivePath, master: str | None, *, rebui
             progress.print_result(line)
 
 
+def _command(archive: ArchivePath, tables: Path, master: str | None, *, rebuild: bool) -> list[str]:
+    """Return the command that runs the pipeline so in any working directory."""
+    source = archive.absolute() if isinstance(archive, Path) else archive
+    options = ["--archive", str(source), "--tables", str(tables.absolute())]
+    return ["sbus-pipeline", *options, *(["--master", master] if master else []), *(["--rebuild"] if rebuild else [])]
+
+
 def _how_to_record(archive: ArchivePath) -> str:
     """Return the sentence that says how *archive* is made."""
     if is_remote(archive):
@@ -170,8 +181,7 @@ def _how_to_record(archive: ArchivePath) -> str:
     return f"Record one with: sbusctl record --archive {archive}"
 
 
-def _fail(progress: Progress, line: str) -> NoReturn:
-    """Print one line, and exit with status 1."""
+def _fail(progress: Progress, line: str, status: int = 1) -> NoReturn:
+    """Print one line, and exit with *status*."""
     progress.fail(line)
-    sys.stdout.flush()
-    raise typer.Exit(1)
+    raise typer.Exit(status)

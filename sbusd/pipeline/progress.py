@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from sbusd.protocol.printable import printable
+from sbusd.standard_error import print_error, write_errors
+from sbusd.standard_output import print_line
 
-_LONGEST = 300
-"""Maximum length of a line in characters: names of hosts and files come from other machines."""
+_STATUS_CHARACTERS = 300
+"""Maximum length of the status of the service."""
 
 _EMPTY = (
     "nothing to compute: the archive has no segments yet. The recorder completes one every 15 minutes; "
@@ -27,41 +29,37 @@ class Progress:
     """
 
     is_quiet: bool = False
-    notify: Callable[[str], None] = lambda _words: None
-    out: TextIO = field(default_factory=lambda: sys.stdout)
-    errors: TextIO = field(default_factory=lambda: sys.stderr)
+    notify: Callable[[str], object] = lambda _words: None
+    errors: TextIO | None = field(default_factory=lambda: sys.stderr)
     _shown: bool = False
 
     def step(self, words: str) -> None:
         """Show the current step, on a terminal only; it replaces the previous one."""
-        self.notify(printable(words, _LONGEST))
-        if not self.is_quiet and self.errors.isatty():
-            self.errors.write(f"\r\x1b[K{printable(words, 78)}")
-            self.errors.flush()
+        self.notify(printable(words, _STATUS_CHARACTERS))
+        if not self.is_quiet and self.errors is not None and self.errors.isatty():
+            write_errors(f"\r\x1b[K{printable(words, 78)}", self.errors)
             self._shown = True
 
     def warn(self, words: str) -> None:
         """Print a warning."""
         self._clear()
-        self.errors.write(f"sbus-pipeline: {printable(words, _LONGEST)}\n")
-        self.errors.flush()
+        print_error("sbus-pipeline", words, self.errors)
 
     def fail(self, words: str) -> None:
         """Print why the run fails."""
-        self.notify(printable(words, _LONGEST))
+        self.notify(printable(words, _STATUS_CHARACTERS))
         self.warn(words)
 
     def print_result(self, words: str) -> None:
         """Print a result on standard output."""
         self._clear()
         if not self.is_quiet:
-            self.out.write(f"{words}\n")
-            self.out.flush()
+            print_line("sbus-pipeline", words)
 
     def _clear(self) -> None:
         """Remove the status line."""
         if self._shown:
-            self.errors.write("\r\x1b[K")
+            write_errors("\r\x1b[K", self.errors)
             self._shown = False
 
 

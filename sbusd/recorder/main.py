@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from sbusd.archive.files import NO_ROOM
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.ownership import HostTakenError
 from sbusd.client import Scope, bus_address
@@ -16,8 +17,10 @@ from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
 from sbusd.systemd.service_user import acting_as_user_of, valid
+from sbusd.systemd.signals import exit_on_ending_signals
 
 CLOSE_SECONDS = 60.0
 """Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
@@ -56,17 +59,19 @@ def record(
         if check:
             with acting_as_user_of("sbus-recorder.service", main_file) as reader:
                 load_recorder_settings(main_file, required=config is not None)
-            typer.echo(valid(reader))
+            print_line("sbus-recorder", valid(reader))
             return
+        exit_on_ending_signals()
         settings = load_recorder_settings(main_file, required=config is not None)
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-recorder", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
         # A bus that refuses the tap is a PermissionError too.
-        _fail(str(wrong), os.EX_CONFIG if isinstance(wrong, (PermissionError, HostTakenError)) else 1)
+        fail("sbus-recorder", str(wrong), os.EX_CONFIG if isinstance(wrong, (PermissionError, HostTakenError)) else 1)
     except OSError as wrong:
-        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
+        advice = "; free some space or inodes: see df -h and df -i" * (wrong.errno in NO_ROOM)
+        fail("sbus-recorder", (f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong)) + advice)
 
 
 def main() -> None:
@@ -81,7 +86,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
+        fail("sbus-recorder", f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
     from sbusd.recorder.administration import Administration  # noqa: PLC0415 - behind the check
     from sbusd.recorder.log_messages import NOT_SERVED  # noqa: PLC0415
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
@@ -109,12 +114,6 @@ def _print_durable(seq: int) -> None:
     """Print the position of the last durable row."""
     sys.stderr.write(f"sbus-recorder: durable {seq}\n")
     sys.stderr.flush()
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line, and exit with *status*."""
-    print(f"sbus-recorder: {printable(line, 1_000)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

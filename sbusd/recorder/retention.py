@@ -13,21 +13,17 @@ outage must not stop the recorder.
 from __future__ import annotations
 
 import dataclasses
-import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.archive.files import RecordError
+from sbusd.archive.files import NO_ROOM, RecordError
 from sbusd.archive.record.entry import IndexEntry, Removal
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a full disk."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import socket
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from sbusd import wall_clock
 from sbusd.archive.files import make_folder, make_private
+from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
@@ -345,15 +345,11 @@ class Recorder:
             self._report_at = now + REPORT_SECONDS
 
     def _take_lock(self) -> None:
-        """Lock the spool for this process. Raises SpoolInUseError."""
-        self._lock = os.open(self._spool / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        """Lock the spool for this process. Raises SpoolInUseError, OSError."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._lock, 32).decode("ascii", "replace").strip()
-            raise SpoolInUseError(f"{self._spool}: in use by another recorder, process {holder or 'unknown'}") from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
+            self._lock = lock_file(self._spool / ".lock")
+        except LockHeldError as error:
+            raise SpoolInUseError(f"{self._spool}: in use by another recorder, process {error.holder}") from None
 
     def _recover(self, converter: Converter) -> int:
         """Pass on the files of an earlier run; return the highest position in them, 0 if there is none."""

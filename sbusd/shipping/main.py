@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pwd
 import secrets
 import socket
-import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from sbusd.archive.files import ExposedFolderError, RecordError, make_private
+from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.ownership import APPLICATION, HostTakenError, Owner, Ownership
 from sbusd.archive.record.index import segment_of_entry
@@ -36,11 +36,13 @@ from sbusd.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
 from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
+from sbusd.standard_error import fail
+from sbusd.standard_output import print_line
 from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.machine_identity import machine_identity
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of, valid
-from sbusd.systemd.signals import EndingSignals
+from sbusd.systemd.signals import EndingSignals, exit_on_ending_signals
 from sbusd.wall_clock import WallClock
 
 _LOCK = ".lock"
@@ -99,16 +101,17 @@ def ship(
         if check:
             with acting_as_user_of("sbus-ship.service", main_file) as reader:
                 _load(main_file, config)
-            typer.echo(valid(reader))
+            print_line("sbus-ship", valid(reader))
             return
+        exit_on_ending_signals()
         settings, destination, host = _load(main_file, config)
         _run(settings, destination, host, once=once, claim=claim)
     except _FOR_ADMINISTRATORS as wrong:
-        _fail(str(wrong), os.EX_CONFIG)
+        fail("sbus-ship", str(wrong), os.EX_CONFIG)
     except SbusError as wrong:
-        _fail(str(wrong))
+        fail("sbus-ship", str(wrong))
     except OSError as wrong:
-        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
+        fail("sbus-ship", f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
 
 def main() -> None:
@@ -148,7 +151,7 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
+        fail("sbus-ship", f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
     log, manager = ServiceLog("sbus-ship"), ServiceManager.of_environment()
     archive, state = Path(settings.archive), Path(settings.state)
     if not archive.is_dir():
@@ -168,7 +171,7 @@ def _run(settings: ShipSettings, destination: ArchivePath, host: str, *, once: b
         ownership = Ownership(store, host, owner, _ADVICE)
         if claim:
             ownership.take(len(done), by_force=True)
-            typer.echo(f"claimed host {host} in {destination}")
+            print_line("sbus-ship", f"claimed host {host} in {destination}")
             return
         expired = stack.enter_context(contextlib.closing(expired_list(state / EXPIRED_LIST, header)))
         uploader = Uploader(archive, store, ownership, settings.retention, heartbeat.beat, since_ns=header.created)
@@ -226,27 +229,15 @@ def _store(destination: ArchivePath, attempts: Attempts) -> Store:
     from sbusd.archive.storage.objects import ObjectClient, ObjectStore, connect  # noqa: PLC0415 - only remote stores need it
 
     scheme, authority = destination.scheme, destination.authority
-    return ObjectStore(destination, ObjectClient(connect(scheme, authority), scheme, authority, attempts))
+    return ObjectStore(destination, ObjectClient(partial(connect, scheme, authority), scheme, authority, attempts))
 
 
 def _lock(state: Path) -> int:
-    """Lock the state for this process. Raises StateInUseError."""
-    fd = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    """Lock the state for this process, and return a descriptor. Raises StateInUseError, OSError."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise StateInUseError(f"{state}: in use by another sbus-ship, process {printable(holder) or 'unknown'}") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line, and exit with *status*."""
-    print(f"sbus-ship: {printable(line, 1_000)}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
+        return lock_file(state / _LOCK)
+    except LockHeldError as error:
+        raise StateInUseError(f"{state}: in use by another sbus-ship, process {error.holder}") from None
 
 
 if __name__ == "__main__":

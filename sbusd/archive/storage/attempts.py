@@ -31,7 +31,9 @@ _PERMANENT = re.compile(
     r"|MISSING_AUTHENTICATION_TOKEN|INVALID_SIGNATURE)"
 )
 _ADVICE = {
-    "ExpiredToken": "The credentials have expired. Write new ones to ~/.aws/credentials, which is read again, or set AWS_* and restart",
+    "ExpiredToken": "The credentials have expired. Write new ones to the file of AWS_SHARED_CREDENTIALS_FILE, which is read again, or set "
+    "AWS_* and restart",
+    "(HTTP status 400) during HeadObject": "The server gives no reason; the credentials may have expired, see sbus-record(5)",
     "RequestTimeTooSkewed": "The clock of this machine differs from that of the server: timedatectl",
 }
 """What to do about errors of S3, by a part of their text."""
@@ -74,6 +76,8 @@ class Attempts:
         """
         self.retries = 0
         """Number of attempts that failed and were repeated."""
+        self.refused: Callable[[], None] = lambda: None
+        """Called when the store has refused an operation, before that raises."""
         self._report = report or _print
         self._sleep = sleep
         self._progress = progress
@@ -95,6 +99,7 @@ class Attempts:
             except OSError as error:
                 reason = reason_of(error)
                 if _is_permanent(reason):
+                    self.refused()
                     raise StorageError(path, f"cannot {what}: {reason}") from None
                 if attempt >= ATTEMPTS:
                     raise StorageError(path, f"cannot {what}: {reason} (attempts: {attempt})") from None
@@ -116,7 +121,12 @@ def reason_of(error: BaseException, environ: Mapping[str, str] = os.environ) -> 
     for name in _SECRETS:
         if value := environ.get(name):
             reason = reason.replace(value, f"({name})")
-    return printable(reason, _MAX_REASON) + next((f". {advice}" for sign, advice in _ADVICE.items() if sign in reason), "")
+    return printable(reason, _MAX_REASON) + advice_about(reason)
+
+
+def advice_about(reason: str) -> str:
+    """Return what to do about the error *reason* of S3, to be appended to it; empty if that is unknown."""
+    return next((f". {advice}" for sign, advice in _ADVICE.items() if sign in reason), "")
 
 
 def _is_permanent(reason: str) -> bool:

@@ -125,12 +125,27 @@ def _newer_options(place: RemotePath, authorities: str | None) -> dict[str, Any]
 class ObjectClient:
     """A client of one store, and its attempts. Threads may share it."""
 
-    def __init__(self, files: fs.FileSystem, scheme: str, authority: str, attempts: Attempts | None = None) -> None:
+    def __init__(self, make: Callable[[], fs.FileSystem], scheme: str, authority: str, attempts: Attempts | None = None) -> None:
+        """Make the client of PyArrow by *make*, and again after the store has refused an operation, see :attr:`files`."""
         self.attempts = attempts or Attempts()
-        self.files = files
+        self.attempts.refused = self._distrust
+        self._make = make
+        self._files: fs.FileSystem | None = make()
         self._prefix = f"{authority}/" if scheme == "s3" else "/"
         self.is_atomic = scheme == "s3"
         """Whether a name appears only when its object is complete."""
+
+    @property
+    def files(self) -> fs.FileSystem:
+        """The client of PyArrow. That of S3 reads the files with credentials once, so after a refusal there is a new one."""
+        found = self._files
+        if found is None:
+            found = self._files = self._make()
+        return found
+
+    def _distrust(self) -> None:
+        """Use a new client from the next operation on: its credentials may have been renewed by then."""
+        self._files = None
 
     def name(self, path: RemotePath) -> str:
         """Return the name by which PyArrow knows *path*."""

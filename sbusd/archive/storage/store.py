@@ -71,4 +71,4 @@ def _client(scheme: str, authority: str, _pid: int) -> ObjectClient:
     """Return the client of a store. A child of fork(2) gets a new one, because connections and threads are those of its parent."""
     from sbusd.archive.storage.objects import ObjectClient, connect  # noqa: PLC0415
 
-    return ObjectClient(connect(scheme, authority), scheme, authority)
+    return ObjectClient(functools.partial(connect, scheme, authority), scheme, authority)

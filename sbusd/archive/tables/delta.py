@@ -68,6 +68,8 @@ def storage_options(root: ArchivePath) -> dict[str, str] | None:
         "aws_access_key_id": found.key,
         "aws_secret_access_key": found.secret,
         "aws_session_token": found.token,
+        # With an endpoint, the library would ask only the services of Amazon for credentials, and not read the files.
+        "aws_force_credential_load": None if found.key else "true",
         # A server without TLS must be allowed explicitly: naming it with http:// does so.
         "allow_http": "true" if found.endpoint and found.endpoint.startswith("http://") else "false",
     }

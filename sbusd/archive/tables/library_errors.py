@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.storage.attempts import Attempts
+from sbusd.archive.storage.attempts import Attempts, advice_about
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.location import table_uri
 
@@ -89,4 +89,5 @@ def reason_of(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     # The last line has the status, or says what happened to the connection.
-    return f"{lines[0]}: {lines[-1]}" if len(lines) > 1 and _IS_STORAGE.search(lines[0]) else lines[0]
+    reason = f"{lines[0]}: {lines[-1]}" if len(lines) > 1 and _IS_STORAGE.search(lines[0]) else lines[0]
+    return reason + advice_about(text)

@@ -85,10 +85,6 @@ class Table:
         fields = [pa.field(column.name, _ARROW[column.type], metadata={"doc": column.meaning}) for column in self.columns]
         return pa.schema([*fields, pa.field("date", pa.string()), pa.field("hour", pa.int32())])
 
-    def ddl(self) -> str:
-        """Return the columns in Spark's DDL, without ``date`` and ``hour``."""
-        return ", ".join(f"{column.name} {column.type.value}" for column in self.columns)
-
 
 def _key(name: str, meaning: str, kind: Type = Type.TEXT) -> Column:
     return Column(name, kind, meaning, key=True)

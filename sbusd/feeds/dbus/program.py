@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from sbusd.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
 from sbusd.feeds.logind.manager import LoginSource
 from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
 from sbusd.feeds.systemd.manager import ServiceManagerSource
+from sbusd.systemd.event_loop import on_ending_signal, run_service
 
 STORED = {
     "systemd": ("systemd/unit/",),
@@ -96,12 +96,14 @@ def run_until_signal(feed: Coroutine[Any, Any, None]) -> None:
 
     async def run() -> None:
         task = asyncio.ensure_future(feed)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        on_ending_signal(task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    asyncio.run(run())
+    try:
+        run_service(run())
+    finally:
+        feed.close()  # run_service may fail before it begins
 
 
 def _stored_values(name: str, buses: Buses, keys: PublishedKeys, request: str, log: Callable[[str], None]) -> StoredValues:

@@ -7,7 +7,6 @@ bus has routed all entries before it. So after a crash some entries may be publi
 from __future__ import annotations
 
 import json
-import os
 import select
 import time
 from collections.abc import Callable
@@ -15,16 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from sbusd.feeds.bus_publisher import LogThrottle
+from sbusd.feeds.journal.batch_reader import BatchReader, DamagedEntry, Gap, JournalSource
 from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
-from sbusd.feeds.journal.entry import LOST, JournalEntry, is_echo
-from sbusd.feeds.journal.reader import UnreadableEntryError
-
-BATCH_ENTRIES = 256
-"""Entries between two access checks."""
-
-BATCH_BYTES = 1 << 20
-"""Size of the payloads of a batch, which is held in memory until the bus has routed it."""
+from sbusd.feeds.journal.entry import LOST
 
 BATCH_SECONDS = 0.01
 """Shortest interval between two batches. Each costs three control messages, of which a user may send 10,000 per second."""
@@ -39,32 +32,7 @@ RATE = 5000
 """Maximum number of entries per second: subscribers' queues hold 64 MiB, so active readers have time to read."""
 
 BACKLOG_SECONDS = 86_400.0
-"""Maximum age of entries that are published after the feed was stopped."""
-
-
-class JournalSource(Protocol):
-    """The journal, such as :class:`sbusd.feeds.journal.reader.JournalReader`."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll."""
-
-    def timeout_ms(self) -> int | None:
-        """Return the longest time to poll."""
-
-    def process(self) -> None:
-        """Process changes."""
-
-    def seek_last(self, lines: int) -> Cursor | None:
-        """Seek to the last *lines* entries; return the position before them."""
-
-    def seek(self, cursor: Cursor) -> None:
-        """Seek to *cursor*, or after it."""
-
-    def seek_time(self, seconds: float) -> None:
-        """Seek to the first entry since *seconds*."""
-
-    def read(self) -> JournalEntry | None:
-        """Return the next entry. Raises UnreadableEntryError."""
+"""Maximum age of entries that are published after the feed was stopped, in time for which the machine ran."""
 
 
 class BatchPublisher(Protocol):
@@ -98,7 +66,7 @@ class JournalCounters:
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """First start: the last ``lines`` entries. Later starts: where the feed stopped, but at most ``backlog_seconds`` ago."""
+    """First start: the last ``lines`` entries. Later starts: where the feed stopped, or the last ``backlog_seconds``."""
 
     lines: int = 0
     backlog_seconds: float = BACKLOG_SECONDS
@@ -125,6 +93,7 @@ class JournalFeed:
     ) -> None:
         self.counters = JournalCounters()
         self._source = source
+        self._reader = BatchReader(source, start.backlog_seconds)
         self._publisher = publisher
         self._file = file
         self._log = log
@@ -134,15 +103,9 @@ class JournalFeed:
         self._clock = clock
         self._wall = wall
         self._signals: int | None = None
-        self._read: Cursor | None = None
-        """Position of the last entry that was read."""
         self._routed: Cursor | None = None
         """Position up to which the bus has routed all entries: this is saved."""
         self._saved: Cursor | None = None
-        self._gap_reason: str | None = None
-        """Why entries may be missing before the next one, until that is read."""
-        self._damaged = 0
-        """Damaged entries since the last one that was read."""
         self._unreported: dict[str, int | None] = {}
         """Losses to report with the next batch: number of entries by reason, None if unknown."""
         self._throttles = {reason: LogThrottle() for reason in ("unreadable", "missing", "unsaved")}
@@ -168,30 +131,25 @@ class JournalFeed:
         """Seek to the start and save that position, so that entries are not lost if the feed ends before the first entry."""
         saved = self._load()
         if saved is None:
-            self._routed = self._read = self._source.seek_last(self._start.lines)
+            self._reader.begin_near_end(self._start.lines)
+            self._routed = self._reader.last
             self.save()
         else:
-            self._saved = self._routed = self._read = saved
-            oldest = self._wall() - self._start.backlog_seconds
-            is_too_old = saved.realtime / 1e6 < oldest
-            self._gap_reason = "backlog" if is_too_old else "vacuumed"
-            if is_too_old:
-                self._source.seek_time(oldest)
-            else:
-                self._source.seek(saved)
+            self._saved = self._routed = saved
+            self._reader.begin_after(saved)
         self._report_status()
 
     def turn(self) -> None:
         """Publish a batch, or wait for entries."""
         began = self._clock()
-        batch, has_all = self._collect()
+        batch, is_idle = self._collect()
         if batch:
             self._deliver(batch)
             self._due = began + max(BATCH_SECONDS, len(batch) / self._rate)
-        self._routed = self._read
+        self._routed = self._reader.last
         self._do_due(self._clock())
-        if batch or has_all:
-            self._wait(is_idle=not batch)
+        if batch or is_idle:
+            self._wait(is_idle=is_idle and not batch)
 
     def save(self) -> None:
         """Save the position up to which all is routed, if it has changed."""
@@ -215,57 +173,21 @@ class JournalFeed:
             return None
 
     def _collect(self) -> tuple[Batch, bool]:
-        """Return a batch of entries, and whether it contains the last one."""
+        """Return a batch of entries with notices of losses, and whether nothing was read."""
         batch: list[tuple[str, bytes]] = []
-        size = 0
-        for _ in range(BATCH_ENTRIES):
-            try:
-                entry = self._source.read()
-            except UnreadableEntryError as wrong:
-                self._note_damaged(wrong)
-                continue
-            if entry is None:
-                return self._with_losses(batch), True
-            if self._is_new(entry) and not self._is_echo(entry):
-                batch.append(self._message(entry))
-                size += len(batch[-1][1])
-            if size >= BATCH_BYTES:
-                break
-        return self._with_losses(batch), False
-
-    def _is_new(self, entry: JournalEntry) -> bool:
-        """Return whether *entry* has not been published yet, and record entries missing before it."""
-        last, place = self._read, entry.cursor
-        if last is not None:
-            if self._gap_reason is not None and (place.is_same_entry(last) or last.is_behind(place)):
-                if not last.is_behind(place):
-                    # No entry is missing before the next one, whatever its file.
-                    self._gap_reason = None
-                return False
-            missing = place.missing_since(last)
-            if missing is not None:
-                missing = max(0, missing - self._damaged)
-            # A new source while reading is a new journal file, not a loss.
-            if missing or (missing is None and self._gap_reason is not None):
-                self._note_missing(self._gap_reason or "vacuumed", missing)
-        self._gap_reason = None
-        self._damaged = 0
-        self._read = place
-        return True
-
-    def _is_echo(self, entry: JournalEntry) -> bool:
-        """Return whether *entry* must not be published, and count it if so."""
-        if not is_echo(entry, os.getpid(), os.geteuid()):
-            return False
-        self.counters.echoes += 1
-        return True
-
-    def _message(self, entry: JournalEntry) -> tuple[str, bytes]:
-        """Return key and payload of *entry*."""
-        payload, is_whole = entry.payload()
-        self.counters.entries += 1
-        self.counters.cut += not is_whole
-        return entry.key, payload
+        items = self._reader.read()
+        for item in items:
+            if isinstance(item, Gap):
+                self._note_missing(item)
+            elif isinstance(item, DamagedEntry):
+                self._note_damaged(item)
+            elif item.is_echo:
+                self.counters.echoes += 1
+            else:
+                self.counters.entries += 1
+                self.counters.cut += not item.is_whole
+                batch.append((item.key, item.payload))
+        return self._with_losses(batch), not items
 
     def _deliver(self, batch: Batch) -> None:
         """Publish *batch* and wait until it is routed."""
@@ -288,19 +210,18 @@ class JournalFeed:
         notice = {"time": round(self._wall(), 6), "reason": reason, "count": count, **asdict(self.counters)}
         return LOST, json.dumps(notice, separators=(",", ":")).encode()
 
-    def _note_missing(self, reason: str, count: int | None) -> None:
+    def _note_missing(self, gap: Gap) -> None:
         """Record missing entries."""
-        self.counters.missing += count or 0
-        self._note_loss(reason, count)
-        why = "older than --backlog" if reason == "backlog" else "that are no longer in the journal"
-        self._log_throttled("missing", f"skipped {'an unknown number of' if count is None else count} entries {why}")
+        self.counters.missing += gap.count or 0
+        self._note_loss(gap.reason, gap.count)
+        why = "older than --backlog" if gap.reason == "backlog" else "that are no longer in the journal"
+        self._log_throttled("missing", f"skipped {'an unknown number of' if gap.count is None else gap.count} entries {why}")
 
-    def _note_damaged(self, wrong: UnreadableEntryError) -> None:
+    def _note_damaged(self, entry: DamagedEntry) -> None:
         """Record a damaged entry."""
-        self._damaged += 1
         self.counters.unreadable += 1
         self._note_loss("unreadable", 1)
-        self._log_throttled("unreadable", str(wrong))
+        self._log_throttled("unreadable", entry.why)
 
     def _note_loss(self, reason: str, count: int | None) -> None:
         """Add to the losses to report; an unknown number stays unknown."""
@@ -344,4 +265,4 @@ class JournalFeed:
         if bound is not None:
             times.append(bound)
         poll.poll(min(times, default=None))
-        self._source.process()
+        self._reader.process()

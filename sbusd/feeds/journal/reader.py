@@ -15,10 +15,16 @@ from sbusd.feeds.journal.entry import MESSAGE_BYTES, Fields, JournalEntry
 from sbusd.protocol.errors import SbusError
 
 _WHERE = (Path("/var/log/journal"), Path("/run/log/journal"))
-"""Where journald stores the system's journal: on disk, or in memory."""
+"""Where journald stores the system's journal: on disk, or in memory. It moves between them at any time: journalctl(1) --flush."""
+
+MISSING_FOLDER_MS = 10_000
+"""How long a folder of _WHERE that was not there may exist before its entries are read: the library watches only those that it finds."""
 
 _THRESHOLD_BYTES = MESSAGE_BYTES + (1 << 10)
 """Requested part of a compressed value: a little more than is published. libsystemd 252 ignores this hint."""
+
+_MAX_BOOTS = 10_000
+"""Boots that are searched for the start of the backlog, each in less than a millisecond."""
 
 MEMORY_BYTES = 512 << 20
 """Limit of the process's data: a hostile value is small on disk and up to 768 MiB when decompressed."""
@@ -66,30 +72,44 @@ class JournalReader:
         Raises:
             JournalError: it cannot be opened, or this user may not read the system's.
         """
-        if directory is None:
-            _check_permission()
-        try:
-            # Without a folder the library reads this machine's own journal, without entries received from other machines.
-            self._files = _Files(path=None if directory is None else str(directory))
-        except OSError as wrong:
-            raise JournalError(f"cannot open the journal {directory or 'of this machine'}: {wrong.strerror or wrong}") from wrong
-        self._files.data_threshold = _THRESHOLD_BYTES
-        # The first call starts the watch: before anything is read, so that no new file is missed.
-        self._descriptor = self._files.fileno()
+        self._directory = directory
+        self._open()
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading; call :meth:`process` when it is readable, or after :meth:`timeout_ms`."""
         return self._descriptor
 
     def timeout_ms(self) -> int | None:
-        """Return the longest time to poll, None if unlimited: some file systems do not report changes."""
+        """Return the longest time to poll, None if unlimited: some file systems do not report changes, and no folder its creation."""
         timeout = self._files.get_timeout_ms()
-        return None if timeout < 0 else timeout
+        times = [timeout] if timeout >= 0 else []
+        return min([*times, MISSING_FOLDER_MS] if None in self._folders else times, default=None)
 
-    def process(self) -> None:
-        """Process changes: new entries, and files that were added or removed."""
+    def process(self) -> bool:
+        """Process changes: new entries, and files that were added or removed. Return whether to :meth:`seek` again because of those.
+
+        Raises:
+            JournalError: it cannot be read, or this user may not read what was added.
+        """
         try:
-            self._files.process()
+            change = self._files.process()
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+        if self._folders != self._find_folders():
+            self._files.close()
+            self._open()
+            return True
+        if change == journal.INVALIDATE:
+            self._check_permission()
+        return change == journal.INVALIDATE
+
+    def seek(self, last: Cursor | None) -> None:
+        """Seek to *last*: the next entry is that one, if it still exists. None: to the first entry."""
+        try:
+            if last is None:
+                self._files.seek_head()
+            else:
+                self._files.seek_cursor(last.text)
         except OSError as wrong:
             raise _failure(wrong) from wrong
 
@@ -105,20 +125,61 @@ class JournalReader:
         except OSError as wrong:
             raise _failure(wrong) from wrong
 
-    def seek(self, cursor: Cursor) -> None:
-        """Seek to the entry of *cursor*, or to the next one if it is gone: the next read returns it."""
-        try:
-            self._files.seek_cursor(cursor.text)
-        except OSError as wrong:
-            raise _failure(wrong) from wrong
+    def seek_recent(self, saved: Cursor, seconds: float) -> bool:
+        """Seek to *saved*, or to the last *seconds* of the journal if these begin after it; return whether they do.
 
-    def seek_time(self, seconds: float) -> None:
-        """Seek to the first entry that is not older than *seconds* since 1970."""
+        Only the time for which the machine ran counts, up to the newest entry. Dates do not decide, because the clock can be set.
+        """
         try:
-            # The library takes an integer as microseconds.
-            self._files.seek_realtime(float(max(0.0, seconds)))
+            start = self._start_of_last(saved, int(seconds * 1e6))
+            self._files.seek_cursor(saved.text if start is None else start)
         except OSError as wrong:
             raise _failure(wrong) from wrong
+        return start is not None
+
+    def _open(self) -> None:
+        """Open the journal as it is now. Raises JournalError."""
+        self._check_permission()
+        self._folders = self._find_folders()
+        """Which folders of the system's journal there are."""
+        try:
+            # Without a folder the library reads this machine's own journal, without entries received from other machines.
+            self._files = _Files(path=None if self._directory is None else str(self._directory))
+        except OSError as wrong:
+            raise JournalError(f"cannot open the journal {self._directory or 'of this machine'}: {wrong.strerror or wrong}") from wrong
+        self._files.data_threshold = _THRESHOLD_BYTES
+        # The first call starts the watch: before anything is read, so that no new file is missed.
+        self._descriptor = self._files.fileno()
+
+    def _check_permission(self) -> None:
+        """Raise JournalError if this user may not read all system journal files: the library omits such files silently."""
+        for root in _WHERE if self._directory is None else ():
+            for file in root.glob("*/system.journal"):
+                if not os.access(file, os.R_OK) and file.exists():
+                    raise JournalError(f"{file}: permission denied; run as root or as a member of the group systemd-journal")
+
+    def _find_folders(self) -> tuple[tuple[int, int] | None, ...]:
+        """Return the identity of each folder of the system's journal, None for one that is not there."""
+        return tuple(map(_identity, _WHERE)) if self._directory is None else ()
+
+    def _start_of_last(self, saved: Cursor, duration: int) -> str | None:
+        """Return where the last *duration* microseconds of the journal begin; None if not after *saved*, or unknown. Raises OSError."""
+        self._files.seek_tail()
+        boots: set[str] = set()
+        while self._files.step_back():
+            last = Cursor.parse(self._files.place())
+            if last.boot in boots or len(boots) == _MAX_BOOTS:
+                return None
+            boots.add(last.boot)
+            start = last.monotonic - duration
+            if last.boot == saved.boot:
+                return _place_in_boot(last, start) if start > saved.monotonic else None
+            if start >= 0:
+                return _place_in_boot(last, start)
+            duration -= last.monotonic
+            self._files.seek_cursor(_place_in_boot(last, 0))
+            self._files.step()  # to the first entry of the boot, from which the next step goes to the boot before
+        return None
 
     def read(self) -> JournalEntry | None:
         """Return the next entry, None if there is none yet.
@@ -147,6 +208,12 @@ class JournalReader:
         self._files.close()
 
 
+def _place_in_boot(entry: Cursor, monotonic: int) -> str:
+    """Return a cursor for the time *monotonic* in the boot of *entry*. Files without entries of this boot are searched by its date."""
+    realtime = max(0, entry.realtime - entry.monotonic + monotonic)
+    return f"b={entry.boot};m={monotonic:x};t={realtime:x}"
+
+
 def bound_memory(most: int = MEMORY_BYTES) -> None:
     """Limit the data of this process to *most* bytes, so that reading a too large entry raises an error.
 
@@ -164,9 +231,10 @@ def _failure(wrong: OSError) -> JournalError:
     return JournalError(f"cannot read the journal: {wrong.strerror or wrong}")
 
 
-def _check_permission() -> None:
-    """Raise JournalError if this user may not read all system journal files: the library omits such files silently."""
-    for root in _WHERE:
-        for file in root.glob("*/system.journal"):
-            if not os.access(file, os.R_OK):
-                raise JournalError(f"{file}: permission denied; run as root or as a member of the group systemd-journal")
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return the device and inode of *folder*, None if it is not there."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

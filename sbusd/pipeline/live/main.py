@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,8 @@ from sbusd.pipeline.live.state import MINUTES, STATE, LiveState
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbusd.standard_error import fail, print_error
+from sbusd.standard_output import print_line
 from sbusd.systemd.service_user import acting_as_user_of, valid
 
 PROGRAM = "sbus-live"
@@ -30,7 +31,6 @@ TABLES = Path("/var/lib/sbus-pipeline")
 SHOWN_MINUTES = 60
 """Default and maximum of ``--minutes``: the job keeps no more."""
 
-_LONGEST = 300
 _INTERRUPTED = 130
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -69,23 +69,23 @@ def live(
         if check:
             with acting_as_user_of("sbus-live.service", main_file) as reader:
                 load_live_settings(main_file, required=config is not None)
-            typer.echo(valid(reader))
+            print_line(PROGRAM, valid(reader))
             return
         settings = load_live_settings(main_file, required=config is not None)
         _run(settings, state, tables, address)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except (ConfigError, PermanentError) as error:
-        _fail(str(error), os.EX_CONFIG)
+        fail(PROGRAM, str(error), os.EX_CONFIG)
     except SbusError as error:
-        _fail(str(error))
+        fail(PROGRAM, str(error))
     except OSError as error:
-        _fail(f"{error.filename or state}: {error.strerror or error}")
+        fail(PROGRAM, f"{error.filename or state}: {error.strerror or error}")
     except Exception as error:
         if sys.flags.dev_mode:
             raise
         # Exceptions of Spark have no common base class, and a hundred lines.
-        _fail(f"Spark failed: {root_cause(error)}. Run with python3 -X dev for a traceback")
+        fail(PROGRAM, f"Spark failed: {root_cause(error)}. Run with python3 -X dev for a traceback")
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def _show(folder: Path, minutes: int) -> None:
     if not (folder / STATE).exists():
         raise PipelineError(f"{folder}: no counters. Start the job: systemctl enable --now sbus-live.service")
     for line in lines_of(LiveState.load(folder), minutes):
-        typer.echo(line)
+        print_line(PROGRAM, line)
 
 
 def _run(settings: LiveSettings, folder: Path, tables: Path, address: str | None) -> None:
@@ -121,10 +121,4 @@ def _run(settings: LiveSettings, folder: Path, tables: Path, address: str | None
 
 def _warn(line: str) -> None:
     """Print one line on standard error."""
-    print(f"{PROGRAM}: {printable(line, _LONGEST)}", file=sys.stderr, flush=True)
-
-
-def _fail(line: str, status: int = 1) -> NoReturn:
-    """Print one line, and exit."""
-    _warn(line)
-    raise typer.Exit(status)
+    print_error(PROGRAM, line)

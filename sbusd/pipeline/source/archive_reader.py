@@ -33,10 +33,7 @@ from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Condition, Options
 from sbusd.pipeline.source.stream_index import StreamIndex, StreamTarget
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.printable import printable
-
-_LONGEST = 300
-"""Maximum length of a line in characters: names come from other machines."""
+from sbusd.protocol.printable import LINE_CHARACTERS, printable
 
 TASK_BYTES = 32 << 20
 """Bytes of segments per task (or one segment): about a million rows, a second of work. Small segments share a task."""
@@ -102,7 +99,7 @@ def archive_of(options: Options) -> ArchivePath:
 
 def warn_skipped(error: RecordError) -> None:
     """Print on standard error of the driver that an index entry was skipped."""
-    print(f"sbus: skipped: {printable(str(error), _LONGEST)}", file=sys.stderr, flush=True)
+    print(f"sbus: skipped: {printable(str(error), LINE_CHARACTERS)}", file=sys.stderr, flush=True)
 
 
 def _grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:

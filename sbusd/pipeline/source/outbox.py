@@ -16,7 +16,6 @@ in doubt: the bus may have received them or not.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from sbusd.archive.files import publish_draft, publish_file, sync_folder, temporary
+from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.pipeline.errors import DamagedOutboxError, SourceError
 from sbusd.pipeline.source.options import InDoubt
 
@@ -141,12 +141,13 @@ class Outbox:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the outbox. The kernel releases it if the process is killed."""
-        fd = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SourceError(f"{self.root}: outbox is in use by another process. Use a separate outbox for each query") from None
+            fd = lock_file(self.root / _LOCK, 0o600)
+        except LockHeldError as error:
+            raise SourceError(
+                f"{self.root}: outbox is in use by another process, {error.holder}. Use a separate outbox for each query"
+            ) from None
+        try:
             yield
         finally:
             os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_a_folder_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ExposedFolderError, match=r"and owned by user \d+\. Run chmod o-rwx /"):
         make_private(tmp_path, ())
+
+
+def test_root_does_not_write_into_the_folder_of_another_user(tmp_path: Path, needs_root: None) -> None:
+    files.check_owner(tmp_path, ("program",))
+    files.check_owner(tmp_path / "missing", ("program",))
+    other = pwd.getpwuid(65534)
+    os.chown(tmp_path, other.pw_uid, -1)
+    command = f"cd / && runuser -u {other.pw_name} -- program 'a b'"
+    with pytest.raises(files.ForeignFolderError, match=rf"owned by user {other.pw_name}\. .*: {command}$"):
+        files.check_owner(tmp_path, ("program", "a b"))
 
 
 def test_files_are_closed_to_others_also_if_they_were_there(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ from sbusd.feeds.dbus.changes import INTERVAL_SECONDS, MAX_UNPUBLISHED
 from sbusd.feeds.dbus.key_template import MAX_PART_BYTES
 from sbusd.feeds.dbus.signal_feed import QUEUE_BYTES, QUEUE_MESSAGES, SignalCounters
 from sbusd.feeds.dbus.state_feed import StateCounters
+from sbusd.feeds.journal.batch_reader import BATCH_ENTRIES
 from sbusd.feeds.journal.checked_publisher import AccessCheckError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
-from sbusd.feeds.journal.feed import BACKLOG_SECONDS, BATCH_ENTRIES, RATE, JournalCounters, StartPosition
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalCounters, StartPosition
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
 from sbusd.feeds.logind.manager import READ_SECONDS
 from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
@@ -94,6 +95,7 @@ def test_manual_page_of_the_configuration_has_its_keys_and_bounds() -> None:
     assert f"more than {MAX_PART_BYTES} bytes is truncated" in flat
 
 
+@pytest.mark.slow
 def test_without_dbus_fast_it_says_which_package_is_missing(tmp_path: Path) -> None:
     code = "import sys; sys.modules['dbus_fast'] = None; sys.argv = ['sbus-feed', 'systemd', '--dbus-address', 'unix:path=/none']"
     code += f"; from sbusd.feeds.main import main; sys.argv += ['--address', {str(tmp_path / 'none')!r}]; main()"
@@ -177,7 +179,6 @@ def test_manual_page_is_clean() -> None:
         ["udev", "--subsystem", ""],
         ["udev", "--subsystem", "a/b"],
         ["udev", *(["--subsystem", "block"] * 33)],
-        ["nonsense"],
     ],
 )
 def test_wrong_command_line_is_status_2(arguments: list[str]) -> None:

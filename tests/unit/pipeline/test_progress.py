@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from sbusd.pipeline.progress import Progress, RunTotals
 
 
@@ -14,24 +16,24 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_steps_are_shown_on_a_terminal_alone() -> None:
-    terminal, file, out = Terminal(), io.StringIO(), io.StringIO()
-    Progress(out=out, errors=file).step("reading")
+def test_steps_are_shown_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal, file = Terminal(), io.StringIO()
+    Progress(errors=file).step("reading")
     assert file.getvalue() == ""
-    progress = Progress(out=out, errors=terminal)
+    progress = Progress(errors=terminal)
     progress.step("reading \x1b[2J")
     progress.print_result("done")
     assert terminal.getvalue() == "\r\x1b[Kreading \\x1b[2J\r\x1b[K"
-    assert out.getvalue() == "done\n"
+    assert capsys.readouterr().out == "done\n"
 
 
-def test_a_quiet_run_still_warns() -> None:
-    terminal, out = Terminal(), io.StringIO()
-    progress = Progress(is_quiet=True, out=out, errors=terminal)
+def test_a_quiet_run_still_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    progress = Progress(is_quiet=True, errors=terminal)
     progress.step("reading")
     progress.print_result("done")
     progress.warn("host \n forged")
-    assert (terminal.getvalue(), out.getvalue()) == ("sbus-pipeline: host \\x0a forged\n", "")
+    assert (terminal.getvalue(), capsys.readouterr().out) == ("sbus-pipeline: host \\x0a forged\n", "")
 
 
 def test_each_table_has_a_line() -> None:

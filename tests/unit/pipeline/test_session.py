@@ -127,6 +127,7 @@ def make_java(folder: Path, says: str, status: int = 0) -> Path:
     return java
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "says", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "25" 2025-09-16', 'java version "21.0.1" 2023-10-17 LTS']
 )
@@ -136,6 +137,7 @@ def test_java_is_found_by_home_and_by_path(tmp_path: Path, says: str) -> None:
     assert check_java({"PATH": f"{tmp_path}:{java.parent}:/bin"}) == java
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "status", "reason"),
     [
@@ -161,6 +163,7 @@ def test_a_wrong_home_is_named(tmp_path: Path) -> None:
         check_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
 
 
+@pytest.mark.slow
 def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
@@ -184,6 +187,7 @@ except ConnectionResetError:
 """
 
 
+@pytest.mark.slow
 def test_only_developers_see_tracebacks_of_spark_when_java_ends() -> None:
     require_spark()
     said = []

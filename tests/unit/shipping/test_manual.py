@@ -83,7 +83,7 @@ def test_the_drop_ins_change_what_the_unit_has() -> None:
     unit = (ROOT / "units" / "system" / "sbus-ship.service").read_text()
     keys = {line.partition("=")[0] for text in drop_ins for line in text.splitlines() if not line.startswith("[")}
     assert {key for key in keys if f"\n{key}=" not in unit} == {"RequiresMountsFor", "ReadWritePaths"}
-    assert "\nRestartPreventExitStatus=78\n" in unit
+    assert "\nRestartPreventExitStatus=2 78\n" in unit
 
 
 def test_every_message_is_documented() -> None:

@@ -82,7 +82,7 @@ def test_a_reason_is_one_line_without_credentials() -> None:
     assert len(reason_of(OSError("x" * 10_000), {})) < 400
 
 
-@pytest.mark.parametrize(("sign", "advice"), [("ExpiredToken", "~/.aws/credentials"), ("RequestTimeTooSkewed", "timedatectl")])
+@pytest.mark.parametrize(("sign", "advice"), [("ExpiredToken", "AWS_SHARED_CREDENTIALS_FILE"), ("RequestTimeTooSkewed", "timedatectl")])
 def test_an_error_with_a_remedy_names_it(sign: str, advice: str) -> None:
     text = f"AWS Error UNKNOWN (HTTP status 400) during PutObject operation: Unable to parse ExceptionName: {sign} Message: x"
     attempts = Attempts(sleep=lambda _: None)

@@ -27,7 +27,10 @@ ROOT = RemotePath("hdfs", "name-node", "srv/record")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory in which the store at ROOT keeps its files."""
     client = ObjectClient(
-        fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "hdfs", "name-node", Attempts(lambda _: None, sleep=lambda _: None)
+        lambda: fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()),
+        "hdfs",
+        "name-node",
+        Attempts(lambda _: None, sleep=lambda _: None),
     )
     monkeypatch.setattr(storage, "_client", lambda *_: client)
     made = tmp_path / ROOT.key

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sbusd.archive.storage.local import LocalStore
 from sbusd.archive.storage.store import store_of
 from tools.stage import ROOT
+
+pytestmark = pytest.mark.slow
 
 _PROGRAM = """
 import sys

@@ -120,6 +120,7 @@ def test_a_second_writer_publishes_nothing_of_the_first(tmp_path: Path) -> None:
     assert visible(tmp_path) == ([1, 4], [], [1, 4])
 
 
+@pytest.mark.slow
 def test_many_days_are_replaced_at_once(tmp_path: Path) -> None:
     hours = [HOUR]
     while len(hours) < 400:

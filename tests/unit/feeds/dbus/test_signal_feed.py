@@ -20,6 +20,8 @@ from tests.support.feed_outputs import WAIT_SECONDS, RecordingOutput
 from tests.support.skips import require_program
 from tests.support.state_feeds import run
 
+pytestmark = pytest.mark.slow
+
 NAME = "example.Lab"
 INTERFACE = "example.Lab.Sensor"
 VALUE = "dbus/lab/one/Value"

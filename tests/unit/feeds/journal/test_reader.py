@@ -13,8 +13,10 @@ import pytest
 
 from sbusd.feeds.journal import reader as module
 from sbusd.feeds.journal.reader import JournalError, JournalReader, UnreadableEntryError
-from tests.support.journals import FIRST_SECOND, JournalFolder
+from tests.support.journals import JournalFolder
 from tools.stage import ROOT
+
+pytestmark = pytest.mark.slow
 
 OpenReader = Callable[[], JournalReader]
 
@@ -86,7 +88,7 @@ def test_cursor_is_found_again_after_rotation(files: JournalFolder, open_reader:
     files.rotate()
     files.add("d")
     again = open_reader()
-    again.seek(place.cursor)
+    again.seek_recent(place.cursor, 100.0)
     assert messages(again) == [b"b", b"c", b"d"], "the entry itself comes first"
 
 
@@ -100,7 +102,7 @@ def test_a_cursor_of_a_removed_file_continues_at_the_next(files: JournalFolder, 
     files.add("c")
     archive.unlink()
     again = open_reader()
-    again.seek(first.cursor)
+    again.seek_recent(first.cursor, 100.0)
     entry = again.read()
     assert entry is not None
     assert entry.first("MESSAGE") == b"c"
@@ -112,17 +114,59 @@ def test_clock_that_is_set_back_changes_nothing_in_the_order_of_a_file(files: Jo
     files.add("b", at=10)
     files.add("c", at=5001)
     reader = open_reader()
-    reader.seek_time(0)
+    reader.seek_last(100)
     assert messages(reader) == [b"a", b"b", b"c"]
 
 
-def test_time_is_found(files: JournalFolder, open_reader: OpenReader) -> None:
-    files.add("a", "b", "c")
+YEAR = 365 * 86_400
+
+
+@pytest.mark.parametrize("shift", [0, YEAR, -YEAR], ids=["right", "forward", "back"])
+@pytest.mark.parametrize("seconds", [4.5, 100.0])
+def test_the_backlog_does_not_depend_on_dates(files: JournalFolder, open_reader: OpenReader, shift: int, seconds: float) -> None:
+    files.add(*"abc", at=1000)
+    files.add(*"def", at=1003, shift=shift)
     reader = open_reader()
-    reader.seek_time(FIRST_SECOND + 1)
-    assert messages(reader) == [b"b", b"c"]
-    reader.seek_time(-5)
-    assert messages(reader) == [b"a", b"b", b"c"]
+    reader.seek_last(100)
+    saved = reader.read()
+    assert saved is not None
+    assert reader.seek_recent(saved.cursor, seconds) == (seconds < 5)
+    assert messages(reader) == [*([b"a"] if seconds > 5 else []), b"b", b"c", b"d", b"e", b"f"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "is_rotated"),
+    # Without a common numbering the library orders files by date, so a file of the past would not be the newest.
+    [(10, False), (10, True), (2 * YEAR, False), (2 * YEAR, True), (-YEAR, False)],
+)
+def test_time_without_power_does_not_count_for_the_backlog(
+    files: JournalFolder, open_reader: OpenReader, shift: int, *, is_rotated: bool
+) -> None:
+    files.add(*"abc", at=1)
+    if is_rotated:
+        files.rotate()
+    files.add("d", at=0, boot="c" * 32, shift=shift)
+    files.add("e", at=1, boot="c" * 32, shift=shift)
+    reader = open_reader()
+    reader.seek_last(100)
+    first = reader.read()
+    assert first is not None
+    assert first.first("MESSAGE") == b"a"
+    for seconds, expected in ((0.5, b"e"), (2.5, b"bcde"), (100.0, b"abcde")):
+        reader.seek_recent(first.cursor, seconds)
+        assert b"".join(message or b"" for message in messages(reader)) == expected, f"backlog {seconds}"
+
+
+def test_a_backlog_of_an_empty_journal(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a")
+    reader = open_reader()
+    reader.seek_last(1)
+    saved = reader.read()
+    assert saved is not None
+    files.active.unlink()
+    again = open_reader()
+    assert not again.seek_recent(saved.cursor, 0.0)
+    assert messages(again) == []
 
 
 def test_value_that_is_huge_when_unpacked_costs_that_entry_alone(files: JournalFolder) -> None:
@@ -132,7 +176,7 @@ from pathlib import Path
 from sbusd.feeds.journal.reader import JournalReader, UnreadableEntryError, bound_memory
 bound_memory(160 << 20)
 reader = JournalReader(Path({str(files.path)!r}))
-reader.seek_time(0)
+reader.seek_last(100)
 while True:
     try:
         entry = reader.read()
@@ -154,7 +198,7 @@ def test_damaged_file_does_not_stop_the_others(files: JournalFolder, open_reader
     files.add("d")
     damage(archive)
     reader = open_reader()
-    reader.seek_time(0)
+    reader.seek_last(100)
     read: list[bytes | None] = []
     for _ in range(20):
         try:
@@ -181,7 +225,7 @@ def test_entry_without_fields_is_damaged_and_not_the_end(
 ) -> None:
     files.add("a", "b")
     reader = open_reader()
-    reader.seek_time(0)
+    reader.seek_last(100)
     with monkeypatch.context() as patch:
         patch.setattr(module._Files, "fields", lambda self: {})
         with pytest.raises(UnreadableEntryError):
@@ -211,9 +255,49 @@ def test_system_s_journal_can_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_pat
         reader.process()
 
 
+def test_a_folder_that_appears_is_read(monkeypatch: pytest.MonkeyPatch, files: JournalFolder, tmp_path: Path) -> None:
+    """As /var/log/journal does at journalctl --flush; also one that was removed and made again, which the library does not watch."""
+    late = tmp_path / "late"
+    monkeypatch.setattr(module, "_WHERE", (files.path, late))
+    with contextlib.closing(JournalReader()) as reader:
+        assert reader.timeout_ms() == module.MISSING_FOLDER_MS
+        late.mkdir()
+        assert reader.process()
+        assert reader.timeout_ms() != module.MISSING_FOLDER_MS
+        late.rename(tmp_path / "other")
+        late.mkdir()
+        assert reader.process()
+        assert not reader.process()
+        late.rmdir()
+        assert reader.process()
+
+
+def test_files_that_are_added_or_removed_require_to_seek_again(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a")
+    reader = open_reader()
+    reader.seek_last(100)
+    assert messages(reader) == [b"a"]
+    files.rotate()
+    files.add("b")
+    while not reader.process():
+        assert select.select([reader], [], [], 30)[0]
+    reader.seek(None)
+    assert messages(reader) == [b"a", b"b"]
+
+
+def test_a_folder_that_appears_and_cannot_be_read_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_WHERE", (tmp_path / "late",))
+    with contextlib.closing(JournalReader()) as reader:
+        (tmp_path / "late/id").mkdir(parents=True)
+        (tmp_path / "late/id/system.journal").touch()
+        monkeypatch.setattr("os.access", lambda path, mode: False)
+        with pytest.raises(JournalError, match="permission denied"):
+            reader.process()
+
+
 def test_a_file_that_is_not_a_journal_is_skipped(files: JournalFolder, open_reader: OpenReader) -> None:
     files.add("a")
     (files.path / "other.journal").write_bytes(b"no journal" * 1000)
     reader = open_reader()
-    reader.seek_time(0)
+    reader.seek_last(100)
     assert messages(reader) == [b"a"]

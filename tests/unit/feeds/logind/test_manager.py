@@ -16,6 +16,8 @@ from tests.support.service_managers import LoginManager
 from tests.support.skips import require_program
 from tests.support.state_feeds import RunningFeed, run
 
+pytestmark = pytest.mark.slow
+
 ONE = "logind/session/1"
 TWO = "logind/session/2"
 SCHEDULED = "logind/scheduled/shutdown"

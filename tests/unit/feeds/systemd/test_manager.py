@@ -17,6 +17,8 @@ from tests.support.service_managers import NAME, ServiceManager
 from tests.support.skips import require_program
 from tests.support.state_feeds import RunningFeed, run
 
+pytestmark = pytest.mark.slow
+
 A = "systemd/unit/a.service"
 B = "systemd/unit/b.service"
 END = "systemd/snapshot/end"

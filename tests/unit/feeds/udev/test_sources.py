@@ -16,6 +16,8 @@ from sbusd.feeds.udev.sources import EventMonitor, Udev
 from tests.support.udev_messages import DeviceNamespace, udev_message
 from tests.support.users import FIRST
 
+pytestmark = pytest.mark.slow
+
 CHANGE = {"ACTION": "change", "DEVPATH": "/devices/made/up", "SUBSYSTEM": "made", "SEQNUM": "7"}
 
 

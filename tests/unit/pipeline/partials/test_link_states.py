@@ -17,6 +17,7 @@ from sbusd.link.rules import Rules
 from sbusd.link.session import Session
 from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
+    ENDED_HANDSHAKES,
     HOST_REJECTED,
     LINK_DROPPED,
     LINK_REJECTED,
@@ -41,7 +42,7 @@ def read(**changes: Any) -> LinkState | None:
         (HOST_REJECTED, HostCounters),
         (LINK_REJECTED, LinkCounters),
         (LINK_DROPPED, LinkCounters),
-        (NETWORK_REJECTED, NetworkCounters),
+        ((*NETWORK_REJECTED, ENDED_HANDSHAKES), NetworkCounters),
         (NETWORK_DROPPED, NetworkCounters),
     ],
 )
@@ -50,7 +51,7 @@ def test_the_link_has_these_counters(names: tuple[str, ...], counters: type) -> 
 
 
 def test_a_state_is_read() -> None:
-    network = link_state()["network"] | {"connects": 4, "dropped": 1, "oversize": 2, "forged": 10}
+    network = link_state()["network"] | {"connects": 4, "dropped": 1, "oversize": 2, "forged": 10, "ended_handshakes": 100}
     counters = link_state()["counters"] | {"spool_dropped": 4, "hosts_refused": 20}
     found = read(
         started=1_790_000_000.5,
@@ -63,7 +64,7 @@ def test_a_state_is_read() -> None:
         hosts_omitted=2,
         later="unknown",
     )
-    own = Entry("", True, rejected=70, disconnects=3, dropped=15)
+    own = Entry("", True, rejected=170, disconnects=3, dropped=15)
     beta = Entry("beta", False, messages=5, lost=1, rejected=3, disconnects=3)
     assert found == LinkState("R", "alpha", 1_790_000_000_500_000_000, 77, 2, [own, beta])
 
@@ -87,6 +88,14 @@ def test_direct_connections_have_no_counter_of_disconnects() -> None:
     found = read(transport="direct")
     assert found is not None
     assert found.entries[0].disconnects is None
+
+
+def test_a_state_of_an_earlier_version_has_no_counter_of_ended_handshakes() -> None:
+    network = link_state()["network"] | {"refused_connections": 3}
+    del network["ended_handshakes"]
+    found = read(network=network)
+    assert found is not None
+    assert found.entries[0].rejected == 3
 
 
 @pytest.mark.parametrize(
