@@ -7,7 +7,6 @@ rich where rich does not print the text: ``\\[required]``.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -17,6 +16,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sbusd import __version__
+from sbusd.exhaustion import exhausted
+from sbusd.standard_error import fail, write_errors
+from sbusd.standard_output import exit_unwritten, require_open
 
 _MANY = -1
 """The ``nargs`` of a repeatable argument in click."""
@@ -63,8 +65,10 @@ def may_be_empty(metavar: str | None, *, is_option: bool, is_repeatable: bool) -
 def _refuse_empty_values(context: Any, arguments: list[str]) -> None:
     """Raise UsageError if a value in *arguments* is empty, and its parameter has no meaning for that.
 
-    They are parsed again, because conversions hide it: the empty path becomes the working directory.
+    They are parsed again, because conversions hide it: the empty path becomes the working directory. Few command lines can have one.
     """
+    if not any(word == "" or word.endswith("=") for word in arguments):
+        return
     values, _, _ = context.command.make_parser(context).parse_args(arguments)
     for each in context.command.get_params(context):
         given = values.get(each.name)
@@ -88,24 +92,25 @@ class _Plain:
 
     # Any, because the types of contexts and formatters moved from click to typer.
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse a command line. Raises typer.Exit after printing an error: with status 2 for a usage error, 1 for a full disk."""
+        """Parse a command line. Exits after printing an error: with status 2 for a usage error, 1 for a full disk."""
         command: Any = self
         fallback: Any = typer.Context(command, info_name=info_name, parent=parent, **command.context_settings)
         words = list(args)
+        program = fallback.find_root().info_name or ""
         with _usage_errors(fallback):
             try:
                 made = super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
-            except BrokenPipeError:
+            # --help and --version print and exit, everything else only parses.
+            except typer.Exit:
+                require_open(program)
                 raise
             except OSError as error:
-                # --help and --version print, everything else only parses.
-                sys.stderr.write(f"{fallback.find_root().info_name}: cannot write to standard output: {error.strerror}\n")
-                raise typer.Exit(1) from None
+                exit_unwritten(program, error)
             _refuse_empty_values(made, words)
             return made
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises what :meth:`make_context` raises."""
+        """Run the command. Exits with status 2 after printing a usage error."""
         with _usage_errors(ctx):
             return super().invoke(ctx)  # type: ignore[misc]
 
@@ -161,6 +166,16 @@ _LEAST_SIMILARITY = 0.7
 """From 0 to 1. Those of click are suggested from 0.6 on, which short options with nothing in common reach."""
 
 
+_TYPED_CHARACTERS = 480
+"""Maximum length of an error line about typed words: six lines of a terminal, even if it quotes a long value."""
+
+
+def shortened(line: str) -> str:
+    """Return *line*, truncated in the middle, where a long value is quoted: the reason is at the end."""
+    half = _TYPED_CHARACTERS // 2
+    return line if len(line) <= _TYPED_CHARACTERS else f"{line[:half]}…{line[-half:]}"
+
+
 def show_usage_error(error: Any) -> None:
     """Print the usage error *error* to standard error: the program, the problem, and how to get help."""
     error.message = _invalid_number(error) or _missing_action(error) or error.message
@@ -173,17 +188,17 @@ def show_usage_error(error: Any) -> None:
     context = error.ctx
     path = context.command_path if context else ""
     program, _, command = path.partition(" ")
-    lines = [": ".join(filter(None, (program, command, words[:1].lower() + words[1:])))]
+    lines = [shortened(": ".join(filter(None, (program, command, words[:1].lower() + words[1:]))))]
     if type(error).__name__ == "NoSuchOption" and any(each.param_type_name == "argument" for each in context.command.params):
         lines.append("Write '--' before arguments that begin with '-'.")
     if context:
         lines += [context.get_usage(), f"Try '{path} --help' for more information."]
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    write_errors("".join(f"{line}\n" for line in lines))
 
 
 @contextmanager
 def _usage_errors(context: Any) -> Iterator[None]:
-    """Print a usage error, in its own context or else in *context*, and exit with its status."""
+    """Print a usage error, in its own context or else in *context*, and exit with its status; with 1 if the machine is exhausted."""
     try:
         yield
     except UsageError as error:
@@ -192,6 +207,10 @@ def _usage_errors(context: Any) -> Iterator[None]:
         error.ctx = error.ctx or context
         show_usage_error(error)
         raise typer.Exit(error.exit_code) from None
+    except Exception as error:
+        if (reason := exhausted(error)) is None:
+            raise
+        fail(context.find_root().info_name or "", reason)
 
 
 def _suggest_option(error: Any) -> None:
@@ -240,7 +259,7 @@ def _invalid_number(error: Any) -> str:
             limits = {"le": float(match["most"])}
     else:
         return ""
-    if kind.startswith(("int_", "float_")):
+    if kind.startswith(("int_", "float_")) or str(value).lower() == "nan":
         return f"{value!r} is not a {'whole ' if kind.startswith('int_') else ''}number"
     for name, words in (("ge", "least"), ("le", "most")):
         if name in limits:

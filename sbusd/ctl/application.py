@@ -18,6 +18,7 @@ from sbusd.ctl.output import write_lines
 from sbusd.ctl.settings import common_options, with_json_flag
 from sbusd.helptext import UsageError, show_usage_error
 from sbusd.protocol.errors import SbusError
+from sbusd.standard_output import discard_rest
 
 _PROGRAM = "sbusctl"
 
@@ -127,4 +128,4 @@ def _discard_output() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        discard_rest()

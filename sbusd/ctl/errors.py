@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +11,9 @@ import typer
 
 from sbusd.client import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError
 from sbusd.ctl.output import OutputClosedError, visible
+from sbusd.helptext import shortened
 from sbusd.protocol.errors import ProtocolError, SbusError
+from sbusd.standard_error import write_errors
 
 FAILED = 1
 NO_RECIPIENT = 3
@@ -26,9 +27,6 @@ INTERRUPTED = 128 + signal.SIGINT
 
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 """Status if standard output was closed by its reader, as in a shell after SIGPIPE."""
-
-_COMPLAINT_CHARACTERS = 480
-"""Maximum length of an error line in characters: six lines of a terminal, even if the error quotes a long key."""
 
 
 def status_of(error: Exception) -> int:
@@ -66,7 +64,7 @@ def error_text(error: Exception) -> str:
     if isinstance(error, ProtocolError):
         return error.words
     if isinstance(error, PayloadTooLarge):
-        return f"packet too long: {error.size} bytes, at most {error.limit} can be sent; 'sbusctl pub --blob FILE' sends more"
+        return f"packet too long: {error.size} bytes, at most {error.limit} can be sent; 'sbusctl pub --blob FILE KEY' sends more"
     if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
@@ -74,13 +72,4 @@ def error_text(error: Exception) -> str:
 
 def print_error(message: str) -> None:
     """Print *message* to standard error in one line, after ``sbusctl:``. It ignores write errors."""
-    line = visible(message)
-    if len(line) > _COMPLAINT_CHARACTERS:
-        # Truncated in the middle, where a long key or pattern is quoted: the reason is at the end.
-        half = _COMPLAINT_CHARACTERS // 2
-        line = f"{line[:half]}…{line[-half:]}"
-    try:
-        sys.stderr.write(f"sbusctl: {line}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
+    write_errors(f"sbusctl: {shortened(visible(message))}\n")

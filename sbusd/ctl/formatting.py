@@ -96,3 +96,11 @@ def _compact(number: float | None, base: int, units: str) -> str:
 def local_time(time: float) -> str:
     """Return RFC 3339 with microseconds and the local offset."""
     return datetime.fromtimestamp(time, UTC).astimezone().isoformat(timespec="microseconds")
+
+
+def human_date(time: float) -> str:
+    """Return the date of *time*, in seconds since 1970, in UTC; NOTHING if the calendar does not have it."""
+    try:
+        return datetime.fromtimestamp(time, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return NOTHING

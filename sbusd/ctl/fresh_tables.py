@@ -37,6 +37,12 @@ CLOSING_SECONDS = 60.0
 STEP_SECONDS = 0.5
 """Interval between updates of the progress."""
 
+JOB_SECONDS = 90.0
+"""Maximum time for which systemd may not respond, or may not begin to start the pipeline; after that, the limit of its unit holds."""
+
+PIPELINE_SECONDS = 6 * 3_600.0
+"""Maximum run time of the pipeline if it runs as the calling user; as TimeoutStartSec= of its unit."""
+
 _START = f"Start it with: systemctl enable --now {RECORDER}"
 _SYSTEMCTL_SECONDS = 30.0
 
@@ -162,17 +168,33 @@ def _start_unit(status: Status) -> bool:
         )
     except OSError:
         _no_systemd("systemctl is not installed")
-    with process:
-        while True:
-            try:
-                _, said = process.communicate(timeout=STEP_SECONDS)
-            except subprocess.TimeoutExpired:
-                status.show(_properties(PIPELINE).get("StatusText") or "computing the tables")
-                continue
-            break
+    try:
+        said = _followed(process, status)
+    except BaseException:
+        process.kill()  # the job goes on without it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STEP_SECONDS)
+        if process.stderr is not None:
+            process.stderr.close()
+        raise
     if process.returncode and not _properties(PIPELINE).get("ActiveState"):
         _no_systemd(said.decode("utf-8", "replace").strip().partition("\n")[0])
     return process.returncode == 0
+
+
+def _followed(process: subprocess.Popen[bytes], status: Status) -> bytes:
+    """Return the error output of systemctl when it has ended. Raises FreshTablesError after JOB_SECONDS without a start of the unit."""
+    end = time.monotonic() + JOB_SECONDS
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=STEP_SECONDS)[1]
+        unit = _properties(PIPELINE)
+        if unit.get("ActiveState") in {"activating", "deactivating"}:
+            end = time.monotonic() + JOB_SECONDS
+        elif time.monotonic() > end:
+            reason = "systemd did not begin to start it; see: systemctl list-jobs" if unit else "systemd did not respond"
+            raise FreshTablesError(f"{PIPELINE} did not start within {JOB_SECONDS:g} s: {reason}")
+        status.show(unit.get("StatusText") or "computing the tables")
 
 
 def _no_systemd(reason: str) -> NoReturn:
@@ -205,6 +227,9 @@ def _run_program(archive: Path, tables: ArchivePath) -> None:
     """Run the pipeline as this user; it shows its progress and its error itself. Raises FreshTablesError."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "sbusd.pipeline", "--archive", str(archive), "--tables", str(tables)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=PIPELINE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise FreshTablesError(f"sbus-pipeline was killed: it ran longer than {PIPELINE_SECONDS:g} s") from None
     if done.returncode:
         raise FreshTablesError(f"sbus-pipeline failed after {time.monotonic() - begun:.0f} s; its message is above")

@@ -73,5 +73,6 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
             process.wait(TERMINATE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TERMINATE_SECONDS)
         raise

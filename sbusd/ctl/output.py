@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +16,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sbusd.protocol.errors import SbusError
+
+_NOT_RUN = (126, 127)
+"""Exit statuses of a shell whose command is not executable, or not found. Source: sh(1p)."""
 
 _NO_LOGIN = 2**32 - 1
 """Value of ``/proc/PID/loginuid`` for a process without a login session."""
@@ -85,8 +90,6 @@ def write_page(lines: list[str], *, pager: bool) -> None:
     if not (pager and is_terminal() and sys.stdin.isatty() and len(lines) >= shutil.get_terminal_size().lines):
         write_lines(lines)
         return
-    from rich.pager import SystemPager  # noqa: PLC0415 - most calls show no page, and this import is slow
-
     # As in systemd's tools: exit if it fits after all, pass colors, chop lines, keep the screen.
     os.environ.setdefault("LESS", "FRSXMK")
     # A user that may run only sbusctl as root must not get a shell from the pager.
@@ -95,10 +98,28 @@ def write_page(lines: list[str], *, pager: bool) -> None:
         # Other pagers may not know the variable, and a newer less allows what LESSSECURE_ALLOW names.
         for name in ("PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "LESSKEYIN", "LESSKEY", "LESSSECURE_ALLOW"):
             os.environ.pop(name, None)
-        if shutil.which("less") is None:
-            write_lines(lines)
-            return
-    SystemPager().show("".join(f"{line}\n" for line in lines))
+    is_dumb = os.environ.get("TERM") in ("dumb", "emacs")
+    command = os.environ.get("MANPAGER") or os.environ.get("PAGER") or (None if is_dumb else shutil.which("less"))
+    if command is None or not run_pager(command, "".join(f"{line}\n" for line in lines)):
+        write_lines(lines)
+
+
+def run_pager(command: str, text: str) -> bool:
+    """Show *text* with the shell command *command*, and return whether it could be run; the shell reports why not."""
+    import subprocess  # noqa: PLC0415 - most calls show no page, and this import is slow
+
+    try:
+        process = subprocess.Popen(("sh", "-c", command), stdin=subprocess.PIPE)
+    except OSError:
+        return False
+    # Ctrl-C is for the pager, as in other programs. A pager that ends early has shown enough.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate(encode(text))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return process.returncode not in _NOT_RUN
 
 
 def is_elevated() -> bool:

@@ -27,7 +27,9 @@ class InputTooLongError(SbusError):
     """Standard input is longer than a packet."""
 
     def __init__(self) -> None:
-        super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE' sends more")
+        super().__init__(
+            f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE KEY' sends more"
+        )
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ FINAL_SECONDS = 0.5
 """Interval between end marks for subscribers that have not received one, after everything was routed."""
 PATIENCE_SECONDS = 30.0
 """The run fails if no subscriber receives anything for this time after everything was routed."""
+END_SECONDS = 5.0
+"""Maximum time to wait for the end of a process that was killed, or has closed its pipe."""
 _WORD_BYTES = 8
 
 
@@ -66,7 +68,7 @@ class WorkerPool:
         """Kill all remaining processes."""
         for worker in self._workers:
             worker.process.kill()
-            worker.process.join()
+            worker.process.join(END_SECONDS)
             worker.pipe.close()
 
     def start(self) -> None:
@@ -133,7 +135,7 @@ class WorkerPool:
             try:
                 worker.report = worker.pipe.recv()
             except EOFError:
-                worker.process.join()
+                worker.process.join(END_SECONDS)
                 raise BenchError(f"{worker.name}: exited unexpectedly with status {worker.process.exitcode}") from None
             if isinstance(worker.report, WorkerFailure):
                 raise BenchError(f"{worker.name}: {worker.report.words}")

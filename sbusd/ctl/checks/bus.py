@@ -9,17 +9,19 @@ import struct
 from dataclasses import dataclass
 
 from sbusd import __version__
-from sbusd.client import Bus, Disconnected
+from sbusd.client import Bus, Disconnected, NoBus
 from sbusd.client.bus_documents import JsonObject
-from sbusd.client.bus_unit import named_unit
+from sbusd.client.bus_unit import BusUnit, named_unit
 from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.checks.installation import list_faults
+from sbusd.ctl.checks.units import shown_units, socket_of
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.responses import ask, integer, mapping, text
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
-from sbusd.protocol.errors import BadAddressError, SbusError
+from sbusd.protocol.errors import BadAddressError, ErrorCode, SbusError
 
 PATIENCE_SECONDS = 10.0
 """Long enough for the service manager to start the bus."""
@@ -69,20 +71,27 @@ def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
                 "allow this user to search the directories of the path",
             )
         ]
-    return judge_socket(facts, is_for_all=is_for_all)
+    return judge_socket(facts, named_unit(address), is_for_all=is_for_all)
 
 
 def _start(address: str) -> str:
     """Return the advice if *address* has no socket."""
     unit = named_unit(address)
-    start = f"{unit.systemctl} restart {unit.name.removesuffix('.service')}.socket" if unit else "start the bus"
-    return f"{start}, or use another address"
+    if unit is None:
+        return "start the bus, or use another address"
+    socket = socket_of(unit)
+    shown = shown_units("user" if unit.is_user else "system", socket)
+    if isinstance(shown, dict) and shown.get(socket, {}).get("LoadState") == "masked":
+        return f"see {socket}: it is masked"
+    return f"{unit.systemctl} restart {socket}, or use another address"
 
 
-def judge_socket(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
-    """Return the findings for *facts*."""
+def judge_socket(facts: SocketFacts, unit: BusUnit | None, *, is_for_all: bool) -> list[Finding]:
+    """Return the findings for *facts* at the address of *unit*; None: no unit of the packages has this address."""
     if not stat.S_ISSOCK(facts.mode):
-        return [Finding("socket", CheckResult.FAIL, "the file at this path is not a socket", "remove it, and start the bus")]
+        # At any other address the file, such as /dev/null, may be right, and the address wrong.
+        advice = f"remove it, then: {unit.systemctl} restart {socket_of(unit)}" if unit else "use the address of a bus"
+        return [Finding("socket", CheckResult.FAIL, "the file at this path is not a socket", advice)]
     what = f"mode {stat.S_IMODE(facts.mode):04o}, owner {user_name(facts.uid)}"
     return [_judge_mode(facts, what, is_for_all=is_for_all), _judge_owner(facts), _judge_folder(facts)]
 
@@ -150,8 +159,8 @@ def reach(settings: Settings) -> BusResponse:
     return BusResponse(features, stats, peer)
 
 
-def judge_response(answer: BusResponse) -> list[Finding]:
-    """Return the findings for *answer*."""
+def judge_response(answer: BusResponse, unit: BusUnit | None) -> list[Finding]:
+    """Return the findings for *answer* of the bus of *unit*; None: no unit has its address."""
     reached = Finding("connection", CheckResult.OK, "the bus accepts connections of this user")
     if answer.features is None:
         return [
@@ -164,23 +173,36 @@ def judge_response(answer: BusResponse) -> list[Finding]:
             ),
         ]
     spoken = Finding("protocol", CheckResult.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
-    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats), *_judge_kept(answer.stats)]
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats, unit), *_judge_kept(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
     """Return the finding for a bus at *address* that cannot be reached."""
     unit = named_unit(address)
+    if isinstance(error, NoBus) and error.reason.startswith(f"{ErrorCode.EDQUOT.name} "):
+        # The user may not be able to read the journal, and no command of sbusctl can connect.
+        processes = "list the connected processes of this user, and end some: ss -xpH | grep 'u_seq.*users:'"
+        advice = f"{processes}; root sees the largest holders: {_records('quota-refused', unit)}"
+        return [Finding("connection", CheckResult.FAIL, error_text(error), advice)]
     advice = f"see: {unit.systemctl} status {unit.name}" if unit else "start the bus, or use another address"
     return [Finding("connection", CheckResult.FAIL, error_text(error), advice)]
 
 
-def status_faults(status: str) -> list[Finding]:
-    """Return the finding for the faults in the *status* of the service, for a user that the bus refuses because of them."""
+def _records(event: str, unit: BusUnit | None) -> str:
+    """Return where the bus of *unit* has logged *event*."""
+    if unit is None:
+        return f"the log of the bus, or its standard error, event {event}"
+    user = " --user" if unit.is_user else ""
+    return f"journalctl{user} --unit={unit.name} SBUS_EVENT={event}"
+
+
+def status_faults(status: str, unit: BusUnit) -> list[Finding]:
+    """Return the finding for the faults in the *status* of the service *unit*, for a user that the bus refuses because of them."""
     _, found, names = status.partition("configuration faults: ")
     if not found:
         return []
     reason = f"the bus runs with faults in its configuration, and denies access because of them: {names}"
-    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: sbusd --check-config")]
+    return [Finding("faults", CheckResult.FAIL, reason, f"list the faults: {list_faults(unit)}")]
 
 
 def open_connections(answer: BusResponse) -> int | None:
@@ -188,7 +210,7 @@ def open_connections(answer: BusResponse) -> int | None:
     return integer(mapping(answer.stats, "counters"), "connections")
 
 
-def _judge_faults(stats: JsonObject) -> list[Finding]:
+def _judge_faults(stats: JsonObject, unit: BusUnit | None) -> list[Finding]:
     """Judge the configuration that the bus has applied, if it reports that to this user. The bus may not be able to read files that
     root can."""
     faults = integer(mapping(stats, "control"), "configuration_faults")
@@ -197,7 +219,7 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
     if not faults:
         return [Finding("faults", CheckResult.OK, "the bus applied all of its configuration")]
     reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
-    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
+    return [Finding("faults", CheckResult.FAIL, reason, f"list the faults: {_records('configuration-fault', unit)}")]
 
 
 def _judge_kept(stats: JsonObject) -> list[Finding]:

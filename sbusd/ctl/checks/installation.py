@@ -63,8 +63,14 @@ def check_file(main_file: Path, unit: BusUnit) -> Finding:
     if not configuration.faults:
         return Finding("configuration", CheckResult.OK, describe(configuration, main_file, reader))
     first, more = configuration.faults[0], len(configuration.faults) - 1
-    reason = f"{first} ({more} more; sbusd --check-config lists them)" if more else str(first)
+    reason = f"{first} ({more} more; {list_faults(unit)} lists them)" if more else str(first)
     return Finding("configuration", CheckResult.FAIL, reason, f"correct or remove the file, then: {_reload(unit)}")
+
+
+def list_faults(unit: BusUnit) -> str:
+    """Return the command that lists the faults in the configuration of *unit*."""
+    which = f" -C {main_file_of(unit)}" if unit.instance else " --user" if unit.is_user else ""
+    return f"sbusd --check-config{which}"
 
 
 def _reload(unit: BusUnit) -> str:
@@ -95,14 +101,14 @@ def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
     return Finding("packets", CheckResult.OK, f"clients can send packets of the maximum size, {size} bytes")
 
 
-def check_descriptors(pid: int | None, connections: int | None) -> Finding:
-    """Return whether process *pid*, the bus, can have enough descriptors for its *connections*; both can be None if unknown."""
+def check_descriptors(pid: int | None, connections: int | None, unit: BusUnit | None) -> Finding:
+    """Return whether process *pid*, the bus of *unit*, can have enough descriptors for its *connections*; all can be None if unknown."""
     if pid is None:
         return Finding("descriptors", CheckResult.SKIP, "the process of the bus is not known")
     limit = _descriptor_limit(pid)
     if limit is None:
         return Finding("descriptors", CheckResult.SKIP, f"this user may not read the limits of the bus (PID {pid})")
-    return judge_descriptors(limit, connections)
+    return judge_descriptors(limit, connections, unit)
 
 
 def _descriptor_limit(pid: int) -> int | None:
@@ -120,9 +126,13 @@ RESTART_PERCENT = 40
 """Part of the limit above which few more connections fit: users other than owners have 43 percent together, see sbusd.toml(5)."""
 
 
-def judge_descriptors(limit: int, connections: int | None) -> Finding:
-    """Return the finding for a *limit* of open descriptors of a bus with *connections*."""
-    advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
+def judge_descriptors(limit: int, connections: int | None, unit: BusUnit | None) -> Finding:
+    """Return the finding for a *limit* of open descriptors of the bus of *unit* with *connections*."""
+    advice = (
+        f"raise LimitNOFILE= of {unit.name}, or ulimit -n if the bus is started manually"
+        if unit
+        else "start the bus with a higher ulimit -n"
+    )
     if limit == resource.RLIM_INFINITY:
         return Finding("descriptors", CheckResult.OK, "the bus may open any number of descriptors")
     if connections is not None and connections > limit * 9 // 10:

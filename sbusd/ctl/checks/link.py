@@ -11,6 +11,8 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.config import ConfigError, configuration_files, default_main_file
 from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.checks.certificates import judge_certificate
+from sbusd.ctl.checks.units import Unit, repair_of
 from sbusd.ctl.responses import mapping, text
 from sbusd.systemd.service_user import acting_as_user_of
 
@@ -41,23 +43,29 @@ def check_settings(main_file: Path | None = None, bus_file: Path | None = None) 
     try:
         file = main_file or default_main_file("link.toml")
         with acting_as_user_of(UNIT, file):
-            load_settings(file, LinkSettings)
-        configured = Finding("link.toml", CheckResult.OK, "the configuration of the link is valid")
+            tls = load_settings(file, LinkSettings).tls
+            configured = [Finding("link.toml", CheckResult.OK, "the configuration of the link is valid")]
+            if tls.is_on:
+                configured.append(judge_certificate("link certificate", "sbus-link", Path(tls.certificate)))
     except ConfigError as error:
-        configured = Finding("link.toml", CheckResult.FAIL, str(error), "see link.toml(5)")
+        configured = [Finding("link.toml", CheckResult.FAIL, str(error), "see link.toml(5)")]
     try:
         files = configuration_files(bus_file or default_main_file())
     except ConfigError as error:
-        return [configured, Finding("link rules", CheckResult.SKIP, str(error))]
+        return [*configured, Finding("link rules", CheckResult.SKIP, str(error))]
     if any(file.name == RULES for file in files):
-        return [configured, Finding("link rules", CheckResult.OK, f"{RULES} protects the keys of the link")]
+        return [*configured, Finding("link rules", CheckResult.OK, f"{RULES} protects the keys of the link")]
     reason = f"the bus does not read {RULES}: every user can forge messages of other hosts"
-    return [configured, Finding("link rules", CheckResult.FAIL, reason, f"install the package sbus-link, or copy {RULES} to sbusd.toml.d")]
+    advice = f"install the package sbus-link, or copy {RULES} to sbusd.toml.d"
+    return [*configured, Finding("link rules", CheckResult.FAIL, reason, advice)]
 
 
-def no_link(reason: str) -> list[Finding]:
-    """Return the finding if no link serves the bus."""
-    return [Finding("link", CheckResult.WARN, reason, "start it: systemctl enable --now sbus-link.service")]
+def no_link(unit: Unit, reason: str) -> list[Finding]:
+    """Return the finding if no link serves the bus. *unit* is that of the link."""
+    advice = f"start it: systemctl enable --now {UNIT}"
+    if unit.get("ActiveState") in ("failed", "activating"):
+        advice = repair_of(unit, UNIT, "system")
+    return [Finding("link", CheckResult.WARN, reason, advice)]
 
 
 def judge_state(state: JsonObject) -> list[Finding]:

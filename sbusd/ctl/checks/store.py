@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,9 +12,10 @@ from sbusd.config import ConfigError, default_main_file
 from sbusd.config.files import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.rights import check_rights
-from sbusd.ctl.checks.units import Unit, is_enabled, systemctl_of
+from sbusd.ctl.checks.units import Unit, date_doubted, is_enabled, repair_of, systemctl_of
 from sbusd.ctl.formatting import human_bytes, human_plural
-from sbusd.ctl.responses import integer
+from sbusd.ctl.responses import integer, mapping
+from sbusd.protocol.printable import printable
 from sbusd.systemd.service_user import acting_as_user_of
 
 UNIT = "sbus-store.service"
@@ -59,9 +61,43 @@ def check_settings(scope: Literal["system", "user"], main_file: Path | None = No
     configured = Finding("store.toml", CheckResult.OK, of_streams)
     if not settings.streams:
         configured = Finding("store.toml", CheckResult.WARN, "the store has no stream, so it stores nothing", "see store.toml(5), EXAMPLES")
-    is_default = settings.file == StoreSettings().file
-    folder = Path.home() if scope == "user" and is_default else Path(settings.file).parent
-    return [configured, check_disk(folder), *check_rights("sbus-store", scope, EFFECTS, bus_file)]
+    is_users_own = scope == "user" and settings.file == StoreSettings().file
+    folder = Path.home() if is_users_own else Path(settings.file).parent
+    files = _own_files() if is_users_own else [Path(settings.file)]
+    return [configured, check_disk(folder), *check_kept_aside(files), *check_rights("sbus-store", scope, EFFECTS, bus_file)]
+
+
+def _own_files() -> list[Path]:
+    """Return where the service of a user has its file, by systemd.exec(5), ``StateDirectory=``: older versions use the second folder."""
+    folders = (("XDG_STATE_HOME", ".local/state"), ("XDG_CONFIG_HOME", ".config"))
+    return [Path(os.environ.get(name) or Path.home() / usual, "sbus-store", "store.sqlite") for name, usual in folders]
+
+
+def check_kept_aside(files: Sequence[Path]) -> list[Finding]:
+    """Return the finding for damaged files that the store has kept beside one of *files*, none if there are none."""
+    from sbusd.config.store import KEPT_ASIDE  # noqa: PLC0415
+
+    kept: dict[str, int] = {}
+    for file in files:
+        try:
+            with os.scandir(file.parent) as found:
+                kept |= {
+                    each.path: each.stat(follow_symlinks=False).st_size for each in found if each.name.startswith(file.name + KEPT_ASIDE)
+                }
+        except FileNotFoundError:
+            continue  # the store has not started yet, or just this file was deleted
+        except OSError as error:
+            reason = f"cannot look for damaged files in {printable(str(file.parent))}: {error.strerror}"
+            return [Finding("damaged file", CheckResult.SKIP, reason, "run sbusctl doctor as root")]
+    names = sorted(each for each in kept if not each.endswith("-wal"))
+    if not names:
+        return []
+    newest, size = printable(names[-1]), human_bytes(sum(kept.values()))
+    reason = f"{newest}, {size}, was found damaged and kept aside: its messages are not in the store"
+    if len(names) > 1:
+        reason = f"{human_plural(len(names), 'file')}, {size}, were found damaged and kept aside: the newest is {newest}"
+    advice = f"look into it: sqlite3 {newest} .recover; then delete it and its -wal: see sbus-store(8), DURABILITY"
+    return [Finding("damaged file", CheckResult.WARN, reason, advice)]
 
 
 def check_disk(folder: Path) -> Finding:
@@ -76,7 +112,7 @@ def check_disk(folder: Path) -> Finding:
 def judge_disk(free: int, size: int) -> Finding:
     """Judge a disk of *size* bytes with *free* bytes for the store."""
     reason = f"{human_bytes(free)} of {human_bytes(size)} are free"
-    advice = "free some space, or remove old messages: sbusctl store purge"
+    advice = "free some space, or remove old messages: sbusctl store purge STREAM"
     if free < FULL_BYTES:
         return Finding("store disk", CheckResult.FAIL, f"{reason}: the store rejects new messages", advice)
     if free < NEARLY_FULL_BYTES and free < size * NEARLY_FULL:
@@ -86,12 +122,11 @@ def judge_disk(free: int, size: int) -> Finding:
 
 def not_running(unit: Unit, scope: Literal["system", "user"], reason: str) -> list[Finding]:
     """Return the finding if no store serves the bus, for *reason*."""
-    systemctl = systemctl_of(scope)
     if is_enabled(unit) or unit.get("ActiveState") in ("failed", "activating"):
         # Its state has a finding of its own, with the reason.
         enabled = f"{UNIT} is {unit.get('ActiveState') or 'unknown'} and does not serve: {reason}"
-        return [Finding("store", CheckResult.FAIL, enabled, f"{systemctl} restart {UNIT}, when the cause is removed")]
-    return [Finding("store", CheckResult.SKIP, f"{UNIT} is not enabled; to enable it: {systemctl} enable --now {UNIT}")]
+        return [Finding("store", CheckResult.FAIL, enabled, repair_of(unit, UNIT, scope))]
+    return [Finding("store", CheckResult.SKIP, f"{UNIT} is not enabled; to enable it: {systemctl_of(scope)} enable --now {UNIT}")]
 
 
 def judge_state(state: JsonObject) -> list[Finding]:
@@ -99,7 +134,7 @@ def judge_state(state: JsonObject) -> list[Finding]:
     findings = [Finding("store", CheckResult.OK, f"serves {human_plural(integer(state, 'messages') or 0, 'message')}")]
     if dead := integer(state, "dead_letters"):
         reason = f"{human_plural(dead, 'dead letter')}: jobs that failed too often and are not tried again"
-        advice = "show them: sbusctl store peek --queue --state dead QUEUE; then sbusctl store revive or purge"
+        advice = "show them: sbusctl store peek --queue --state dead QUEUE; to try them again: sbusctl store revive QUEUE NUMBER"
         findings.append(Finding("dead letters", CheckResult.WARN, reason, advice))
     if gaps := integer(state, "recent_gaps"):
         known = integer(state, "recent_missing") or 0
@@ -111,4 +146,10 @@ def judge_state(state: JsonObject) -> list[Finding]:
         reason = f"{human_plural(damaged, 'message')} damaged on the disk, found in the last day: they are not delivered"
         advice = "check the disk; the log of the store names the messages; this warning ends a day after the last one"
         findings.append(Finding("damaged messages", CheckResult.WARN, reason, advice))
+    if state.get("date_doubted") is True:
+        findings.append(date_doubted("store date", UNIT))
+    if refused := integer(mapping(state, "counters"), "publications_refused"):
+        reason = f"the bus refused {human_plural(refused, 'message')} that the store published: no subscriber got them"
+        advice = "the log of the store has the reason; see the rules and quotas in sbusd.toml(5); the count begins again with the store"
+        findings.append(Finding("refused messages", CheckResult.WARN, reason, advice))
     return findings

@@ -9,7 +9,7 @@ from typing import Literal
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.units import Scope, Unit, failure_of, is_enabled, is_missing, shown_units, systemctl_of, without_package
+from sbusd.ctl.checks.units import Scope, Unit, failure_of, is_enabled, is_missing, repair_of, shown_units, systemctl_of, without_package
 from sbusd.ctl.formatting import human_plural
 
 UNIT = "sbus-trigger.service"
@@ -30,7 +30,7 @@ def check_trigger(scope: Literal["system", "user"], main_file: Path | None = Non
         return [Finding("trigger", shown.result, shown.reason, shown.advice)] if rules else []
     unit = shown.get(UNIT, {})
     if is_missing(unit):
-        return [without_package("sbus-trigger", file)] if rules else []
+        return [without_package("sbus-trigger", unit, file)] if rules else []
     if not rules and not is_enabled(unit):
         return []
     systemctl = systemctl_of(scope)
@@ -58,7 +58,7 @@ def judge_service(unit: Unit, rules: int, scope: Scope) -> Finding:
         return Finding("trigger", CheckResult.OK, f"{UNIT} runs with {human_plural(rules, 'rule')}")
     if is_enabled(unit):
         why = f": {failure_of(unit, scope)}" if state in ("failed", "activating") else ""
-        advice = f"remove the cause, then: {systemctl} restart {UNIT}" if why else f"{systemctl} restart {UNIT}"
+        advice = repair_of(unit, UNIT, scope) if why else f"{systemctl} restart {UNIT}"
         return Finding("trigger", CheckResult.FAIL, f"{UNIT} is enabled, but {state}{why}", advice)
     reason = f"trigger.toml has {human_plural(rules, 'rule')}, but {UNIT} is not enabled"
     return Finding("trigger", CheckResult.WARN, reason, f"{systemctl} enable --now {UNIT}")
@@ -83,7 +83,12 @@ def judge_feeds(rules: Sequence[TriggerRule], shown: Mapping[str, Unit], systemc
         if state not in ("active", "reloading", "activating"):
             reason = f'the rule "{waiting.title}" waits for messages of {feed}, which is {state}'
             advice = f"{systemctl} enable --now {feed}"
-            if state == "failed":
+            load = shown.get(feed, {}).get("LoadState")
+            if load == "masked":
+                advice = f"{systemctl} unmask {feed}; {advice}"
+            elif load == "not-found":
+                advice = "install the package sbusd, which has the feeds"
+            elif state == "failed":
                 # Its own finding says what to do first.
                 advice = f"remove the cause, then: {systemctl} reset-failed {feed}; {systemctl} restart {feed}"
             found.append(Finding("trigger feed", CheckResult.WARN, reason, advice))

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from sbusd.client.bus_unit import BusUnit, start_error
+from sbusd.client.exit_statuses import NAMESPACE, failed_step
 from sbusd.ctl.checks import CheckResult, Finding
 
 Unit = Mapping[str, str]
 Scope = Literal["system", "user"]
 
-_PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID,ExecMainStatus,InvocationID"
+_PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID,ExecMainStatus,InvocationID"
+    ",ConditionResult,ConditionTimestampMonotonic,TriggeredBy"
+)
 _PATIENCE_SECONDS = 10.0
 _MAX_LINE = 1_000
 """Characters of a line of the journal that are shown: as many as the programs print of one error, whose end says what to do."""
 
 _BOOTED = Path("/run/systemd/system")
 _ENABLED = ("enabled", "enabled-runtime")
-_NAMESPACE = "226"
-"""Exit status of a service whose namespaces systemd could not make."""
+RECORD = "/var/lib/sbus-recorder/"
+RECORDER = "sbus-recorder.service"
+"""The directory of the record, and the service that creates it."""
+
+DATE_JUMPED = "the date jumped"
+"""In the status of a service that removes messages by age, while it doubts the date."""
 
 _FEEDS = tuple(f"sbus-feed@{name}.service" for name in ("netlink", "udev", "journal", "systemd", "logind", "dbus"))
 ADDONS: Mapping[Scope, tuple[str, ...]] = {
@@ -41,6 +50,11 @@ ADDONS: Mapping[Scope, tuple[str, ...]] = {
 def systemctl_of(scope: Scope | None) -> str:
     """Return the command that controls the units of *scope*."""
     return "systemctl --user" if scope == "user" else "systemctl"
+
+
+def socket_of(unit: BusUnit) -> str:
+    """Return the socket unit of the bus *unit*."""
+    return f"{unit.name.removesuffix('.service')}.socket"
 
 
 def shown_units(scope: Scope | None, *names: str, booted: Path = _BOOTED) -> dict[str, Unit] | Finding:
@@ -73,8 +87,8 @@ def is_enabled(unit: Unit) -> bool:
 
 
 def is_missing(unit: Unit) -> bool:
-    """Return whether systemd says that *unit* is not installed; its configuration may have stayed after the removal of its package."""
-    return unit.get("LoadState") == "not-found"
+    """Return whether systemd has no *unit* to start: its package was removed and its configuration stayed, or it is masked."""
+    return unit.get("LoadState") in ("not-found", "masked")
 
 
 def main_process(unit: Unit) -> int | None:
@@ -87,21 +101,26 @@ def failure_of(unit: Unit, scope: Scope) -> str:
     """Return in one line why *unit* has failed, from its status, its exit status, or the last line of its last run in the journal."""
     if reason := start_error(unit.get("StatusText", "")):
         return reason
-    if unit.get("ExecMainStatus") == _NAMESPACE:
-        return "systemd could not make its namespaces (226/NAMESPACE), as in a container of LXC that does not allow nesting"
     result = unit.get("Result") or "unknown"
     status = unit.get("ExecMainStatus", "0")
     known = f"{result}, status {status}" if status not in ("", "0") else result
     line = _last_line(unit.get("InvocationID", ""), scope) if unit.get("Id", "").endswith(".service") else ""
+    if step := failed_step(status):
+        return f"{step}: {line}" if line else step
     return f"{line} ({known})" if line else known
 
 
 def repair_of(unit: Unit, name: str, scope: Scope) -> str:
     """Return the commands that start the failed *unit* again."""
     systemctl = systemctl_of(scope)
-    if unit.get("ExecMainStatus") == _NAMESPACE:
-        return "allow nesting for the container, or use the drop-in in /usr/share/doc/sbusd/README.Debian"
-    return f"remove the cause, then: {systemctl} reset-failed {name}; {systemctl} restart {name}"
+    return f"{_remedy(unit)}, then: {systemctl} reset-failed {name}; {systemctl} restart {name}"
+
+
+def _remedy(unit: Unit) -> str:
+    """Return what to do about the cause before the failed *unit* is started again."""
+    if unit.get("ExecMainStatus") == str(NAMESPACE):
+        return "in a container, allow nesting or use the drop-in of sbus(7), CONTAINERS"
+    return "remove the cause"
 
 
 def check_bus_units(unit: BusUnit | None, *, booted: Path = _BOOTED) -> tuple[list[Finding], dict[str, Unit]]:
@@ -123,9 +142,11 @@ def _judge_load(unit: Unit, name: str, scope: Scope) -> Finding | None:
     if state == "loaded":
         return None
     if state == "masked":
-        systemctl, socket = systemctl_of(scope), f"{name.rpartition('.')[0]}.socket"
-        # The socket fails at the first connection while its service is masked.
-        advice = f"{systemctl} unmask {name}; {systemctl} restart {socket}"
+        systemctl, stem = systemctl_of(scope), name.rpartition(".")[0]
+        service, socket = f"{stem}.service", f"{stem}.socket"
+        # The socket fails at the first connection while its service is masked. A mask until the next boot needs an option.
+        runtime = " --runtime" if unit.get("UnitFileState") == "masked-runtime" else ""
+        advice = f"{systemctl} unmask{runtime} {service} {socket}; {systemctl} restart {socket}"
         return Finding(name, CheckResult.FAIL, "masked: systemd does not start it", advice)
     return Finding(name, CheckResult.WARN, f"not installed ({state})", "install the units of the package")
 
@@ -155,14 +176,12 @@ def judge_service(unit: Unit, name: str, scope: Scope) -> Finding:
     systemctl = systemctl_of(scope)
     state, socket = unit.get("ActiveState"), f"{name.removesuffix('.service')}.socket"
     if state == "failed":
-        advice = f"remove the cause, then: {systemctl} reset-failed {name} {socket}; {systemctl} start {socket}"
-        if unit.get("ExecMainStatus") == _NAMESPACE:
-            advice = repair_of(unit, name, scope)
+        advice = f"{_remedy(unit)}, then: {systemctl} reset-failed {name} {socket}; {systemctl} start {socket}"
         return Finding(name, CheckResult.FAIL, f"failed: {failure_of(unit, scope)}", advice)
     if state == "active":
         return Finding(name, CheckResult.OK, "active")
     if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
-        advice = f"remove the cause; systemd tries again until it fails for good. See: {systemctl} status {name}"
+        advice = f"{_remedy(unit)}; systemd tries again until it fails for good. See: {systemctl} status {name}"
         return Finding(name, CheckResult.FAIL, f"restarts again and again: {failure_of(unit, scope)}", advice)
     if state == "activating" and unit.get("NRestarts", "0") != "0":
         reason = f"starting, after {unit['NRestarts']} restarts since it was started by hand"
@@ -183,19 +202,61 @@ def judge_addon(unit: Unit, name: str, scope: Scope) -> Finding | None:
     if unit.get("LoadState") != "loaded":
         return None
     state = unit.get("ActiveState", "")
-    if state == "failed":
-        return Finding(name, CheckResult.FAIL, f"failed: {failure_of(unit, scope)}", repair_of(unit, name, scope))
-    if state == "activating" and unit.get("SubState", "").startswith("auto-restart"):
-        return Finding(name, CheckResult.FAIL, f"restarts again and again: {failure_of(unit, scope)}", repair_of(unit, name, scope))
+    restarts = state == "activating" and unit.get("SubState", "").startswith("auto-restart")
+    if state == "failed" or restarts:
+        reason = f"{'restarts again and again' if restarts else 'failed'}: {failure_of(unit, scope)}"
+        return Finding(name, CheckResult.FAIL, reason, repair_of(unit, name, scope))
     if state in ("active", "activating", "reloading"):
-        return Finding(name, CheckResult.OK, state)
+        return date_doubted(name, name) if DATE_JUMPED in unit.get("StatusText", "") else Finding(name, CheckResult.OK, state)
+    if has_unmet_condition(unit) and (is_enabled(unit) or unit.get("TriggeredBy")):
+        return _judge_condition(name, scope)
     if is_enabled(unit):
         return Finding(name, CheckResult.WARN, f"enabled, but {state or 'unknown'}", f"{systemctl_of(scope)} restart {name}")
     return None
 
 
-def without_package(name: str, main_file: Path) -> Finding:
-    """Return the finding for the configuration *main_file* of the service *name*, which is not installed."""
+def has_unmet_condition(unit: Unit) -> bool:
+    """Return whether the last start of *unit* did nothing, because of a condition; ``systemctl start`` succeeds then."""
+    return unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0")
+
+
+def _judge_condition(name: str, scope: Scope) -> Finding:
+    """Return the finding for the unit *name*, whose condition was not met."""
+    systemctl = systemctl_of(scope)
+    try:
+        text = _ask([*systemctl.split(), "cat", name]).stdout
+    except (OSError, subprocess.SubprocessError):
+        text = ""
+    conditions = conditions_in(text)
+    shown = f": {'; '.join(conditions)}" if conditions else ""
+    start = f"{systemctl} restart {name}"
+    advice = f"see: {systemctl} status {name}; meet the condition, or change it in a drop-in, then: {start}"
+    if any(RECORD in each for each in conditions):
+        advice = f"{systemctl} enable --now {RECORDER}; {start}; for another archive, replace the condition in a drop-in"
+    return Finding(name, CheckResult.WARN, f"it did not start, because a condition was not met{shown}", advice)
+
+
+def conditions_in(text: str) -> list[str]:
+    """Return the conditions in *text*, a unit and its drop-ins; an empty one removes those before it. Source: systemd.unit(5)."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if match := re.match(r"\s*Condition\w+\s*=\s*(.*)", line):
+            found = [*found, line.strip()] if match[1].strip() else []
+    return found
+
+
+def date_doubted(check: str, name: str) -> Finding:
+    """Return the finding for the service *name*, which removes nothing because of a date that has jumped."""
+    reason = f"{DATE_JUMPED}: {name} removes nothing because of the new date until it is believed"
+    advice = "correct the clock; if the date is right, run the command in the log of the service as root: sbus(7), DATES THAT JUMP"
+    return Finding(check, CheckResult.WARN, reason, advice)
+
+
+def without_package(name: str, unit: Unit, main_file: Path) -> Finding:
+    """Return the finding for the configuration *main_file* of the service *name*, whose *unit* is missing, see :func:`is_missing`."""
+    if unit.get("LoadState") == "masked":
+        # On purpose, or by the removal of the package: older versions of Debian mask its units until it is purged.
+        return Finding(name, CheckResult.SKIP, f"configuration without a service: {main_file} has settings, but {name} is masked")
     return Finding(name, CheckResult.SKIP, f"configuration without the package: {main_file} has settings, but {name} is not installed")
 
 

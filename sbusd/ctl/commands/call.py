@@ -14,7 +14,7 @@ from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, t
 from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, settings_of
-from sbusd.protocol.envelope import NUMBER_LIMITS
+from sbusd.protocol.envelope import MAX_TWIN, NUMBER_LIMITS
 
 
 def call_command(
@@ -30,7 +30,7 @@ def call_command(
     ] = CALL_SECONDS,
     twin: Annotated[
         int | None,
-        typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="ID", help="Call the command on the remote host with this number."),
+        typer.Option("--twin", min=1, max=MAX_TWIN, metavar="ID", help="Call the command on the remote host with this number."),
     ] = None,
     tries: Annotated[
         int | None,

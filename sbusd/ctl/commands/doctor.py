@@ -11,7 +11,20 @@ from sbusd.client import bus_address
 from sbusd.client.bus_documents import parse_document
 from sbusd.client.bus_unit import named_unit
 from sbusd.config import default_main_file
-from sbusd.ctl.checks import CheckResult, Finding, blob, bus, installation, link, listener, metrics, store, trigger, units
+from sbusd.ctl.checks import (
+    CheckResult,
+    Finding,
+    blob,
+    bus,
+    installation,
+    link,
+    listener,
+    metrics,
+    relay,
+    store,
+    trigger,
+    units,
+)
 from sbusd.ctl.checks.verdict import Verdict, judge
 from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
@@ -79,6 +92,7 @@ def examine(settings: Settings) -> list[Finding]:
         findings += trigger.check_trigger(scope)
     if scope == "system":
         findings += metrics.check_metrics(_unit(scope, metrics.UNIT)) + _link_findings(settings)
+        findings += relay.check_relay(_unit(scope, relay.UNIT))
     return findings + (units.check_addons(scope) if scope is not None else [])
 
 
@@ -88,25 +102,25 @@ def _bus_findings(settings: Settings, address: str) -> list[Finding]:
     peer: int | None = None
     connections: int | None = None
     failure: Exception | None = None
+    unit = named_unit(address)
     try:
         reached = bus.reach(settings)
     except (SbusError, OSError) as error:
         failure = error
         findings += bus.unreachable(error, address)
     else:
-        findings += bus.judge_response(reached)
+        findings += bus.judge_response(reached, unit)
         connections = bus.open_connections(reached)
         peer = reached.peer
-    unit = named_unit(address)
     of_units, shown = units.check_bus_units(unit)
     findings += of_units
     service = {} if unit is None else shown.get(unit.name, {})
-    if failure is not None:
-        findings += bus.status_faults(service.get("StatusText", ""))
     if unit is not None:
+        if failure is not None:
+            findings += bus.status_faults(service.get("StatusText", ""), unit)
         findings += listener.check_listener(unit, shown, address, peer, failure)
     pid = units.main_process(service) or (None if peer is None else _bus_process(peer))
-    findings += [*listener.check_errors(pid, unit), installation.check_packet(), installation.check_descriptors(pid, connections)]
+    findings += [*listener.check_errors(pid, unit), installation.check_packet(), installation.check_descriptors(pid, connections, unit)]
     return [*findings, installation.check_package(), installation.check_configuration(unit)]
 
 
@@ -117,7 +131,7 @@ def _store_findings(settings: Settings, scope: Literal["system", "user"]) -> lis
     if not store.is_used(unit, main_file):
         return []
     if units.is_missing(unit):
-        return [units.without_package("sbus-store", main_file)]
+        return [units.without_package("sbus-store", unit, main_file)]
     findings = store.check_settings(scope)
     try:
         with settings.connect(bus.PATIENCE_SECONDS) as connection:
@@ -139,13 +153,13 @@ def _link_findings(settings: Settings) -> list[Finding]:
         return []
     unit = _unit("system", link.UNIT)
     if units.is_missing(unit):
-        return [units.without_package("sbus-link", default_main_file("link.toml"))]
+        return [units.without_package("sbus-link", unit, default_main_file("link.toml"))]
     findings = link.check_settings()
     try:
         with settings.connect(bus.PATIENCE_SECONDS) as connection:
-            return findings + link.judge_state(link_state(connection, bus.PATIENCE_SECONDS))
+            return findings + link.judge_state(link_state(connection, settings.bus_address(), bus.PATIENCE_SECONDS))
     except (SbusError, OSError) as error:
-        return findings + link.no_link(error_text(error))
+        return findings + link.no_link(unit, error_text(error))
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool, width: int | None) -> list[str]:

@@ -9,7 +9,8 @@ import typer
 
 from sbusd.client import Bus, NoRecipient
 from sbusd.client.bus_documents import JsonObject
-from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_duration, human_plural
+from sbusd.client.bus_socket import SYSTEM_ADDRESS
+from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_date, human_duration, human_plural
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
@@ -48,8 +49,10 @@ _ERRORS = (
 class NoLinkError(NoRecipient):
     """The bus has no link."""
 
-    def __init__(self) -> None:
-        SbusError.__init__(self, "no link on this bus; check the service: systemctl status sbus-link.service")
+    def __init__(self, address: str) -> None:
+        """*address* is that of the bus. Only the system bus has a unit for it."""
+        advice = "start it: systemctl start sbus-link" if address == SYSTEM_ADDRESS else "start it for this bus: sbus-link -C FILE"
+        SbusError.__init__(self, f"no link on this bus; {advice}")
 
 
 class LinkStateError(SbusError):
@@ -63,7 +66,7 @@ def status_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECON
     """Show the link, and the hosts that it knows."""
     settings = settings_of(context)
     with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
-        state = link_state(bus, timeout)
+        state = link_state(bus, settings.bus_address(), timeout)
     if settings.json is JsonStyle.OFF:
         write_page(lines(state, legend=settings.legend, width=terminal_width()), pager=settings.pager)
     else:
@@ -73,8 +76,9 @@ def status_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECON
 def sync_action(context: typer.Context, *, timeout: TimeoutOption = SYNC_SECONDS) -> None:
     """Wait until all live hosts know the subscriptions of this host."""
     forbid_json(context, "link sync")
-    with settings_of(context).connect(max(TIMEOUT_SECONDS, timeout)) as bus:
-        call_link(bus, "link/sync", timeout)
+    settings = settings_of(context)
+    with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
+        call_link(bus, settings.bus_address(), "link/sync", timeout)
 
 
 def config_action(
@@ -98,14 +102,14 @@ def config_action(
     _print_configuration(realm, hosts, listen, (certificate, key, authority), nkey or [])
 
 
-def link_state(bus: Bus, timeout: float) -> JsonObject:
-    """Return the state of the link on *bus*, sbus-link(8).
+def link_state(bus: Bus, address: str, timeout: float) -> JsonObject:
+    """Return the state of the link on *bus*, which is at *address*, sbus-link(8).
 
     Raises:
         NoLinkError: the bus has no link.
         LinkStateError: the response is not an object.
     """
-    answer = call_link(bus, "link/status", timeout)
+    answer = call_link(bus, address, "link/status", timeout)
     try:
         state = json.loads(answer)
     except (ValueError, RecursionError):
@@ -115,12 +119,12 @@ def link_state(bus: Bus, timeout: float) -> JsonObject:
     return state
 
 
-def call_link(bus: Bus, command: str, timeout: float) -> bytes:
-    """Return the response of the link on *bus*. Raises NoLinkError, and what a call raises."""
+def call_link(bus: Bus, address: str, command: str, timeout: float) -> bytes:
+    """Return the response of the link on *bus*, which is at *address*. Raises NoLinkError, and what a call raises."""
     try:
         return bus.call(command, timeout=timeout)
     except NoRecipient:
-        raise NoLinkError from None
+        raise NoLinkError(address) from None
 
 
 def lines(state: JsonObject, *, legend: bool, width: int | None) -> list[str]:
@@ -136,6 +140,8 @@ def lines(state: JsonObject, *, legend: bool, width: int | None) -> list[str]:
         ("dropped", human_plural(_sum(counters, "spool_dropped", "over_rate", "too_long") + _sum(network, "dropped"), "message")),
         ("not published", human_plural(_sum(state, "discarded_messages"), "message")),
     ]
+    if (end := number(state, "certificate_end")) is not None:
+        pairs.append(("certificate", f"valid until {human_date(end)}"))
     if error := text(network, "last_error"):
         pairs.append(("last error", error))
     indent = max(len(name) for name, _ in pairs)

@@ -14,6 +14,7 @@ import typer
 from sbusd.client import PayloadTooLarge, RemoteRefusal
 from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
+from sbusd.ctl.keys import one_key
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.payloads import InputError, InputTooLongError, one_payload, reading
 from sbusd.ctl.settings import forbid_json, settings_of
@@ -79,7 +80,7 @@ def pub_command(
         with settings_of(context).connect(pace=wait) as bus:
             # This process ends before subscribers have got the blob.
             ticket = bus.publish_blob(
-                os.fsencode(key),
+                one_key(key),
                 sys.stdin.buffer if blob == Path("-") else blob,
                 type=kind or DEFAULT_TYPE,
                 expire=DEFAULT_EXPIRE if expire is None else expire,
@@ -101,7 +102,7 @@ def pub_command(
     if null and not lines:
         raise typer.BadParameter("--null requires --lines")
     source = sys.stdin.buffer
-    name = os.fsencode(key)
+    name = one_key(key)
     if lines:
         with settings_of(context).connect(pace=wait) as bus:
             publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"), to=to)

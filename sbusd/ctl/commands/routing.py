@@ -13,8 +13,9 @@ import typer
 from sbusd.client import Peer, RemoteRefusal, Unsupported
 from sbusd.client.bus_documents import BadResponseError, JsonObject
 from sbusd.ctl.commands.call import peer_json
-from sbusd.ctl.errors import DENIED, print_error
+from sbusd.ctl.errors import DENIED
 from sbusd.ctl.formatting import NOTHING, human_count, human_plural
+from sbusd.ctl.keys import one_key
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.processes import group_name, login_groups, user_id, user_name
 from sbusd.ctl.responses import TraceEntry, ask, text, trace, trace_entry
@@ -40,21 +41,15 @@ _TRACE_COLUMNS = (
 def members_command(context: typer.Context, *, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
     """List the subscribers that would receive a message with a key."""
     settings = settings_of(context)
+    name = one_key(key)
     with settings.connect() as bus:
-        peers = bus.members(_one_key(key))
+        peers = bus.members(name)
     found = [(peer, process_of(peer.pid, time.time())) for peer in peers]
     if settings.json is not JsonStyle.OFF:
         write_json({"members": [member_json(peer, process) for peer, process in found]}, settings.json)
         return
     width = terminal_width()
     write_page(member_lines(found, legend=settings.legend, width=width), pager=settings.pager)
-
-
-def _one_key(key: str) -> bytes:
-    """Return *key* for the bus. One with a wildcard is valid, but probably meant as a pattern, for which nothing is found: warn."""
-    if "*" in key:
-        print_error(f"warning: {key!r} looks like a pattern; write the key of one message, because '*' in a key is not a wildcard")
-    return os.fsencode(key)
 
 
 def member_lines(found: list[tuple[Peer, Process]], *, legend: bool, width: int | None) -> list[str]:
@@ -77,8 +72,9 @@ def trace_command(context: typer.Context, key: Annotated[str, typer.Argument(met
     No message is published.
     """
     settings = settings_of(context)
+    name = one_key(key)
     with settings.connect() as bus:
-        pages = trace(bus, _one_key(key))
+        pages = trace(bus, name)
     if settings.json is not JsonStyle.OFF:
         write_json(pages.as_json(), settings.json)
         return

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
 import signal
 from typing import Annotated
 
 import typer
-from systemd import daemon as service_manager
 
 from sbusd.client import Allow, AsyncBus, Twins
 from sbusd.client.rpc.service import Service
+from sbusd.ctl.executables import find_program
 from sbusd.ctl.program_runner import ProgramRunner
 from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, Settings, forbid_json, settings_of
+from sbusd.systemd.event_loop import run_service
+from sbusd.systemd.service_manager import ServiceManager
 
 AT_ONCE = 8
 """Default number of concurrent programs: a few for each processor of a small machine."""
@@ -47,11 +49,9 @@ def serve_command(
     """Serve a command by running a program for each call."""
     forbid_json(context, "serve")
     allow, other_hosts = _allow(users or [], groups or []), _twins(twins or [])
-    found = shutil.which(program)
-    if found is None:
-        raise typer.BadParameter(f"no executable program {program!r}", param_hint="--exec")
+    found = find_program(program, "--exec")
     worker = ProgramRunner([found, *(arguments or [])], at_once, timeout)
-    asyncio.run(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
+    run_service(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
 
 
 async def _serve(settings: Settings, name: str, service: Service) -> None:
@@ -61,9 +61,9 @@ async def _serve(settings: Settings, name: str, service: Service) -> None:
 
     def stop() -> None:
         nonlocal stopped
-        stopped = True
-        if serving is not None:
+        if serving is not None and not stopped:  # a further signal must not interrupt the end
             serving.cancel()
+        stopped = True
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     try:
@@ -72,15 +72,16 @@ async def _serve(settings: Settings, name: str, service: Service) -> None:
                 bus.service(name, allow=service.allow, twins=service.twins)(service.handler)
             except ValueError as error:
                 raise typer.BadParameter(str(error), param_hint="COMMAND") from None
-            await bus.serve(ready=_tell_ready)
+            await bus.serve(ready=_notify_ready)
     except asyncio.CancelledError:
         if not stopped:
             raise
 
 
-def _tell_ready() -> None:
+def _notify_ready() -> None:
     """Notify the service manager, if there is one, that the service is ready."""
-    service_manager.notify("READY=1")
+    with contextlib.closing(ServiceManager.of_environment()) as manager:
+        manager.deliver("READY=1")
 
 
 def _allow(users: list[str], groups: list[str]) -> Allow | None:

@@ -12,11 +12,13 @@ import typer
 from sbusd.client import Bus
 from sbusd.client.arguments import LARGEST_COUNT
 from sbusd.client.sync.stored_streams import StoredStreams
-from sbusd.config.relay import MAX_TWIN
+from sbusd.ctl.executables import find_program
 from sbusd.ctl.job_programs import run_jobs
+from sbusd.ctl.keys import one_key, warn_of_patterns
 from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
 from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
+from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.store_ranges import MIN_EXPIRE_SECONDS
 
 MAX_PEEKED = 256
@@ -65,9 +67,10 @@ def put_action(
 ) -> None:
     """Store a message, and print its number."""
     settings = settings_of(context)
+    name = one_key(key)
     data = one_payload(payload, sys.stdin.buffer)
     with settings.connect() as bus:
-        outcome = bus.store.put(key, data, id=ident, delay=delay, expire=expire)
+        outcome = bus.store.put(name, data, id=ident, delay=delay, expire=expire)
     show(settings, [{"seq": outcome.seq, "duplicate": outcome.is_duplicate}], [str(outcome.seq)])
 
 
@@ -80,6 +83,7 @@ def last_action(
 ) -> None:
     """Print the last value of each key that matches."""
     settings = settings_of(context)
+    warn_of_patterns(*patterns)
     with settings.connect() as bus:
         print_items(settings, _readable(bus, twin).last(*patterns), count)
 
@@ -100,6 +104,7 @@ def read_action(
     """Print the messages of a stream in order."""
     settings = settings_of(context)
     begin = _start(start)
+    warn_of_patterns(pattern)
     with settings.connect() as bus:
         source = _readable(bus, twin)
         with contextlib.closing(source.read(stream, reader=reader, start=begin, pattern=pattern or "", follow=follow)) as items:
@@ -147,8 +152,10 @@ def work_action(
     Its standard input is the payload, and status 0 acknowledges the job.
     """
     forbid_json(context, "store work")
+    # Before a job is taken, which would use up one of its tries.
+    found = find_program(command[0], "COMMAND")
     with settings_of(context).connect() as bus:
-        run_jobs(bus, queue, command, count, timeout)
+        run_jobs(bus, queue, [found, *command[1:]], count, timeout)
 
 
 def purge_action(
@@ -165,6 +172,7 @@ def purge_action(
     if queue and (before is not None or pattern is not None):
         raise typer.BadParameter("--before and --match are for streams: with --queue, all dead letters are removed")
     settings = settings_of(context)
+    warn_of_patterns(pattern)
     with settings.connect() as bus:
         count = bus.store.purge(queue=name) if queue else bus.store.purge(stream=name, before=before, pattern=pattern)
     show_count(settings, count)
@@ -178,8 +186,9 @@ def forget_action(
 ) -> None:
     """Remove all messages with some keys from a stream."""
     settings = settings_of(context)
+    names = [one_key(each) for each in keys]
     with settings.connect() as bus:
-        show_count(settings, bus.store.forget(stream, *keys))
+        show_count(settings, bus.store.forget(stream, *names))
 
 
 def revive_action(

@@ -60,7 +60,9 @@ def top_command(
         raise typer.BadParameter("--once prints one report; omit it or --count")
     with settings.connect() as bus:
         if link:
-            watch: Watch | LinkWatch = LinkWatch(lambda: link_state(bus, TIMEOUT_SECONDS), sort=field.name, source=field.source)
+            watch: Watch | LinkWatch = LinkWatch(
+                lambda: link_state(bus, settings.bus_address(), TIMEOUT_SECONDS), sort=field.name, source=field.source
+            )
         else:
             watch = Watch(Sampler(bus, with_users=by_uid), by_user=by_uid, sort=field.name, source=field.source)
         if settings.json is JsonStyle.OFF and not once and can_show_screen():

@@ -1,4 +1,4 @@
-"""Names on the bus for completion: subscribed keys and patterns, services, and addresses of connections.
+"""Names on the bus for completion: subscribed keys and patterns, services, addresses of connections, and streams and queues.
 
 Other users choose these names, so only printable ones are used, and no user can displace those of another: if there are too many, the
 users take turns.
@@ -72,6 +72,23 @@ class BusNames:
         """Add a name of *user*."""
         if name.startswith(self.begin) and (self.begin.startswith(_RESERVED) or not name.startswith(_RESERVED)):
             self.by_user.setdefault(user, {})[name] = None
+
+
+@dataclass(slots=True)
+class StoreNames:
+    """The names that begin with *begin* in a *listing* of sbus-store: ``streams`` or ``queues``."""
+
+    begin: str
+    listing: str
+    names: list[str] = field(default_factory=list)
+
+    def read(self, bus: Bus) -> None:
+        """Read the names from the store of *bus*. Raises SbusError if there is none."""
+        self.names += [name for each in objects(bus.store.streams(), self.listing) if (name := text(each, "name"))]
+
+    def chosen(self) -> list[str]:
+        """Return at most MAX_NAMES of the names, in alphabetical order."""
+        return fitting(self.names, self.begin)
 
 
 def key_of(pattern: str) -> str:

@@ -22,6 +22,8 @@ class Kind(enum.Enum):
     SERVICE = "service"
     USER = "user"
     GROUP = "group"
+    STREAM = "stream"
+    QUEUE = "queue"
 
 
 _KINDS = {
@@ -30,6 +32,8 @@ _KINDS = {
     "GROUP": Kind.GROUP,
     "KEY": Kind.KEY,
     "PATTERN": Kind.PATTERN,
+    "QUEUE": Kind.QUEUE,
+    "STREAM": Kind.STREAM,
     "USER": Kind.USER,
 }
 """The kind of a value by the metavariable of its parameter."""
@@ -71,6 +75,8 @@ class _Line:
         self.command = ""
         """The command; with an action, both with a space between them."""
         self.arguments: list[str] = []
+        self.given: set[str] = set()
+        """The options that were read."""
         self.waiting: Parameter | None = None
         """The option whose value is the next word."""
         self.only_arguments = False
@@ -113,6 +119,7 @@ class _Line:
         option = self.option(name)
         if option is None:
             return
+        self.given.update(option.opts)
         if option.takes_value and not equals and name != JSON_OPTION:
             self.waiting = option
         else:
@@ -180,4 +187,8 @@ def _value_of(parameter: Parameter, line: _Line, *, is_argument: bool) -> Expect
     kind = _KINDS.get(parameter.metavar, Kind.NOTHING)
     if line.command == "explain" and kind is Kind.KEY and line.arguments[1:2] == ["subscribe"]:
         kind = Kind.PATTERN
+    if line.command == "store work" and kind is Kind.SERVICE:
+        kind = Kind.FILE  # a program
+    if line.command.startswith("store ") and parameter.metavar == "NAME" and not parameter.opts:
+        kind = Kind.QUEUE if "--queue" in line.given else Kind.STREAM
     return Expected(kind, [(each, "") for each in choices], is_argument=is_argument)

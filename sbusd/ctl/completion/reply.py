@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from sbusd.ctl.completion.bus_names import BusNames, command_of, fitting, key_of, pattern_of
+from sbusd.ctl.completion.bus_names import BusNames, StoreNames, command_of, fitting, key_of, pattern_of
 from sbusd.ctl.completion.command_lines import Expected, Kind, expected_after
 from sbusd.ctl.completion.shell_words import completion_of, split_line, unquoted
 from sbusd.protocol.errors import SbusError
@@ -29,6 +29,9 @@ DEFAULT_SECONDS = 1.0
 _MAX_SECONDS = 3600.0
 
 _NAMES = {Kind.KEY: key_of, Kind.PATTERN: pattern_of, Kind.SERVICE: command_of}
+
+_STORED = {Kind.STREAM: "streams", Kind.QUEUE: "queues"}
+"""The lists of the store."""
 
 
 class _TimeUpError(Exception):
@@ -77,9 +80,13 @@ def _values(expected: Expected, begin: str) -> list[str]:
         return fitting((each.pw_name for each in pwd.getpwall()), begin)
     if expected.kind is Kind.GROUP:
         return fitting((each.gr_name for each in grp.getgrall()), begin)
-    if (name_of := _NAMES.get(expected.kind)) is None:
+    names: BusNames | StoreNames
+    if expected.kind in _STORED:
+        names = StoreNames(begin, _STORED[expected.kind])
+    elif expected.kind in _NAMES:
+        names = BusNames(begin, _NAMES[expected.kind])
+    else:
         return []
-    names = BusNames(begin, name_of)
     seconds = _seconds()
     with contextlib.suppress(SbusError, OSError, _TimeUpError), _limited(seconds), expected.settings.connect(seconds) as bus:
         names.read(bus)

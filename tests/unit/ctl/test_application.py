@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.minibus import MiniBus
 
+pytestmark = pytest.mark.slow
+
 _PROGRAM = [sys.executable, "-m", "sbusd.ctl.main"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sbusd.ctl.settings import Settings
 from sbusd.protocol.errors import ErrorCode, SbusError
 from tests.support.records import message
 from tests.support.traffic import deliver
+from tools.stage import ROOT
 
 _SYSTEMCTL = """#!/bin/sh
 for unit; do :; done
@@ -87,6 +89,7 @@ def test_directories_of_the_system_are_not_mixed_with_others(machine: Machine, t
     assert machine.failure() == "--now needs both --archive and --tables, or neither: tables belong to one archive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "load", "says"),
     [
@@ -103,6 +106,7 @@ def test_a_machine_without_a_record_says_what_to_do(machine: Machine, state: str
     assert machine.starts() == []
 
 
+@pytest.mark.slow
 def test_the_report_of_a_stopped_recorder_ends_with_its_last_segment(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     deliver(machine.archive, "alpha", [message(1)])
     assert has_segments(machine.archive)
@@ -112,6 +116,7 @@ def test_the_report_of_a_stopped_recorder_ends_with_its_last_segment(machine: Ma
     assert capsys.readouterr().err.startswith("sbusctl: warning: the report ends with the last complete segment: cannot connect to ")
 
 
+@pytest.mark.slow
 def test_a_run_of_the_timer_is_followed_by_another(machine: Machine) -> None:
     """It may have looked for segments before the last one was there."""
     deliver(machine.archive, "alpha", [message(1)])
@@ -120,6 +125,7 @@ def test_a_run_of_the_timer_is_followed_by_another(machine: Machine) -> None:
     assert machine.starts() == [PIPELINE] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "journal", "says"),
     [
@@ -136,6 +142,7 @@ def test_the_error_of_the_pipeline_is_shown(machine: Machine, status: str, journ
     assert machine.failure() == f"{PIPELINE} failed: {says}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_without_systemd_it_names_the_program(machine: Machine, is_installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     deliver(machine.archive, "alpha", [message(1)])
@@ -145,6 +152,33 @@ def test_without_systemd_it_names_the_program(machine: Machine, is_installed: bo
         monkeypatch.setenv("PATH", str(machine.folder / "empty"))
         reason = "systemctl is not installed"
     assert machine.failure() == f"cannot start {PIPELINE}: {reason}. Run sbus-pipeline as the user sbus-pipeline, then sbusctl report"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answer", "reason"), [("inactive", "systemd did not begin to start it; see: systemctl list-jobs"), ("", "systemd did not respond")]
+)
+def test_a_start_that_does_not_begin_has_a_limit(machine: Machine, answer: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver(machine.archive, "alpha", [message(1)])
+    monkeypatch.setattr(fresh_tables, "JOB_SECONDS", 0.1)
+    if answer:
+        machine.unit(PIPELINE, answer)
+    machine.start_does("exec sleep 600")
+    assert machine.failure() == f"{PIPELINE} did not start within 0.1 s: {reason}"
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_a_user_has_the_limit_of_its_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = (ROOT / "units" / "system" / PIPELINE).read_text()
+    assert f"TimeoutStartSec={fresh_tables.PIPELINE_SECONDS / 3_600:g}h" in unit.splitlines()
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(fresh_tables, "PIPELINE_SECONDS", 0.1)
+    with pytest.raises(FreshTablesError, match=r"sbus-pipeline was killed: it ran longer than 0\.1 s"):
+        refresh_tables(Settings(address=str(tmp_path / "nowhere")), tmp_path / "archive", tmp_path / "tables")
 
 
 def test_an_archive_of_a_user_without_segments_says_how_to_record(machine: Machine, tmp_path: Path) -> None:

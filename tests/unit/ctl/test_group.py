@@ -92,6 +92,7 @@ def test_an_exception_of_a_command_is_a_line_and_a_status(
     assert (result.exit_code, result.stderr, result.stdout) == (status, said, "")
 
 
+@pytest.mark.slow
 def test_a_command_imports_no_other_and_nothing_slow() -> None:
     code = (
         "import sys; from sbusd.ctl.application import application\n"

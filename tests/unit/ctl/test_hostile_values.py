@@ -78,8 +78,9 @@ def test_a_hostile_value_is_an_error_with_a_name(name: str, monkeypatch: pytest.
     for line, option, is_invalid in _lines(name):
         result = CliRunner().invoke(application(), line)
         first = result.stderr.partition("\n")[0]
+        longest = max(map(len, result.stderr.splitlines()), default=0)
         is_raised = result.exception is not None and not isinstance(result.exception, SystemExit)
         is_named = result.exit_code == 2 and option in first and first.isprintable() and f"'{option}'" not in first
-        if is_raised or "internal error" in result.stderr or (is_invalid and not is_named):
+        if is_raised or "internal error" in result.stderr or longest > 500 or (is_invalid and not is_named):
             wrong.append((" ".join(line)[:200], result.exit_code, first[:300], repr(result.exception)))
     assert wrong == []

@@ -5,6 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
 _PROGRAM = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 1_000))

@@ -148,6 +148,7 @@ def test_every_command_is_in_the_table() -> None:
         assert {word for used in modes.values() for word in used.split()} <= known, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLABLE)
 def test_an_option_has_an_effect_or_is_refused(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # No bus: a line whose options are valid ends with another status than 2, or successfully.

@@ -83,7 +83,12 @@ def test_the_pager_is_for_long_output_on_a_terminal(
     is_terminal, pager, count = case
     is_paged = case == _LONG_ON_A_TERMINAL
     shown: list[str] = []
-    monkeypatch.setattr("rich.pager.SystemPager.show", lambda _, content: shown.append(content))
+
+    def show(_command: str, content: str) -> bool:
+        shown.append(content)
+        return True
+
+    monkeypatch.setattr(output, "run_pager", show)
     monkeypatch.setattr(output, "is_terminal", lambda: is_terminal)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
     monkeypatch.setenv("LINES", "24")
@@ -138,7 +143,12 @@ def test_with_raised_rights_the_environment_cannot_loosen_the_secure_mode(
         monkeypatch.setenv("SUDO_UID", "1000")
     monkeypatch.setenv("LESSSECURE_ALLOW", "shell,edit,pipe")
     shown: list[str | None] = []
-    monkeypatch.setattr("rich.pager.SystemPager.show", lambda *_: shown.append(os.environ.get("LESSSECURE_ALLOW")))
+
+    def show(*_: object) -> bool:
+        shown.append(os.environ.get("LESSSECURE_ALLOW"))
+        return True
+
+    monkeypatch.setattr(output, "run_pager", show)
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
     monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/less")
@@ -156,7 +166,12 @@ def test_with_raised_privileges_the_pager_is_less_or_none(monkeypatch: pytest.Mo
     monkeypatch.setenv("LESSSECURE", "0")
     monkeypatch.setenv("PAGER", "sh")
     shown: list[tuple[str | None, str | None]] = []
-    monkeypatch.setattr("rich.pager.SystemPager.show", lambda *_: shown.append((os.environ.get("PAGER"), os.environ.get("LESSSECURE"))))
+
+    def show(*_: object) -> bool:
+        shown.append((os.environ.get("PAGER"), os.environ.get("LESSSECURE")))
+        return True
+
+    monkeypatch.setattr(output, "run_pager", show)
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
     monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/less" if has_less else None)
@@ -197,3 +212,18 @@ def test_every_byte_becomes_printable_and_stays_the_same_the_second_time(byte: i
     shown = visible(b"a" + bytes([byte]) + b"b")
     assert shown.isprintable()
     assert visible(shown) == shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pager", ["/nonexistent", "/"])
+def test_a_pager_that_cannot_be_run_loses_no_output(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], pager: str) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "is_elevated", lambda: False)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
+    monkeypatch.delenv("MANPAGER", raising=False)
+    for name, value in (("LINES", "2"), ("LESS", ""), ("LESSSECURE", "0"), ("PAGER", pager)):
+        monkeypatch.setenv(name, value)
+    output.write_page(["a", "b", "c"], pager=True)
+    said = capfd.readouterr()
+    assert said.out == "a\nb\nc\n"
+    assert pager in said.err

@@ -70,6 +70,7 @@ def test_the_maximum_packet_size_bounds_the_input() -> None:
     assert source.tell() == MAX_PACKET_BYTES + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["pub k/$line", "call k/$line", "store put k/$line"])
 def test_a_command_in_a_loop_leaves_the_lines_to_the_loop(tmp_path: Path, words: str) -> None:
     (tmp_path / "lines").write_text("a\nb\nc\n")

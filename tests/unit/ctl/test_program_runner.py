@@ -27,6 +27,7 @@ def run(*command: str, at_once: int = 1, seconds: float = 30.0) -> bytes:
     return asyncio.run(ProgramRunner(command, at_once, seconds).run(REQUEST))
 
 
+@pytest.mark.slow
 def test_standard_input_and_output() -> None:
     assert run("cat") == b"data\0"
     assert run("true") == b""
@@ -52,6 +53,7 @@ def test_a_caller_of_another_host_has_no_user_in_the_environment() -> None:
     assert {name for name, value in reported.items() if value == ""} == {f"SBUS_CALLER_{name}" for name in ("UID", "GID", "PID", "USER")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -71,11 +73,13 @@ def test_a_signal_without_a_name() -> None:
     assert failure(-99, b"") == "killed by signal 99"
 
 
+@pytest.mark.slow
 def test_it_cannot_be_started() -> None:
     with pytest.raises(ServiceError, match="cannot run the program"):
         run("/no/such/program")
 
 
+@pytest.mark.slow
 def test_its_time_is_bounded_and_its_children_go_with_it(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     begun, seconds = time.monotonic(), 0.5
@@ -90,16 +94,19 @@ def test_its_time_is_bounded_and_its_children_go_with_it(tmp_path: Path) -> None
         assert time.monotonic() < end
 
 
+@pytest.mark.slow
 def test_its_output_is_bounded_and_unread_output_blocks_nothing() -> None:
     with pytest.raises(ServiceError, match="too large: the maximum is 307200 bytes"):
         run("sh", "-c", "head -c 307201 /dev/zero; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; exec sleep 600")
 
 
+@pytest.mark.slow
 def test_its_output_is_bounded() -> None:
     with pytest.raises(ServiceError, match="too large: the maximum is 307200 bytes"):
         run("cat", "/dev/zero")
 
 
+@pytest.mark.slow
 def test_no_more_than_allowed_run_at_once() -> None:
     async def main() -> float:
         worker = ProgramRunner(
@@ -112,6 +119,7 @@ def test_no_more_than_allowed_run_at_once() -> None:
     assert asyncio.run(main()) >= 0
 
 
+@pytest.mark.slow
 def test_when_it_is_cancelled_the_program_ends(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
 
@@ -135,6 +143,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_users_take_turns(tmp_path: Path) -> None:
     """With one program at once: of a caller with many calls the one that runs and the next are served, then the other's."""
     order = tmp_path / "order"

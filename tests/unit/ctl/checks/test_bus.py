@@ -12,9 +12,20 @@ from pathlib import Path
 import pytest
 
 from sbusd import __version__
-from sbusd.client.errors import no_bus
+from sbusd.client.bus_unit import BusUnit
+from sbusd.client.errors import NoBus, no_bus
 from sbusd.ctl.checks import CheckResult
-from sbusd.ctl.checks.bus import BusResponse, SocketFacts, check_socket, judge_response, judge_socket, open_connections, unreachable
+from sbusd.ctl.checks.bus import (
+    BusResponse,
+    SocketFacts,
+    check_socket,
+    judge_response,
+    judge_socket,
+    open_connections,
+    status_faults,
+    unreachable,
+)
+from sbusd.ctl.checks.installation import judge_descriptors
 
 _GOOD_SOCKET = SocketFacts(stat.S_IFSOCK | 0o666, 0, True, stat.S_IFDIR | 0o755, 0)
 _STRANGER = os.geteuid() + 12345
@@ -39,13 +50,13 @@ _GOOD_RESPONSE = BusResponse(["ping", "stats"], {"version": __version__, "counte
     ],
 )
 def test_judges(facts: SocketFacts, check: str, result: CheckResult) -> None:
-    found = {finding.check: finding for finding in judge_socket(facts, is_for_all=True)}
+    found = {finding.check: finding for finding in judge_socket(facts, None, is_for_all=True)}
     assert found[check].result is result
     assert (found[check].advice == "") is (result is CheckResult.OK)
 
 
 def test_a_bus_for_one_user_needs_no_mode_for_others() -> None:
-    assert judge_socket(replace(_GOOD_SOCKET, mode=stat.S_IFSOCK | 0o600), is_for_all=False)[0].result is CheckResult.OK
+    assert judge_socket(replace(_GOOD_SOCKET, mode=stat.S_IFSOCK | 0o600), None, is_for_all=False)[0].result is CheckResult.OK
 
 
 @pytest.mark.parametrize("address", ["", "/" + "x" * 200, "/dev/unix/abstract"])
@@ -71,6 +82,24 @@ def test_real_files(tmp_path: Path) -> None:
     assert finding.reason == "cannot read its status: Not a directory"
 
 
+def test_only_at_the_address_of_a_unit_is_a_file_to_be_removed() -> None:
+    """Any other address may be the wrong one, such as /dev/null."""
+    (finding,) = check_socket("/dev/null", is_for_all=False)
+    assert finding.advice == "use the address of a bus"
+    assert "not a socket" in str(no_bus("/dev/null", ConnectionRefusedError(errno.ECONNREFUSED, "x")))
+    facts = replace(_GOOD_SOCKET, mode=stat.S_IFREG | 0o644)
+    (finding,) = judge_socket(facts, BusUnit("sbus.service", is_user=True), is_for_all=False)
+    assert finding.advice == "remove it, then: systemctl --user restart sbus.socket"
+
+
+def test_a_masked_socket_is_not_to_be_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {"sbus.socket": {"LoadState": "masked"}}
+    monkeypatch.setattr("sbusd.ctl.checks.bus.shown_units", lambda scope, *names: shown)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/4711")
+    (finding,) = check_socket("/run/user/4711/sbus.socket", is_for_all=False)
+    assert finding.advice == "see sbus.socket: it is masked"
+
+
 def test_a_real_socket(folder: Path) -> None:
     path = folder / "s"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -82,7 +111,7 @@ def test_a_real_socket(folder: Path) -> None:
 
 def test_connections_that_a_restart_may_close_are_a_warning() -> None:
     for times, results in ((0, []), (3, [CheckResult.WARN])):
-        found = judge_response(replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"connections_missing": times}}))
+        found = judge_response(replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"connections_missing": times}}), None)
         assert [each.result for each in found if each.check == "restart"] == results
 
 
@@ -99,30 +128,61 @@ def test_the_advice_names_the_requested_bus(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_good_bus() -> None:
-    found = judge_response(_GOOD_RESPONSE)
+    found = judge_response(_GOOD_RESPONSE, None)
     assert [finding.check for finding in found] == ["connection", "protocol", "version"]
     assert all(finding.result is CheckResult.OK for finding in found)
     assert open_connections(_GOOD_RESPONSE) == 7
 
 
 def test_a_server_that_does_not_respond_like_sbusd_fails() -> None:
-    found = judge_response(BusResponse(None, {}, 1, "the bus does not answer !/bus/features"))
+    found = judge_response(BusResponse(None, {}, 1, "the bus does not answer !/bus/features"), None)
     assert [finding.result for finding in found] == [CheckResult.OK, CheckResult.FAIL]
     assert "does not answer !/bus/features" in found[1].reason
 
 
 @pytest.mark.parametrize(("version", "word"), [("9.9.9", "9.9.9"), (None, "does not report")])
 def test_another_version_is_a_warning(version: str | None, word: str) -> None:
-    found = judge_response(replace(_GOOD_RESPONSE, stats={} if version is None else {"version": version}))
+    found = judge_response(replace(_GOOD_RESPONSE, stats={} if version is None else {"version": version}), None)
     assert [finding.result for finding in found] == [CheckResult.OK, CheckResult.OK, CheckResult.WARN]
     assert word in found[2].reason
 
 
 def test_another_user_gets_no_counters() -> None:
-    assert len(judge_response(replace(_GOOD_RESPONSE, stats={"version": __version__, "scope": "connection"}))) == 3
+    assert len(judge_response(replace(_GOOD_RESPONSE, stats={"version": __version__, "scope": "connection"}), None)) == 3
     assert open_connections(replace(_GOOD_RESPONSE, stats={})) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "records", "faults"),
+    [
+        (BusUnit("sbus.service", is_user=False), "journalctl --unit=sbus.service SBUS_EVENT=", "sbusd --check-config"),
+        (
+            BusUnit("sbus@lab.service", is_user=False), "journalctl --unit=sbus@lab.service SBUS_EVENT=",
+            "sbusd --check-config -C /etc/sbus/lab.toml",
+        ),
+        (BusUnit("sbus.service", is_user=True), "journalctl --user --unit=sbus.service SBUS_EVENT=", "sbusd --check-config --user"),
+        (None, "the log of the bus, or its standard error, event ", ""),
+    ],
+)  # fmt: skip
+def test_what_explains_faults_is_about_the_bus_that_is_checked(unit: BusUnit | None, records: str, faults: str) -> None:
+    answer = replace(_GOOD_RESPONSE, stats={**_GOOD_RESPONSE.stats, "control": {"configuration_faults": 2}})
+    (finding,) = (each for each in judge_response(answer, unit) if each.check == "faults")
+    assert finding.advice == f"list the faults: {records}configuration-fault"
+    if unit is not None:
+        (finding,) = status_faults("12 connections; configuration faults: x.toml", unit)
+        assert finding.advice == f"list the faults: {faults}"
+    advice = judge_descriptors(1_024, None, unit).advice
+    assert (unit.name in advice) if unit else (".service" not in advice)
 
 
 def test_a_bus_that_is_not_there_fails_with_the_reason() -> None:
     (finding,) = unreachable(ConnectionError("cannot connect to /x: refused"), "/x")
     assert (finding.result, finding.reason) == (CheckResult.FAIL, "cannot connect to /x: refused")
+
+
+def test_a_user_that_has_used_up_a_quota_learns_which_processes_did() -> None:
+    (finding,) = unreachable(NoBus("/x", "EDQUOT connections: 3 of 3 used by user 1001"), "/x")
+    assert finding.result is CheckResult.FAIL
+    assert "3 of 3 used by user 1001" in finding.reason
+    assert "ss -xpH | grep 'u_seq.*users:'" in finding.advice
+    assert "quota-refused" in finding.advice

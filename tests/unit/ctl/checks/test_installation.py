@@ -130,15 +130,15 @@ def test_a_packet_past_every_limit_is_a_warning_with_the_setting_to_change() -> 
     ],
 )
 def test_descriptors(limit: int, connections: int | None, result: CheckResult) -> None:
-    assert judge_descriptors(limit, connections).result is result
+    assert judge_descriptors(limit, connections, None).result is result
 
 
 def test_descriptors_of_a_real_process() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert check_descriptors(os.getpid(), None) == judge_descriptors(soft, None)
+    assert check_descriptors(os.getpid(), None, None) == judge_descriptors(soft, None, None)
 
 
 def test_a_process_that_is_not_known_or_gone_is_skipped() -> None:
-    assert check_descriptors(None, 3).result is CheckResult.SKIP
+    assert check_descriptors(None, 3, None).result is CheckResult.SKIP
     # Above the highest number that the kernel gives, proc(5): /proc/sys/kernel/pid_max.
-    assert check_descriptors((1 << 22) + 1, 3).result is CheckResult.SKIP
+    assert check_descriptors((1 << 22) + 1, 3, None).result is CheckResult.SKIP

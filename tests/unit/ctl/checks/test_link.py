@@ -44,7 +44,10 @@ def test_the_reason_of_a_lost_connection_is_shown() -> None:
     (finding,) = judge_state(state(connected=False, last_error="Connection refused"))
     assert finding.reason == "not connected: Connection refused"
     assert judge_state({})[0].result is WARN
-    assert no_link("no link on this bus")[0].result is WARN
+    (off,) = no_link({}, "no link on this bus")
+    assert (off.result, off.advice) == (WARN, "start it: systemctl enable --now sbus-link.service")
+    (failed,) = no_link({"ActiveState": "failed"}, "no link on this bus")
+    assert failed.advice.endswith(": systemctl reset-failed sbus-link.service; systemctl restart sbus-link.service")
 
 
 def test_a_configuration_and_its_rules_are_checked(tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.config.store import StoreSettings, StreamSettings
 from sbusd.ctl.checks import CheckResult
-from sbusd.ctl.checks.store import FULL_BYTES, check_disk, check_settings, is_used, judge_disk, judge_state, not_running
+from sbusd.ctl.checks.store import FULL_BYTES, check_disk, check_kept_aside, check_settings, is_used, judge_disk, judge_state, not_running
+from sbusd.store.engine.clocks import SystemClock
+from sbusd.store.engine.engine import Engine
+from sbusd.store.engine.messages import StoreError
 
 OK, WARN, FAIL, SKIP = CheckResult.OK, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
 
@@ -61,9 +65,45 @@ def test_a_disk_that_is_not_there_is_skipped(tmp_path: Path) -> None:
     assert check_disk(tmp_path / "none").result is SKIP
 
 
+def test_damaged_files_that_were_kept_aside_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, bus = tmp_path / "sbus-store" / "store.sqlite", tmp_path / "sbusd.toml"
+    assert check_kept_aside([path]) == []
+    path.parent.mkdir()
+    settings = StoreSettings(streams=(StreamSettings("a", ("a/",)),))
+    Engine(path, settings, SystemClock(print, tmp_path / "date")).close()
+    assert check_kept_aside([path]) == []
+    path.write_bytes(b"no database" * 1_000)
+    with pytest.raises(StoreError, match="renamed"):
+        Engine(path, settings, SystemClock(print, tmp_path / "date"))
+    Engine(path, settings, SystemClock(print, tmp_path / "date")).close()
+
+    (kept,) = (each for each in path.parent.glob("*.damaged-*") if not each.name.endswith("-wal"))
+    kept.with_name(f"{kept.name}-wal").write_bytes(b"log" * 1_000)
+    (finding,) = check_kept_aside([path])
+    assert finding.result is WARN
+    assert finding.reason.startswith(f"{kept}, 13.7KiB, was found damaged")
+    assert finding.advice.startswith(f"look into it: sqlite3 {kept} .recover; then delete it")
+    path.with_name("store.sqlite.damaged-20990101-000000").write_bytes(b"")
+    assert "2 files, 13.7KiB, " in check_kept_aside([path])[0].reason
+
+    file = tmp_path / "store.toml"
+    file.write_text(f'file = "{path}"\n{STREAM}')
+    bus.write_text("")
+    assert "damaged file" in [each.check for each in check_settings("user", file, bus)]
+    file.write_text(STREAM)
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        with monkeypatch.context() as patch:
+            patch.setenv("HOME", str(tmp_path / "none"))
+            patch.setenv(name, str(tmp_path))
+            assert "damaged file" in [each.check for each in check_settings("user", file, bus)], "the file of the service of a user"
+
+
 def test_an_enabled_service_that_does_not_serve_is_a_failure() -> None:
     (finding,) = not_running(ENABLED, "user", "no service")
-    assert (finding.result, finding.advice) == (FAIL, "systemctl --user restart sbus-store.service, when the cause is removed")
+    assert (finding.result, finding.advice) == (
+        FAIL,
+        "remove the cause, then: systemctl --user reset-failed sbus-store.service; systemctl --user restart sbus-store.service",
+    )
     assert "is failed and does not serve" in finding.reason
     assert not_running({}, "system", "no service")[0].result is SKIP, "a package may be installed and not enabled"
 
@@ -77,5 +117,10 @@ def test_dead_letters_and_gaps_are_reported() -> None:
     (_, unknown) = judge_state({"messages": 3, "recent_gaps": 2, "recent_missing": 0, "recent_unknown": 2})
     assert unknown.reason == "2 gaps in the last day, where an unknown number of messages was not stored"
     assert [each.check for each in judge_state({"messages": 3, "damaged": 2, "recent_damaged": 1})[1:]] == ["damaged messages"]
-    old = {"messages": 3, "gaps": 5, "recent_gaps": 0, "damaged": 2, "recent_damaged": 0}
+    (_, date) = judge_state({"messages": 3, "date_doubted": True})
+    assert (date.check, date.result) == ("store date", WARN)
+    (_, refused) = judge_state({"messages": 3, "counters": {"publications_refused": 2}})
+    assert (refused.check, refused.result) == ("refused messages", WARN)
+    assert refused.reason.startswith("the bus refused 2 messages ")
+    old = {"messages": 3, "counters": {"publications_refused": 0}, "gaps": 5, "recent_gaps": 0, "damaged": 2, "recent_damaged": 0}
     assert judge_state(old)[1:] == [], "a warning does not stay"

@@ -67,12 +67,12 @@ def test_all_is_well(shown: Shown, configure: Callable[[str], Path]) -> None:
 
 def test_a_feed_that_is_not_active(shown: Shown, configure: Callable[[str], Path]) -> None:
     shown["sbus-feed@systemd.service"] = {"ActiveState": "inactive"}
-    del shown["sbus-feed@netlink.service"]
+    shown["sbus-feed@netlink.service"] = {"ActiveState": "inactive", "LoadState": "masked"}
     _, *found = check_trigger("user", configure(RULES))
     assert [each.result for each in found] == [CheckResult.WARN] * 2
     assert {each.advice for each in found} == {
         "systemctl --user enable --now sbus-feed@systemd.service",
-        "systemctl --user enable --now sbus-feed@netlink.service",
+        "systemctl --user unmask sbus-feed@netlink.service; systemctl --user enable --now sbus-feed@netlink.service",
     }
     assert all('the rule "watch" waits for messages' in each.reason for each in found)
 

@@ -11,6 +11,8 @@ import pytest
 from sbusd.ctl import completion
 from tests.support import skips
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("shell", "name"), [("bash", "sbusctl"), ("zsh", "_sbusctl"), ("fish", "sbusctl.fish")])
 def test_the_script_is_printed_and_the_shell_can_read_it(shell: str, name: str) -> None:

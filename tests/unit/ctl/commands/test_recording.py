@@ -22,6 +22,8 @@ from tests.support.recorder_fakes import recorded
 from tests.support.tapped_bus import TappedBus, message_packet
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "sbusd.ctl.main"]
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 

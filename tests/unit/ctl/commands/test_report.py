@@ -21,6 +21,8 @@ from tests.support.records import NOON, message
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
+pytestmark = pytest.mark.slow
+
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 
 

@@ -104,14 +104,6 @@ def test_the_verdict_is_one_line(bus: FakeBus) -> None:
     assert bus.asked == [(b"!/bus/explain", b"0\0subscribe\0lab/*")]
 
 
-@pytest.mark.parametrize(("key", "is_strange"), [("a/*", True), ("*", True), ("a/b", False), ("a/", False)])
-def test_a_pattern_in_place_of_a_key_is_a_warning(bus: FakeBus, key: str, is_strange: bool) -> None:
-    for command in ("members", "trace"):
-        result = CliRunner().invoke(application(), [command, key])
-        assert result.stderr.startswith(f"sbusctl: warning: {key!r} looks like a pattern; write the key of one message") is is_strange
-    assert key.encode() in [payload for _, payload in bus.asked]
-
-
 def test_json_is_passed_on(bus: FakeBus) -> None:
     result = CliRunner().invoke(application(), ["explain", "7", "publish", "a", "--json=short"])
     assert (result.exit_code, json.loads(result.stdout)) == (7, DENIED)

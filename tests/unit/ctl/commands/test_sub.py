@@ -127,6 +127,7 @@ def test_too_few_says_how_many() -> None:
         ([], "sub: missing argument PATTERN"),
         (["a", "-n", "0"], "invalid value for --count: must be at least 1, not 0\n"),
         (["a", "--timeout", "-1"], "must be at least 0, not -1\n"),
+        (["a", "--timeout", "nan"], "'nan' is not a number\n"),
         (["a", "-n", "x"], "'x' is not a whole number\n"),
         (["a", "--timeout", "x"], "'x' is not a number\n"),
         (["a", "-F", "%y"], "% at character 1 is not followed by k, p, r, b, x, l, t, U or j; write %% for a percent sign"),
