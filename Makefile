@@ -13,10 +13,14 @@ RUNS ?= 30
 ROWS ?= 20000000
 # As many workers as tests/conftest.py says for these processors; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
 WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
+# Tests start programs a thousand times; with PYTHONDONTWRITEBYTECODE in the environment each start would compile them again.
+# The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
+RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) "$$@" || status=$$?; \
+	echo $$status >$(VENV)/pytest.status; exit $$status; }; run
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline bench-index attacks soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -26,18 +30,19 @@ build: $(STAMP) ## compile, and put everything into .venv
 run: prepare-run $(STAMP) ## start a bus, show on it what it does between two users, and report on it
 	@$(BIN)/python -m tools.demo
 
-test: prepare-test $(STAMP) lint check ## run every check and every test, on all processors; PYTEST_OPTIONS=-n0: on one
+test: prepare-test $(STAMP) lint ## run every check and every test, on all processors; PYTEST_OPTIONS=-n0: on one
+	@$(RUN_TESTS)
 
 lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
-# Tests start programs a thousand times; with PYTHONDONTWRITEBYTECODE in the environment each start would compile them again.
-# The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
-check: $(STAMP)
-	@$(BIN)/python -m compileall -q sbusd
-	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
+check: $(STAMP) lint ## run every check, and the tests that start no program: three minutes on two processors
+	@$(RUN_TESTS) -m fast
+
+costs: prepare-test $(STAMP) ## run every test, and show the 40 that take the most processor time, with their reasons
+	@$(RUN_TESTS) --costs=40
 
 bench: prepare-bench $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m compileall -q sbusd

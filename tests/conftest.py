@@ -1,6 +1,6 @@
 """What every test can ask for; tests/support/ has the code behind it.
 
-``make check`` runs the tests in several workers, see :func:`pytest_xdist_auto_num_workers`. All tests of a file run in one worker, so
+``make test`` runs the tests in several workers, see :func:`pytest_xdist_auto_num_workers`. All tests of a file run in one worker, so
 that fixtures of scope "module" are made once. Whatever else tests share must be safe to use from several processes: names and
 addresses contain a process id, and caches are locked.
 """
@@ -11,12 +11,12 @@ import gc
 import os
 import shutil
 from collections.abc import Generator, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import skips
+from tests.support import costs, skips, tiers
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
 
@@ -27,17 +27,28 @@ settings.load_profile("sbusd")
 LONGEST = ("test_pipeline_program.py", "test_pipeline.py")
 """Files that take minutes each. They start before all other files but the one that builds the packages."""
 
-FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "contract", "unit")
-"""Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
-
 PACKAGES = "built"
 """The fixture of the packages of this tree. The first file that uses it starts before all others and builds them, which takes up to two
 minutes; other files that use it come later, or their workers would only wait for that."""
 
 
+STARTED = tiers.StartedPrograms()
+
+BEGAN = pytest.StashKey[float]()
+"""The processor time when a test began."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --strict-skips."""
+    """Add the options of tests/support."""
     parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
+    parser.addoption("--costs", type=int, default=0, help="show the N tests that take the most processor time, and why they do")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the tiers, and begin to watch what tests start."""
+    for tier, meaning in tiers.TIERS.items():
+        config.addinivalue_line("markers", f"{tier}: {meaning}")
+    STARTED.watch()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +58,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests into the order in which workers get their files. It is the same in each worker, as it must be."""
+    """Give tests their tiers, and put them into the order in which workers get their files: the same in each worker, as it must be."""
+    for item in items:
+        tiers.give_tier(item)
     builder = next((item.path for item in items if PACKAGES in getattr(item, "fixturenames", ())), None)
     items.sort(key=lambda item: (item.path != builder, item.path.name not in LONGEST, _place(item)))
 
@@ -59,17 +72,30 @@ def pytest_collection_finish() -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    """Return the place of the folder of *item* in :data:`FOLDERS`; a folder that is not there comes first."""
-    parts = PurePosixPath(item.nodeid).parts
-    return FOLDERS.index(parts[1]) if len(parts) > 1 and parts[1] in FOLDERS else -1
+    """Return the place of the folder of *item* in ``tiers.FOLDERS``; a folder that is not there comes first."""
+    folder = tiers.folder_of(item)
+    return list(tiers.FOLDERS).index(folder) if folder else -1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Begin to see what the test *item* starts, and to measure its processor time."""
+    STARTED.begin()
+    item.stash[BEGAN] = costs.processor_seconds()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that was skipped but could have run, where that was asked for."""
+    """Fail a test that was skipped but could have run, where that was asked for, and a fast one that has started a program."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and skips.is_strict(item.config.getoption("--strict-skips")):
         _refuse_skip(report)
+    if report.when == "teardown":
+        docstring = getattr(getattr(item, "function", None), "__doc__", None)
+        costs.note(report, docstring, costs.processor_seconds() - item.stash[BEGAN])
+    if report.when == "teardown" and report.passed and item.get_closest_marker("fast") and STARTED.refused():
+        report.outcome = "failed"
+        report.longrepr = f"a fast test that starts {', '.join(STARTED.refused())}: mark it slow (tests/support/tiers.py)"
     return report
 
 
@@ -80,6 +106,27 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     if report.skipped and skips.is_strict(collector.config.getoption("--strict-skips")):
         _refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where costs were asked for, a costly test without a reason makes the whole run fail."""
+    if session.config.getoption("--costs") and costs.unreasoned(_costs(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the tests that take the most processor time, where that was asked for."""
+    if count := config.getoption("--costs"):
+        terminalreporter.section("processor time")
+        for line in costs.lines(_costs(config), count):
+            terminalreporter.line(line)
+
+
+def _costs(config: pytest.Config) -> list[costs.Cost]:
+    """Return what the tests took that this process has reports of; a worker has a reporter too, and shows nothing."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return costs.costs(report for reports in reporter.stats.values() for report in reports) if reporter is not None else []
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -27,9 +27,12 @@ _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x4000, 1 << 18, 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _FLUSH, _INIT, _BATCH_FORGET, _INTERRUPT = 1, 2, 3, 14, 25, 26, 42, 36
-_HEADER = struct.Struct("=IIQQIIII")
-_REPLY = struct.Struct("=IiQ")
+HEADER = struct.Struct("=IIQQIIII")
+REPLY = struct.Struct("=IiQ")
 _ENOSYS = 38
+UNANSWERED = (_FORGET, _BATCH_FORGET, _INTERRUPT)
+"""Requests that have no answer."""
+
 _ROOT, _FILE = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,6 +47,11 @@ def _check(result: int) -> None:
 def _mount(kind: bytes, target: str, options: bytes = b"") -> None:
     """Mount a file system of *kind*. Raises OSError."""
     _check(_libc.mount(kind, os.fsencode(target), kind, 0, options))
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent has ended."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 class SendsFuseFiles:
@@ -69,7 +77,7 @@ class SendsFuseFiles:
         server_process = os.getpid()
         if not os.fork():
             # A process of its own, that ends after the other: that one could wait for an answer when it is killed.
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            end_with_parent()
             with contextlib.suppress(OSError):
                 _serve(self._device, server_process)
             os._exit(0)
@@ -90,29 +98,27 @@ def _serve(device: int, server_process: int) -> None:
     """Answer the kernel's requests, but for a close by another process than *server_process*."""
     while True:
         request = os.read(device, 1 << 20)
-        _, opcode, unique, node, _, _, pid, _ = _HEADER.unpack_from(request)
-        if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT) or (opcode == _FLUSH and pid != server_process):
+        _, opcode, unique, node, _, _, pid, _ = HEADER.unpack_from(request)
+        if opcode in UNANSWERED or (opcode == _FLUSH and pid != server_process):
             continue
-        answer = _answer(opcode, node)
-        error = 0 if answer is not None else -_ENOSYS
-        data = answer or b""
-        os.write(device, _REPLY.pack(_REPLY.size + len(data), error, unique) + data)
+        error, data = answer(opcode, node)
+        os.write(device, REPLY.pack(REPLY.size + len(data), error, unique) + data)
 
 
-def _answer(opcode: int, node: int) -> bytes | None:
-    """Return the answer to a request, or None to one that is not known."""
+def answer(opcode: int, node: int) -> tuple[int, bytes]:
+    """Return the error and the data of the answer to a request."""
     if opcode == _INIT:
-        return struct.pack("=IIIIHHIIHHI7I", 7, 31, 65_536, 0, 16, 12, 65_536, 1, 0, 0, 0, *[0] * 7)
+        return 0, struct.pack("=IIIIHHIIHHI7I", 7, 31, 65_536, 0, 16, 12, 65_536, 1, 0, 0, 0, *[0] * 7)
     if opcode == _LOOKUP:
-        return struct.pack("=QQQQII", _FILE, 1, 0, 0, 0, 0) + _attributes(_FILE)
+        return 0, struct.pack("=QQQQII", _FILE, 1, 0, 0, 0, 0) + attributes(_FILE)
     if opcode == _GETATTR:
-        return struct.pack("=QII", 0, 0, 0) + _attributes(node)
+        return 0, struct.pack("=QII", 0, 0, 0) + attributes(node)
     if opcode == _OPEN:
-        return struct.pack("=QII", 1, 0, 0)
-    return b"" if opcode == _FLUSH else None
+        return 0, struct.pack("=QII", 1, 0, 0)
+    return (0 if opcode == _FLUSH else -_ENOSYS), b""
 
 
-def _attributes(node: int) -> bytes:
+def attributes(node: int) -> bytes:
     """Return the attributes of the folder or of the file."""
     mode = 0o40777 if node == _ROOT else 0o100666
     return struct.pack("=6Q10I", node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4_096, 0)

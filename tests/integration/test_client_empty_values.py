@@ -18,10 +18,10 @@ from sbusd.client import Allow, AsyncBus, Bus, NewMessage, SbusError, Twins
 from sbusd.client.asyncio.store import AsyncJob, AsyncStore
 from sbusd.client.asyncio.stored_streams import AsyncRemoteStore
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
-from sbusd.client.store.items import Lease, StoredMessage
 from sbusd.client.sync.store import Job, Store
 from sbusd.client.sync.stored_streams import RemoteStore
 from sbusd.client.sync.streams import Presence, Subscription
+from tests.support.client_methods import REQUIRED, subject
 from tests.support.daemons import Daemon
 
 EMPTY: list[Any] = ["", b"", [], (), {}, set(), bytearray()]
@@ -48,26 +48,6 @@ MEANING: dict[str, tuple[object, ...]] = {
     "purge.seqs": ([], ()),  # nothing is removed
 }
 """Arguments of which an empty value has a meaning of its own."""
-
-REQUIRED: dict[str, Any] = {
-    "key": "k/1",
-    "data": b"x",
-    "command": "none",
-    "ticket": "x",
-    "stream": "s",
-    "reader": "r",
-    "queue": "q",
-    "pattern": "k/",
-    "patterns": ["k/"],
-    "seq": 1,
-    "count": 1,
-    "twin": 1,
-    "to": 0,
-    "fd": 0,
-}
-"""Arguments without a default."""
-
-A_JOB = Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0, 1.0)
 
 
 def optional_arguments(kind: type) -> Iterator[tuple[str, str, inspect.Signature]]:
@@ -119,21 +99,6 @@ def cases(kind: type, address: str) -> Iterator[tuple[str, str, list[Any], dict[
                 {} if is_property else named,
                 (is_to_refuse(label, value) or (label, method) == ("purge.pattern", "purge")),
             )
-
-
-def subject(kind: type, bus: Any) -> Any:
-    """Return an object of *kind*, or a class to make an object of."""
-    if kind in {NewMessage, Twins, Allow}:
-        return kind
-    if kind in {Job, AsyncJob}:
-        return kind(bus.store, "q", A_JOB, 1.0)
-    if kind in {Subscription, AsyncSubscription}:
-        return bus.subscribe("k/")
-    if kind in {Presence, AsyncPresence}:
-        return bus.presence()
-    if kind in {RemoteStore, AsyncRemoteStore}:
-        return bus.store.on(2)
-    return bus if kind in {Bus, AsyncBus} else bus.store
 
 
 @contextlib.contextmanager

@@ -6,16 +6,16 @@ import asyncio
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sbusd.client import Allow, AsyncBus, Bus, Cancellation, NewMessage, SbusError, Twins
 from sbusd.client.asyncio.store import AsyncJob, AsyncStore
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
-from sbusd.client.store.items import Lease, StoredMessage
 from sbusd.client.sync.store import Job, Store
 from sbusd.client.sync.streams import Presence, Subscription, Tap
+from tests.support.client_methods import REQUIRED, subject
 from tests.support.daemons import Daemon
 
 VALUES: list[Any] = [
@@ -30,25 +30,6 @@ COROUTINES = (AsyncBus, AsyncSubscription, AsyncPresence, AsyncStore, AsyncJob)
 ANNOTATIONS = ("int", "float", "tuple[int", "tuple[str | int", "Sequence[int", "BlobRecipient")
 """How the annotations of numbers begin."""
 
-REQUIRED: dict[str, Any] = {
-    "key": "k/1",
-    "data": b"x",
-    "command": "none",
-    "ticket": "x",
-    "stream": "s",
-    "reader": "r",
-    "queue": "q",
-    "patterns": ["k/"],
-    "seq": 1,
-    "count": 1,
-    "twin": 1,
-    "to": 0,
-    "fd": 0,
-}
-"""Arguments without a default."""
-
-A_JOB = Lease(1, StoredMessage("s", 1, 0.0, b"k", b"", 0, 0, 0), 1, 0.0, 1.0)
-
 
 def numbers_of(kind: type) -> Iterator[tuple[str, inspect.Signature, str]]:
     """Yield each argument of a public method of *kind* that is a number: the method, its signature, and the argument."""
@@ -59,21 +40,6 @@ def numbers_of(kind: type) -> Iterator[tuple[str, inspect.Signature, str]]:
         for parameter in signature.parameters.values():
             if str(parameter.annotation).startswith(ANNOTATIONS):
                 yield name, signature, parameter.name
-
-
-def subject(kind: type, bus: Any) -> Any:
-    """Return an object of *kind*, or a class to make an object of."""
-    if kind in {Job, AsyncJob}:
-        return kind(bus.store, "q", A_JOB, 1.0)
-    makers: dict[type, Callable[[], Any]] = {
-        **dict.fromkeys((Bus, AsyncBus), lambda: bus),
-        **dict.fromkeys((Subscription, AsyncSubscription), lambda: bus.subscribe("k/")),
-        **dict.fromkeys((Presence, AsyncPresence), bus.presence),
-        **dict.fromkeys((Store, AsyncStore), lambda: bus.store),
-        Tap: lambda: bus.tap("k/"),
-        Cancellation: Cancellation,
-    }
-    return makers.get(kind, lambda: kind)()
 
 
 def arguments(signature: inspect.Signature, name: str, value: object, address: str) -> tuple[list[Any], dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Reconnected, Subscription, TimedOut
-from tests.support.alarms import Handlers
+from tests.support.alarms import Handlers, alarm
 from tests.support.daemons import StartDaemon
 from tests.support.threads import SECONDS, running
 from tools.stage import ROOT
@@ -125,14 +125,8 @@ def test_a_handler_connects_again_in_the_middle_of_an_attempt(daemon: StartDaemo
 
 
 def test_a_signal_handler_closes_the_bus_that_its_thread_reads(path: str) -> None:
-    with Bus.connect(path) as bus, bus.subscribe("a") as subscription:
-        before = signal.signal(signal.SIGALRM, lambda number, frame: bus.close())
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            assert list(subscription) == []
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+    with Bus.connect(path) as bus, bus.subscribe("a") as subscription, alarm(bus.close, 0.1):
+        assert list(subscription) == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a destructor

@@ -21,6 +21,8 @@ from tests.support.tallies import tables_of
 from tests.support.traffic import deliver
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.machine
+
 _SECONDS = 600
 """A run takes a minute; a crowded machine needs more."""
 
@@ -116,7 +118,8 @@ def python_without_package() -> tuple[str, dict[str, str]]:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package, with the command of the manual."""
     target = tmp_path_factory.mktemp("package") / "sbusd.zip"
-    assert "\n$ python3 -m zipfile -c sbusd.zip /usr/lib/python3/dist-packages/sbusd\n" in (ROOT / "man" / "sbus-pipeline.8").read_text()
+    page = (ROOT / "man" / "sbus-pipeline.8").read_text()
+    assert "\n$ python3 -m zipfile -c sbusd.zip \\e\n    /usr/lib/python3/dist-packages/sbusd\n" in page
     subprocess.run([sys.executable, "-m", "zipfile", "-c", str(target), str(ROOT / "sbusd")], check=True)
     return target
 

@@ -28,7 +28,7 @@ from tools.demo.scenes import DemoEnvironment, show
 from tools.demo.users import RAW_IDS, DemoUser
 from tools.stage import ROOT, Stage, own_stage
 
-pytestmark = pytest.mark.usefixtures("needs_root", "needs_systemd_socket_activate", "needs_namespaces")
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("needs_root", "needs_systemd_socket_activate", "needs_namespaces")]
 
 USERS = (DemoUser("first", 61_021, 61_021), DemoUser("second", 61_022, 61_022))
 

@@ -16,14 +16,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.attacker import Attackers
+from tests.attacks.dirty_files import LeavesDirtyFile
+from tests.attacks.filesystems import why_no_fuse
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.kernels import old_kernel, require_refusal
 from tests.support.lingering import pass_on, pass_on_lingering, stopped
+from tests.support.relays import wait_for
+from tests.support.skips import require
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code, message
 
 VICTIM, HOSTILE = FIRST, SECOND
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -190,3 +196,36 @@ def test_a_bus_that_restarts_in_place_closes_the_remaining_descriptors(old_bus: 
     os.kill(old_bus.pid, signal.SIGUSR2)
     assert victim.barrier() == []
     assert victim.ask(b"!/bus/ping", b"x") == b"x"
+
+
+def test_a_close_that_hangs_delays_neither_a_restart_in_place_nor_the_end(daemon: StartDaemon, folder: Path) -> None:
+    """execve(2) would wait for its thread, and no client would be served. At the end the kernel keeps only that thread."""
+    require(not (reason := why_no_fuse()), reason, could_run=False)
+
+    def send(address: str, fd: int) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(address)
+        pass_on(sock, message(b"a", b"x"), fd)
+        return sock
+
+    bus = daemon(env=old_kernel(folder))
+    victim = bus.client(VICTIM)
+    victim.barrier()
+    with stopped(bus.pid):
+        attackers = Attackers(bus.path, [LeavesDirtyFile(send)], HOSTILE, None, is_urgent=True)
+    try:
+        wait_for(lambda: "D" in _states(bus.pid), "the close to hang")
+        os.kill(bus.pid, signal.SIGUSR2)
+        wait_for(lambda: "end the file server that it waits for" in bus.stderr, "the refusal to be logged")
+        assert victim.barrier() == []
+        os.kill(bus.pid, signal.SIGTERM)
+        wait_for(lambda: _states(bus.pid)[0] == "Z", "the program to end")
+    finally:
+        attackers.stop()
+    assert bus.process.wait(SECONDS) == 0
+
+
+def _states(pid: int) -> list[str]:
+    """Return the states of the threads of a process, the main thread first, see proc_pid_stat(5)."""
+    threads = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda thread: int(thread.name))
+    return [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus, Message, RemoteRefusal
-from sbusd.client.vouching import publish_vouched
 from sbusd.protocol import controls
 from sbusd.protocol.direct_messages import direct_packet
 from sbusd.protocol.packets import join_batch
@@ -20,6 +19,7 @@ from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.shell import Shell
 from tests.support.users import FIRST, SECOND, User
+from tests.support.vouched_messages import publish_vouched
 from tests.support.wire import RawClient, error_code, message
 from tools.stage import Stage
 

@@ -27,7 +27,7 @@ from sbusd.client import Bus, Message
 from sbusd.protocol import controls
 from tests.support.blob_programs import BlobProgram
 from tests.support.daemons import Daemon, StartDaemon
-from tests.support.nats_servers import free_port
+from tests.support.free_ports import free_port
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 from tests.support.users import FIRST
 from tests.support.wire import RawClient, error_code

@@ -13,6 +13,7 @@ import pytest
 from sbusd.client import AsyncBus, Bus, Request
 from sbusd.protocol.envelope import service_key
 from tests.integration.test_trigger import RULE, publish
+from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon
 from tests.support.store_programs import StoreCaller
 from tests.support.trigger_programs import TriggerProgram
@@ -109,6 +110,32 @@ def test_a_flood_of_malformed_requests_delays_a_request_by_few(bus: Daemon, targ
         service.join(WAIT_SECONDS)
     assert held.bus is not None
     assert held.bus.statistics.requests["malformed"] == FLOOD, "a service that ends has handled what had arrived"
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program."""
+    return client_program("actor", tmp_path_factory.mktemp("c"))
+
+
+@pytest.mark.parametrize("order", ["", "order/queue"])
+def test_a_service_in_c_lets_users_take_turns_unless_it_has_chosen_an_order(bus: Daemon, actor: Path, order: str) -> None:
+    service = Actor(actor, bus.path)
+    if order:
+        service.ok("set", order)
+    service.ok("serve-one", "count")
+    service.barrier()  # it learns its address, and then subscribes
+    service.barrier()
+    flood(bus, service_key("count"))
+    publish(bus, FIRST, (service_key("count").decode(), b"first"))
+    before = 0
+    while service.next().payload != b"first":
+        before += 1
+    assert before == FLOOD if order else before <= MOST_BEFORE
+    service.ok("stop-serving", "count")
+    rest = service.barrier()
+    assert before + len(rest) == FLOOD, "the answer to a ping follows all requests that had arrived"
+    service.close()
 
 
 def test_a_flood_of_the_keys_of_a_rule_loses_no_message_of_another_user(bus: Daemon, tmp_path: Path) -> None:

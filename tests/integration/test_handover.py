@@ -316,7 +316,7 @@ def test_a_wrong_configuration_is_found_before_anything_is_given_up(folder: Path
         config.write_text("")
         manager.reload()
         assert client.barrier() == []
-        manager.wait_said("connections after a planned restart")
+        manager.wait_said("after a planned restart")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "zeroed", "newer", "without the store", "without the state"])
@@ -421,7 +421,7 @@ def test_in_place_in_the_background_its_files_stay_and_go_at_the_end(folder: Pat
     started = json.loads(client.ask(controls.STATS))["uptime_seconds"]
     inode = path.stat().st_ino
     os.kill(pid, signal.SIGUSR2)
-    while "connections after a planned restart" not in errors.read_text():
+    while "after a planned restart" not in errors.read_text():
         assert client.barrier() == []
     assert client.barrier() == []
     assert json.loads(client.ask(controls.STATS))["uptime_seconds"] > started

@@ -15,13 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.blob.service import SPARE_DESCRIPTORS
 from sbusd.protocol.blobs import MAX_REQUEST_BYTES, SEALS
 from tests.attacks.attacker import AttackContext, Attackers, Role
 from tests.attacks.descriptors import Keep, Make, as_many_as_fit, cycle, do_not_linger, holding, process, watching
 from tests.attacks.descriptors import lingering as lingering_socket
+from tests.attacks.dirty_files import LeavesDirtyFile
 from tests.attacks.filesystems import SendsFuseFiles, sends_crowded_file_systems, why_no_fuse
 from tests.support.blob_programs import BlobClient, BlobProgram, sealed
 from tests.support.daemons import Daemon
+from tests.support.kernels import require_refusal
 from tests.support.lingering import LINGER_SECONDS, stopped
 from tests.support.relays import wait_for
 from tests.support.skips import require
@@ -50,6 +53,9 @@ def lingering() -> tuple[socket.socket, socket.socket]:
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_SECONDS))
     return sender, peer
 
+
+FLOOD = 80
+"""Connections at once: more than an eighth of a room of six times this, and less than a quarter."""
 
 PUT = json.dumps({"request": "put", "size": 1}).encode()
 
@@ -282,6 +288,23 @@ def puts(make: Make) -> Role:
     return role
 
 
+def puts_one(make: Make) -> Role:
+    """Return a role that puts what *make* returns, once."""
+
+    def role(context: AttackContext) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(context.path)
+            fds = make([])
+            socket.send_fds(sock, [PUT], fds)
+            for fd in fds:
+                os.close(fd)
+            context.count()
+            context.begin()
+            signal.pause()
+
+    return role
+
+
 ATTACKS: dict[str, Role] = {
     "lingering sockets": puts(lingering_socket),
     "many lingering sockets in a packet": puts(lambda keep: [fd for _ in range(8) for fd in lingering_socket(keep)]),
@@ -330,6 +353,91 @@ def test_a_flood_of_foreign_descriptors_does_not_touch_others(service: BlobProgr
         attackers.stop()
     service.check_others(SECOND)
     wait_for(lambda: _idle_descriptors(service) < 40, "the descriptors to be closed")
+
+
+def test_a_user_whose_close_hangs_is_refused_with_the_reason_until_it_ends(service: BlobProgram) -> None:
+    require(not (reason := why_no_fuse()), reason, could_run=False)
+    attackers = Attackers(service.address, [ATTACKS["files on FUSE"]], FIRST, None, is_urgent=True)
+
+    try:
+        wait_for(lambda: _response(service).get("cause") == "hanging", "the user to be refused")
+        service.check_others(SECOND)
+    finally:
+        attackers.stop()
+    wait_for(lambda: "usage" in _response(service), "the user to be served again")
+
+
+def test_refused_connections_of_a_user_whose_close_hangs_leave_room_for_others(bus: Daemon, folder: Path) -> None:
+    """Each has an unread descriptor, so none can be closed. The service must accept them to refuse them."""
+    require(os.geteuid() == 0, "needs root, to be several users", could_run=True)
+    require(not (reason := why_no_fuse()), reason, could_run=False)
+    require_refusal()
+
+    with BlobProgram(folder, bus.path, QUOTAS, max_descriptors=SPARE_DESCRIPTORS + 6 * FLOOD) as service:
+        attackers = Attackers(service.address, [SendsFuseFiles(puts_one)], FIRST, None, is_urgent=True)
+        try:
+            wait_for(lambda: _response(service).get("cause") == "hanging", "the user to be refused")
+            refused = []
+            for _ in range(5):
+                refused.append(_flood(service))
+                service.check_others(SECOND)
+            assert refused == [0, FLOOD, FLOOD, FLOOD, FLOOD]
+            with service.client() as client:
+                assert FLOOD <= client.request("stats")[0]["total"]["closes"] < 2 * FLOOD
+        finally:
+            attackers.stop()
+        wait_for(lambda: _idle_descriptors(service) < 40, "the connections to be closed")
+        service.check_others(FIRST)
+        with stopped(service.pid), service.client(FIRST) as client:
+            client.send(PUT, [0])
+        assert "paused accepting" not in service.log
+
+
+def test_a_connection_that_cannot_be_closed_delays_only_its_user(service: BlobProgram) -> None:
+    """A file that no process has received hangs in the close of the connection, and no signal interrupts that."""
+    require(not (reason := why_no_fuse()), reason, could_run=False)
+
+    def send(address: str, fd: int) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(address)
+        sock.send(b"{")  # ends the connection
+        socket.send_fds(sock, [PUT], [fd])
+        return sock
+
+    with stopped(service.pid):
+        attackers = Attackers(service.address, [LeavesDirtyFile(send)], FIRST, None, is_urgent=True)
+    try:
+        wait_for(lambda: _response(service).get("cause") == "hanging", "the user to be refused")
+        with service.client() as client:
+            assert client.request("stats")[0]["total"]["closes"] == 1
+        service.check_others(SECOND)
+    finally:
+        attackers.stop()
+    wait_for(lambda: "usage" in _response(service), "the user to be served again")
+
+
+def _flood(service: BlobProgram) -> int:
+    """Let FIRST end many connections with an unread descriptor, and return for how many the kernel refuses that."""
+    refused = 0
+    with stopped(service.pid), contextlib.ExitStack() as opened:
+        for _ in range(FLOOD):
+            client = opened.enter_context(service.client(FIRST))
+            try:
+                client.send(PUT, [0])
+            except PermissionError:
+                refused += 1
+    return refused
+
+
+def _response(service: BlobProgram) -> dict[str, object]:
+    """Return the response to FIRST; nothing while requests of this user wait."""
+    with contextlib.suppress(OSError, EOFError), service.client(FIRST) as client:
+        client.socket.settimeout(1)
+        with contextlib.suppress(OSError):  # it may be refused already
+            client.send(b'{"request":"stats"}')
+        answer: dict[str, object] = client.receive()[0]
+        return answer
+    return {}
 
 
 def _idle_descriptors(service: BlobProgram) -> int:

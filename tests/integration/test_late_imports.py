@@ -39,7 +39,7 @@ ASYNC = """
 import asyncio, sys
 from sbusd.client import AsyncBus, SbusError
 async def main():
-    async with AsyncBus.connect(sys.argv[1], reconnect=True) as bus, AsyncBus.connect(sys.argv[1]) as other:
+    async with AsyncBus.connect(sys.argv[1]) as bus, AsyncBus.connect(sys.argv[1]) as other:
         before = set(sys.modules)
         async def subscribe():
             async with bus.subscribe("a", last=True):

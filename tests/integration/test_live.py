@@ -40,6 +40,8 @@ from tests.support.users import User
 from tests.support.wire import RawClient
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.machine
+
 _SECONDS = 300
 """A start of Spark takes ten; a crowded machine may need more."""
 
@@ -297,7 +299,7 @@ def test_each_error_is_one_line(tmp_path: Path, words: list[str], status: int, s
 
 @pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow", "deltalake"])
 def test_a_missing_package_is_not_retried(tmp_path: Path, missing: str) -> None:
-    """The service has RestartPreventExitStatus=78."""
+    """The service is not restarted after it: RestartPreventExitStatus=2 78."""
     require_spark()
     settings = environment()
     if missing == "java":

@@ -28,6 +28,8 @@ from tests.support.records import message
 from tests.support.spark import require_spark
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 
+pytestmark = pytest.mark.machine
+
 _SECONDS = 300
 
 _ALERTS = 120

@@ -21,6 +21,8 @@ from tests.support.daemons import StartDaemon
 from tests.support.records import NOON
 from tests.support.spark import JAVA_OPTIONS, require_spark
 
+pytestmark = pytest.mark.machine
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -17,6 +17,8 @@ from typing import Protocol
 
 import pytest
 
+from sbusd.ctl.checks import CheckResult
+from sbusd.ctl.checks.metrics import check_scrape
 from sbusd.metrics import admission, connections
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
@@ -420,3 +422,10 @@ def test_sbusctl_refuses_what_is_not_possible(shell: Shell) -> None:
     done = shell.run("stats", "--openmetrics", "-j")
     assert done.returncode == 2
     assert b"--json, --openmetrics and --textfile are mutually exclusive" in done.stderr
+
+
+def test_doctor_scrapes_as_prometheus_does(bus: Daemon, folder: Path) -> None:
+    with Endpoint(folder, bus.path) as endpoint:
+        assert check_scrape(endpoint.path).result is CheckResult.OK
+        bus.stop()
+        assert check_scrape(endpoint.path).reason == "the response has no metrics of the bus"

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 
 from sbusd.client import Bus, CallTimeout, PeerDisconnected, Request
+from tests.integration.test_fair_services import FLOOD, flood
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service
+from tests.support.store_programs import StoreCaller
+from tests.support.users import FIRST
 from tools.stage import ROOT
 
 PACKAGE = ROOT / "clients" / "node"
@@ -85,6 +88,29 @@ process.stdin.once('data', async () => {
   await bus.drain();
   process.exit(0);
 });
+"""
+
+
+TURNS = """
+import { connect } from 'sbus';
+import { readSync, writeSync } from 'node:fs';
+const bus = await connect();
+// All is dropped, and counted.
+const [one, two] = [await bus.subscribe('flood/', { maxBytes: 1 }), await bus.subscribe('flood/', { maxBytes: 1 })];
+function block() {
+  writeSync(1, 'blocked\\n');
+  readSync(0, Buffer.alloc(1));
+}
+await bus.serve('node/block', block);
+await bus.serve('node/drain', async () => {
+  const draining = two.drain();
+  block();
+  await draining;
+  return String(two.dropped);
+});
+await bus.serve('node/count', () => String(one.dropped));
+await bus.serve('node/end', () => void bus.drain());
+writeSync(1, 'served\\n');
 """
 
 
@@ -257,3 +283,30 @@ def test_it_takes_streams_of_python_and_cancels_requests_there(bus: Daemon, fold
     # The service runs one handler at a time, so the second stream may end after the call.
     assert ended[0] == 299
     assert 100 <= ended[1] < 150, "the window is 16 parts"
+
+
+@pytest.mark.usefixtures("needs_root")
+def test_the_users_who_call_it_take_turns(bus: Daemon, folder: Path) -> None:
+    with (
+        _running(folder, TURNS) as process,
+        StoreCaller(bus.path, FIRST) as caller,
+        Bus.connect(bus.path) as blocker,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert process.stdin is not None
+        assert _line(process) == "served\n"
+        for flooded, command in enumerate(("node/block", "node/drain", "node/block")):
+            blocked = threads.submit(blocker.call, command, timeout=END_SECONDS)
+            assert _line(process) == "blocked\n"
+            flood(bus, b"flood/x")
+            with Bus.connect(bus.path) as observer, observer.subscribe("rpc/node/count") as seen:
+                count = threads.submit(caller.bus.call, "node/count", timeout=END_SECONDS)
+                seen.receive(END_SECONDS)  # the request is on its way
+            process.stdin.write("x")
+            process.stdin.flush()
+            assert int(count.result(END_SECONDS)) - flooded * FLOOD < FLOOD / 2, "only what is in the socket, some thousand packets"
+            result = blocked.result(END_SECONDS)
+            if command == "node/drain":
+                assert int(result) == 2 * FLOOD, "drain has waited for all that the bus had queued"
+        blocker.call("node/end", timeout=END_SECONDS)
+        assert process.wait(END_SECONDS) == 0

@@ -25,6 +25,8 @@ from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests
 from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 
+pytestmark = pytest.mark.machine
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

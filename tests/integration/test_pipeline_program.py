@@ -21,6 +21,8 @@ from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.machine
+
 RECORD = {"alpha": GrowingRecord(11).fill(200), "beta": GrowingRecord(12).fill(100)}
 _SECONDS = 240
 """A run takes ten; a crowded machine may need more."""
@@ -173,7 +175,7 @@ def test_a_missing_java_is_reported_in_one_line_with_its_package(tmp_path: Path)
     deliver(tmp_path / "archive", "alpha", [message(1)])
     done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")
     says = "Spark needs Java, but it is not installed. Install Java 17 or later (Debian: apt-get install default-jre-headless)"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbus-pipeline: {says}, or set JAVA_HOME\n")
+    assert (done.returncode, done.stdout, done.stderr) == (78, "", f"sbus-pipeline: {says}, or set JAVA_HOME\n")
 
 
 @pytest.mark.parametrize("name", ["PySpark", "PyArrow", "deltalake"])
@@ -183,7 +185,7 @@ def test_a_missing_package_is_reported_in_one_line(tmp_path: Path, name: str) ->
     (tmp_path / f"{name.lower()}.py").write_text("raise ImportError")
     done = run(tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.stderr == f"sbus-pipeline: {name} is not installed. Install it with: pip install 'sbusd[pipeline]'\n"
-    assert done.returncode == 1
+    assert done.returncode == 78
 
 
 @pytest.mark.parametrize("location", ["s3a://x/y", "https://x/y", "hdfs://x/y"])
@@ -233,6 +235,16 @@ def test_a_table_path_that_is_a_file_is_reported(tmp_path: Path) -> None:
         1,
         f"sbus-pipeline: {tmp_path}/tables: not a directory. Name the directory of the tables with --tables\n",
     )
+
+
+def test_root_is_refused_where_another_user_owns_the_tables(tmp_path: Path, needs_root: None) -> None:
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    (tmp_path / "tables").mkdir(mode=0o700)
+    os.chown(tmp_path / "tables", 65534, 65534)
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert f" -- sbus-pipeline --archive {tmp_path}/archive --tables /" in done.stderr
+    assert list((tmp_path / "tables").iterdir()) == []
 
 
 def test_a_second_run_names_the_running_one(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 from sbusd.protocol import controls
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon
-from tests.support.metrics_endpoint import Endpoint, free_port
+from tests.support.free_ports import free_port
+from tests.support.metrics_endpoint import Endpoint
 from tests.support.relays import wait_for
 from tests.support.users import FIRST, SECOND
 from tools.stage import ROOT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -23,10 +22,10 @@ from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files
-from tests.support import skips
 from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
+from tests.support.small_disks import USES, fill, small_disk_at, take_inodes
 from tests.support.tapped_bus import TappedBus, message_packet
 from tests.support.threads import running
 from tools.stage import ROOT
@@ -166,13 +165,22 @@ def _check_lives(rows: list[Row], seed: int) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, needs_root: None) -> Iterator[Path]:
-    """A file system of 12 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], capture_output=True, text=True, check=False)
-    skips.require(done.returncode == 0, f"needs to mount a tmpfs: {done.stderr.strip()}", could_run=False)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    """A file system of 12 MiB with 200 inodes."""
+    with small_disk_at(tmp_path / "disk", "size=12m,nr_inodes=200") as folder:
+        yield folder
+
+
+def _rows_of_resumed(recorder: Recorder, bus: TappedBus, disk: Path) -> list[Row]:
+    """Wait until *recorder* has resumed, end it after one more message, and return its rows, which are numbered without gaps."""
+    recorder.wait_said("resumed recording; rows missing: ")
+    last = recorder.durable
+    bus.tell(message_packet(b"after"))
+    recorder.wait(last + 1)
+    with running(bus.end_when_asked):
+        assert recorder.end(kill=False) == 0
+    rows = recorded(disk / "archive")
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    return rows
 
 
 def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, start: Callable[[Path], Recorder], small_disk: Path) -> None:
@@ -180,10 +188,7 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     recorder = start(config)
     bus.tell(message_packet(b"before"))
     recorder.wait(2)
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    filler = fill(small_disk)
     noise = random.Random(1).randbytes(100_000)  # what cannot be compressed
     for number in range(100):
         bus.tell(message_packet(b"during/%d" % number, noise))
@@ -192,19 +197,49 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     for number in range(100):
         bus.tell(message_packet(b"still/%d" % number, noise))
     filler.unlink()
-    recorder.wait_said("resumed recording; rows missing: ")
-    last = recorder.durable
-    bus.tell(message_packet(b"after"))
-    recorder.wait(last + 1)
-    with running(bus.end_when_asked):
-        assert recorder.end(kill=False) == 0
-    rows = recorded(small_disk / "archive")
-    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    rows = _rows_of_resumed(recorder, bus, small_disk)
     gaps = [row for row in rows if row.kind == Kind.GAP]
     assert {row.reason for row in gaps} == {"No space left on device"}
     assert sum(row.lost or 0 for row in gaps) + sum(row.kind == Kind.MESSAGE for row in rows) == 202
     assert (rows[1].key, rows[-1].key) == ("before", "after")
     assert sum("suspended" in line for line in recorder.said) == len(gaps)
+
+
+@pytest.mark.parametrize(("use", "is_new"), [("space", True), ("space", False), ("inodes", False)])
+def test_one_that_starts_on_a_full_disk_is_suspended_until_there_is_room(
+    bus: TappedBus, start: Callable[[Path], Recorder], small_disk: Path, use: str, is_new: bool
+) -> None:
+    config = _configure(small_disk, 'sync_interval = "5ms"')
+    if not is_new:
+        before = start(config)
+        before.wait(1)
+        assert before.end(kill=True) == -9
+    taken = USES[use](small_disk)
+    killed = start(config)
+    killed.wait_said("suspended recording: cannot write: No space left on device")
+    assert killed.end(kill=True) == -9
+    recorder = start(config)
+    recorder.wait_said("suspended recording: cannot write: No space left on device")
+    bus.tell(*(message_packet(b"during/%d" % number) for number in range(100)))
+    for each in taken:
+        each.unlink()
+    rows = _rows_of_resumed(recorder, bus, small_disk)
+    kinds = [row.kind for row in rows]
+    assert kinds[:2] == [Kind.GAP, Kind.MESSAGE] if is_new else [Kind.RESTART, Kind.GAP]
+    assert rows[-1].key == "after"
+    lost = sum(row.lost or 0 for row in rows)
+    assert lost + kinds.count(Kind.MESSAGE) == 102, "its own start, the messages during the outage, and the one after it"
+
+
+def test_one_that_cannot_create_its_directories_names_them(bus: TappedBus, small_disk: Path) -> None:
+    config = _configure(small_disk)
+    taken = take_inodes(small_disk)
+    taken.pop().unlink()
+    (small_disk / "archive").mkdir(0o750)
+    command = [*COMMAND, "--address", str(bus.path), "-C", str(config)]
+    done = subprocess.run(command, env=ENV, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    line = f"sbus-recorder: {small_disk}/spool: No space left on device; free some space or inodes: see df -h and df -i\n"
+    assert (done.returncode, done.stderr) == (1, line), "the service manager starts it again"
 
 
 def _write_ahead(folder: Path, seq: int, payload: bytes, ts: int) -> Path:
@@ -224,9 +259,7 @@ def test_expired_segments_make_room_on_a_full_disk(small_disk: Path, tmp_path: P
     for seq in (1, 2):
         convert(archive, read_wal(_write_ahead(tmp_path, seq, noise.randbytes(5 << 20), NOON)))
     if payload_bytes < 1 << 20:
-        with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+        fill(small_disk)
     retention = Retention(archive, "alpha", 1 << 30, keep_seconds=0)
     retention.load()
     log = RecordedLog()

@@ -18,6 +18,8 @@ from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published
 from tests.support.traffic import GrowingRecord, deliver
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.machine
+
 RECORD = {"alpha": GrowingRecord(31).fill(150), "beta": GrowingRecord(32).fill(80)}
 URL = f"s3://{BUCKET}/fleet/record"
 _SECONDS = 400

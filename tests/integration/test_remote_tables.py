@@ -25,6 +25,8 @@ from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.machine
+
 RECORD = {"alpha": GrowingRecord(41).fill(150), "beta": GrowingRecord(42).fill(80)}
 _SECONDS = 400
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sbusd.ctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
 from sbusd.pipeline import main as pipeline
 from sbusd.recorder import administration
@@ -19,6 +21,8 @@ from tests.support.spark import require_spark
 from tests.support.traffic import deliver
 from tests.support.users import User
 from tools.stage import ROOT, Stage
+
+pytestmark = pytest.mark.machine
 
 _SECONDS = 300.0
 

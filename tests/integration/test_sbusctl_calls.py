@@ -55,6 +55,12 @@ def test_a_program_serves_and_knows_its_caller(shell: Shell, first_user: User, s
 def test_each_kind_of_failure_has_its_status(shell: Shell) -> None:
     assert status(shell, "call", "nothing", "x") == (3, "no service for 'nothing'")
     assert status(shell, "call", "--all", "nothing", "x") == (3, "no service for 'nothing'")
+    for line in (("call", "--twin", "7", "nothing"), ("store", "streams", "--twin", "7"), ("store", "read", "s", "--twin", "7")):
+        code, words = status(shell, *line)
+        assert (code, words.partition(" on host ")[2]) == (
+            3,
+            "7: sbus-relay is not running on this bus; start it: systemctl start sbus-relay, or sbus-relay -C FILE for a bus of your own",
+        )
     script = 'case "$(cat)" in fail) echo one >&2; echo no such account >&2; exit 7;; kill) kill -9 $$;; esac'
     with (
         running(shell, "serve", "work", "--exec", "sh", "--", "-c", script, until="rpc/work") as service,

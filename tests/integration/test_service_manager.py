@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -66,6 +67,18 @@ def test_a_bus_notifies_the_service_manager_of_its_states(watched: Daemon, syste
     # Read before the end: the bus waits for room in the socket.
     assert hear(systemd, b"STOPPING=1").startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC=")
     assert watched.process.wait(30) == 0
+
+
+def test_a_bus_ends_though_the_service_manager_does_not_read(watched: Daemon, systemd: socket.socket) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anybody:
+        anybody.setblocking(False)
+        watched.process.send_signal(signal.SIGSTOP)  # else it would send its own
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                anybody.sendto(b"x", systemd.getsockname())
+    watched.process.send_signal(signal.SIGTERM)
+    watched.process.send_signal(signal.SIGCONT)
+    assert watched.process.wait(60) == 0
 
 
 def test_messages_alone_wake_the_status_of_a_bus_at_rest(daemon: StartDaemon, systemd: socket.socket) -> None:

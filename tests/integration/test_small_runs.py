@@ -20,6 +20,8 @@ from tests.support.spark import JAVA_OPTIONS, published, require_spark
 from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 
+pytestmark = pytest.mark.machine
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -144,7 +146,7 @@ def test_the_subscriptions_of_a_user_are_bounded(spark: SparkSession, tmp_path: 
     record = {"alpha": GrowingRecord(31).fill(300), "beta": GrowingRecord(32).fill(200)}
     for host, rows in record.items():
         deliver(tmp_path / "archive", host, rows)
-    monkeypatch.setattr(deliveries, "MAX_EVENTS", 6)
+    monkeypatch.setattr(deliveries, "MAX_EVENTS", 3)
     run(spark, tmp_path)
     bounded, unbounded = published(tmp_path / "tables")["flows"], tables_of(record)["flows"]
     assert sum(line[8] for line in bounded) == sum(line[8] for line in unbounded)

@@ -25,6 +25,8 @@ from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, require_spark
 from tests.support.traffic import GrowingRecord, deliver
 
+pytestmark = pytest.mark.machine
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus
-from sbusd.client.vouching import publish_vouched
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.trigger_programs import TriggerProgram
 from tests.support.users import FIRST, SECOND, User
+from tests.support.vouched_messages import publish_vouched
 from tools.stage import ROOT
 
 RULE = f'[[on]]\nkeys = "job/"\nfrom = [{FIRST.uid}]\nstart = "work.service"\n'

@@ -12,13 +12,13 @@ import pytest
 
 from sbusd.client import Bus, Gap, Message
 from sbusd.client.rpc.caller_access import Allow
-from sbusd.client.vouching import publish_vouched
 from sbusd.protocol import controls
 from sbusd.protocol.packets import join_batch
 from sbusd.protocol.vouching import vouched_packet
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND, User
+from tests.support.vouched_messages import publish_vouched
 from tests.support.wire import RawClient, error_code, message
 
 pytestmark = pytest.mark.usefixtures("needs_root")

@@ -29,7 +29,12 @@ def alarm(handle: Callable[[], object], seconds: float, interval: float = 0.0) -
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        # Another thread can be about to take the last signal. The default effect would end the process then, or be reported as an error.
+        signal.signal(signal.SIGALRM, before if callable(before) else _do_nothing)
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal that comes late."""
 
 
 class Handlers:

@@ -39,6 +39,23 @@ class Authority:
         _openssl("req", "-x509", *_KEY, "-days", str(days), *ask, "-keyout", str(made.key), "-out", str(made.certificate))
         return made
 
+    def sign_between(self, name: str, begin: str, end: str) -> Certificate:
+        """Return a certificate for the DNS *name* that is valid from *begin* to *end*, such as ``20300101000000Z``."""
+        stem = self._folder / f"{name}-{begin}"
+        made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
+        request, database, settings = (stem.with_suffix(f".{kind}") for kind in ("csr", "txt", "cnf"))
+        database.touch()
+        settings.write_text(
+            f"[own]\ndatabase={database}\nnew_certs_dir={self._folder}\npolicy=any\ncopy_extensions=copy\nrand_serial=yes\n[any]\nCN=supplied\n"
+        )
+        ask = ("-subj", "/CN=test", "-addext", f"subjectAltName=DNS:{name}")
+        _openssl("req", "-new", *_KEY, *ask, "-keyout", str(made.key), "-out", str(request))
+        signer = ("-config", str(settings), "-name", "own", "-cert", str(self.certificate), "-keyfile", str(self._key))
+        dates = ("-startdate", begin, "-enddate", end)
+        made_of = ("-md", "sha256", "-in", str(request), "-out", str(made.certificate))
+        _openssl("ca", "-batch", "-notext", *signer, *dates, *made_of)
+        return made
+
     def settings(self, certificate: Certificate) -> str:
         """Return [tls] of relay.toml."""
         return f'[tls]\ncertificate = "{certificate.certificate}"\nkey = "{certificate.key}"\nauthority = "{self.certificate}"\n'

@@ -145,7 +145,12 @@ class BlobClient:
     def request(self, name: str, fd: int | None = None, **members: object) -> tuple[Any, list[int]]:
         """Send a request, and return the response; ``for_`` is the member ``for``."""
         members = {key.rstrip("_"): value for key, value in members.items()}
-        self.send(json.dumps({"request": name, **members}).encode(), () if fd is None else (fd,))
+        request = json.dumps({"request": name, **members}).encode()
+        try:
+            self.send(request, () if fd is None else (fd,))
+        except PermissionError:  # the kernel refuses descriptors until the service has accepted the connection
+            self.request("stats")
+            self.send(request, (fd,) if fd is not None else ())
         return self.receive()
 
     def cause(self, name: str, fd: int | None = None, **members: object) -> str:

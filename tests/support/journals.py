@@ -32,8 +32,19 @@ class JournalFolder:
         self._count = 0
         self._rotations = 0
 
-    def add(self, *messages: str | bytes, unit: str | None = "a.service", at: int | None = None, **fields: Value) -> None:
-        """Add an entry for each of *messages*, a second after the one before, or from the second *at* on."""
+    def add(
+        self,
+        *messages: str | bytes,
+        unit: str | None = "a.service",
+        at: int | None = None,
+        boot: str = BOOT,
+        shift: int = 0,
+        **fields: Value,
+    ) -> None:
+        """Add an entry for each of *messages*, a second after the one before, or from the second *at* of the *boot* on.
+
+        *shift* is by how many seconds the date is wrong.
+        """
         entries = []
         for message in messages:
             second = self._count if at is None else at
@@ -43,7 +54,7 @@ class JournalFolder:
             named: dict[str, Value] = {"MESSAGE": message, "PRIORITY": "6", "_PID": "77", "_UID": "1000"}
             if unit is not None:
                 named["_SYSTEMD_UNIT"] = unit
-            entries.append(export(second, {**named, **fields}))
+            entries.append(export(second, {**named, **fields}, boot, shift))
         command = [str(WRITER), "--output", str(self.active), "-"]
         result = subprocess.run(command, input=b"".join(entries), capture_output=True, check=False, timeout=60)
         assert result.returncode == 0, result.stderr
@@ -56,9 +67,10 @@ class JournalFolder:
         return archive
 
 
-def export(second: int, fields: Mapping[str, Value]) -> bytes:
+def export(second: int, fields: Mapping[str, Value], boot: str = BOOT, shift: int = 0) -> bytes:
     """Return one entry in the journal export format."""
-    head = f"__REALTIME_TIMESTAMP={(FIRST_SECOND + second) * 1_000_000}\n__MONOTONIC_TIMESTAMP={second * 1_000_000 + 1}\n_BOOT_ID={BOOT}\n"
+    realtime, monotonic = (FIRST_SECOND + second + shift) * 1_000_000, second * 1_000_000 + 1
+    head = f"__REALTIME_TIMESTAMP={realtime}\n__MONOTONIC_TIMESTAMP={monotonic}\n_BOOT_ID={boot}\n"
     parts = [head.encode()]
     for name, value in fields.items():
         for each in value if isinstance(value, list) else [value]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sbusd.protocol.keys import pattern_matches
+from tests.support.link_bodies import SENDER
 from tests.support.link_hosts import Client, Host, World
 
 INTERVAL_SECONDS = 15.0
@@ -33,14 +35,16 @@ class History:
     def __init__(self, world: World) -> None:
         self.world = world
         self.watches: list[_Watch] = []
-        self._numbers = 0
+        self._numbers = itertools.count(1)
         self._clients = 10
 
     def publish(self, origin: str, key: bytes, count: int = 1) -> None:
         """Publish *count* messages, each with a number of its own as payload."""
-        numbers = range(self._numbers + 1, self._numbers + count + 1)
-        self._numbers += count
-        self.world.hosts[origin].messages(key, [b"%d" % number for number in numbers])
+        self.publish_runs(origin, [(key, count, SENDER)])
+
+    def publish_runs(self, origin: str, runs: Iterable[tuple[bytes, int, bytes]]) -> None:
+        """Publish runs of such messages, which reach the link in one turn: their key, their number and their sender."""
+        self.world.hosts[origin].runs([(key, [b"%d" % next(self._numbers) for _ in range(count)], sender) for key, count, sender in runs])
 
     def subscribe(self, host: str, *patterns: bytes, is_static: bool = False) -> int:
         """Subscribe a new client; it counts from the moment at which the live hosts have confirmed it. Return its number."""
@@ -69,13 +73,14 @@ class History:
 
     def check_recovery(self, keys: tuple[bytes, ...]) -> None:
         """Publish each of *keys* at each host, and raise AssertionError unless all subscribers that want them receive them."""
-        first = self._numbers + 1
+        first = next(self._numbers)
         for name in self.world.hosts:
             for key in keys:
                 self.publish(name, key)
+        last = next(self._numbers)
         self.world.run(1)
         for watch in self.watches:
-            fresh = {b"%d" % number for number in range(first, self._numbers + 1)}
+            fresh = {b"%d" % number for number in range(first + 1, last)}
             wanted = fresh & self._wanted(watch).keys()
             missing = wanted - {payload for _, payload in watch.client.received}
             assert not missing, f"{watch.host.name} {watch.patterns}: still receives nothing of {missing}"

@@ -10,10 +10,12 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from sbusd.link.message_runs import MessageRun
+from sbusd.link.ports import LINK
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.link.session import Session
 from sbusd.protocol.keys import pattern_matches
@@ -128,12 +130,24 @@ class Host:
 
     def messages(self, key: bytes, payloads: Sequence[bytes], credentials: bytes = SENDER) -> None:
         """Publish messages of a local client, which reach the link as one run."""
-        for payload in payloads:
-            self.published.append((self.world.now, key, payload))
-            self._route(key, payload, b"")
-        if any(pattern_matches(pattern, key) for pattern in self.bus.stored):
-            run = run_of(key, *payloads, credentials=credentials)
-            self.bus.report(lambda: self.session.messages(run))
+        self.runs([(key, payloads, credentials)])
+
+    def runs(self, runs: Iterable[tuple[bytes, Sequence[bytes], bytes]]) -> None:
+        """Publish messages of local clients, which reach the link in one turn: keys, payloads and senders."""
+        wanted: list[MessageRun] = []
+        for key, payloads, credentials in runs:
+            for payload in payloads:
+                self.published.append((self.world.now, key, payload))
+                self._route(key, payload, b"")
+            if any(pattern_matches(pattern, key) for pattern in self.bus.stored):
+                wanted.append(run_of(key, *payloads, credentials=credentials))
+
+        def give() -> None:
+            for run in wanted:
+                self.session.messages(run)
+
+        if wanted:
+            self.bus.report(give)
 
     def cut(self, seconds: float, noticed: float) -> None:
         """Cut the host off; its link notices after *noticed* seconds, if it still is."""
@@ -249,7 +263,7 @@ class NetworkOfHost:
         self.address = f"address of {host.name}"
         self.subjects: Counter[str] = Counter()
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
         """Send a frame."""
         assert self._host.is_connected, "the link may only publish while it is connected"
         self._world.carry(self._host, subject, head, body)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sbusd.link.frames import Head, add_serial, encode_head
+from sbusd.link.ports import LINK
 from sbusd.link.session import Session
 from sbusd.protocol.packets import parse_batch
 
@@ -25,11 +26,14 @@ class RecordedNetwork:
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, bytes, bytes]] = []
+        self.owners: list[int] = []
+        """Of all frames ever."""
         self.serial = 0
         self.subjects: Counter[str] = Counter()
         self.barriers: list[int] = []
 
-    def publish(self, subject: str, head: bytes, body: bytes) -> None:
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        self.owners.append(owner)
         unnumbered, _, serial = head.removeprefix(b"2/").rpartition(b"/")
         assert int(serial) > self.serial
         self.serial = int(serial)

@@ -145,10 +145,11 @@ def _own(value: Counts) -> Counts:
     network, counters = value["network"], value["counters"]
     connects = network["connects"] - network["connected"]
     rejected = counters["rejected"] + counters["foreign_subjects"] + counters["hosts_refused"] + counters["patterns_refused"]
+    ended = network.get("ended_handshakes", 0)
     dropped = counters["spool_dropped"] + counters["too_long"] + counters["over_rate"] + counters["refused_secrets"]
     return dict.fromkeys(_SUMS, 0) | {
         "alive": network["connected"],
-        "rejected": rejected + network["forged"] + network["refused_connections"] + value["bus_refusals"],
+        "rejected": rejected + network["forged"] + network["refused_connections"] + ended + value["bus_refusals"],
         "disconnects": max(0, connects) if value["transport"] == "nats" else None,
         "dropped": dropped + network["dropped"] + network["oversize"] + value["discarded_messages"],
     }

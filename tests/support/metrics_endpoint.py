@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.support.free_ports import free_port
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
@@ -48,7 +50,16 @@ class Endpoint:
     With *user* it runs as that one.
     """
 
-    def __init__(self, folder: Path, bus: str, text: str = "", *, user: User | None = None, stage: Stage | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bus: str,
+        text: str = "",
+        *,
+        user: User | None = None,
+        stage: Stage | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         home = folder / "endpoint"
         home.mkdir()
         if user is not None:
@@ -60,7 +71,7 @@ class Endpoint:
         self._log = folder / "metrics.log"
         python = sys.executable if user is None or stage is None else stage.python
         self._command = [python, "-m", "sbusd.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address]
-        plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+        plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8", **(env or {})}
         self._env = plain if user is None or stage is None else stage.env
         self._user = user
         self.process: subprocess.Popen[bytes] | None = None
@@ -140,9 +151,3 @@ def samples(text: str, *, is_openmetrics: bool) -> Values:
             assert key not in found, key
             found[key] = sample.value
     return found
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is not in use."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

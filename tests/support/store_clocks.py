@@ -13,6 +13,7 @@ class OneClock:
     def __init__(self, time: Callable[[], int]) -> None:
         self._time = time
         self.kept = KeptClock()
+        self.is_doubted = False
 
     def start(self, kept: KeptClock, newest: int) -> None:
         pass

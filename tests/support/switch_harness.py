@@ -50,12 +50,18 @@ NO_PARTY = 9
 class Party(TypedDict, total=False):
     """The arguments of :meth:`Switch.set_party` after the uid."""
 
+    charged: int
     blocks_others: bool
     rules: int
     sight: Sight
     cred: bytes
     may_vouch: bool
     may_deliver: bool
+
+
+def charged_of(party: tuple[int, Party]) -> int:
+    """Return the user that is charged for a client."""
+    return party[1].get("charged", party[0])
 
 
 @dataclass
@@ -161,9 +167,9 @@ class SwitchHarness:
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         self.events.append(("ended", connection, end, counters))
         party = self.parties.pop(connection, None)
-        if party is not None and not any(uid == party[0] for uid, _ in self.parties.values()):
+        if party is not None and not any(charged_of(party) == charged_of(each) for each in self.parties.values()):
             # A user without connections has no limits.
-            self.user_limits.pop(party[0], None)
+            self.user_limits.pop(charged_of(party), None)
 
     def closed(self, connection: int) -> None:
         self.events.append(("closed", connection))

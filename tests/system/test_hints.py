@@ -41,6 +41,11 @@ _UNTIL_TAKEN = """until python3 -c 'import socket; socket.create_connection(("12
 SITUATIONS = (
     Situation("the path is gone, for doctor", "rm /run/sbus.socket", "listener"),
     Situation("the path is gone, for a client", "rm /run/sbus.socket", asks="sbusctl whoami"),
+    Situation("the path is gone, for another check", "rm /run/sbus.socket", "socket"),
+    Situation(
+        "the path is a file", "systemctl stop sbus.socket sbus.service; rm --force /run/sbus.socket; touch /run/sbus.socket", "socket",
+        removes_cause="rm /run/sbus.socket",
+    ),
     Situation("the socket was stopped", "systemctl stop sbus.socket", asks="sbusctl whoami"),
     Situation("the socket was stopped, for doctor", "systemctl stop sbus.socket", "sbus.socket"),
     Situation("systemd lost the socket", _MASK, "listener", works="systemctl restart sbus.service && sbusctl whoami"),
@@ -49,6 +54,7 @@ SITUATIONS = (
         "the socket is not enabled", "systemctl disable --quiet sbus.socket", "sbus.socket", works="systemctl is-enabled sbus.socket",
     ),
     Situation("the service is masked", "systemctl mask --quiet --now sbus.service", "sbus.service"),
+    Situation("the socket is masked", "systemctl mask --quiet --now --runtime sbus.socket", "sbus.socket"),
     Situation(
         "a drop-in is not readable", f"install -m 600 /dev/null {DROP_IN}; echo '[limits]' >{DROP_IN}", "configuration",
         works="systemctl restart sbus.service && sbusctl whoami",
@@ -62,6 +68,10 @@ SITUATIONS = (
     ),
     Situation(
         "the configuration has an error", "echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; sleep 1", "configuration",
+        removes_cause="cp /root/sbus/sbusd.toml /etc/sbus",
+    ),
+    Situation(
+        "the bus has failed", "echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; sleep 1", "sbus.service",
         removes_cause="cp /root/sbus/sbusd.toml /etc/sbus",
     ),
     Situation(
@@ -96,6 +106,10 @@ SITUATIONS = (
     ),
     Situation(
         "the trigger was stopped", "systemctl stop sbus-trigger.service", "trigger", works="systemctl is-active sbus-trigger.service"
+    ),
+    Situation(
+        "the trigger is not enabled", "systemctl disable --quiet --now sbus-trigger.service", "trigger",
+        works="systemctl is-active sbus-trigger.service && systemctl is-enabled sbus-trigger.service",
     ),
 )  # fmt: skip
 

@@ -30,6 +30,12 @@ def heard(machine: Container) -> list[tuple[str, dict[str, Any]]]:
     return [(key, json.loads(payload)) for key, _, payload in (line.partition("\t") for line in lines)]
 
 
+def listen(machine: Container) -> None:
+    """Have alice hear the journal from now on."""
+    machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub journal/ >{HEARD}'")
+    machine.wait_for("test $(sbusctl stats --json=short | grep -o '\"subscriptions\":[0-9]*' | cut -d: -f2) -eq 1")
+
+
 def say(machine: Container, words: str, unit: str) -> None:
     """Have a service of this name write *words* into the journal, and wait until alice has heard that."""
     machine.run(f"systemd-run --quiet --wait --unit={unit} echo '{words}'")
@@ -52,8 +58,7 @@ def test_entries_of_a_real_journal(ruled: Container) -> None:
     assert refused.status != 0
     assert "EPERM" in refused.stderr
 
-    ruled.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub journal/ >{HEARD}'")
-    ruled.wait_for("test $(sbusctl stats --json=short | grep -o '\"subscriptions\":[0-9]*' | cut -d: -f2) -gt 0")
+    listen(ruled)
     say(ruled, "before rotation", "first.service")
     forged = "MESSAGE=word of bob\nUNIT=first.service\nOBJECT_SYSTEMD_UNIT=first.service\nSYSLOG_IDENTIFIER=first.service\nPRIORITY=3\n"
     ruled.run("logger --journald", user="bob", stdin=forged)
@@ -103,6 +108,50 @@ def test_a_slow_reader_s_losses_do_not_come_back_as_entries(ruled: Container) ->
     ruled.wait_for("grep --quiet 'a warning of another' /tmp/w")
     assert "packets for a client that reads too slowly" not in ruled.output("cat /tmp/w")
     ruled.run("systemctl kill --signal=KILL slow.service; systemctl stop warned.service; rm /etc/sbus/sbusd.toml.d/90-small.toml")
+
+
+def test_first_entries_of_users_are_not_passed_over(ruled: Container) -> None:
+    """journald makes a file for each user, which the library does not know while entries of the system are read."""
+    make = "mkdir -p /var/log/journal; systemd-tmpfiles --create --prefix=/var/log/journal; systemctl restart systemd-journald.service"
+    ruled.run(f"systemctl stop listener.service; {make}; journalctl --flush; systemctl restart {FEED}")
+    listen(ruled)
+    uids = range(2000, 2020)
+    lines = [f"logger of root; setpriv --clear-groups --regid=100 --reuid={uid} logger first of {uid}; logger of root" for uid in uids]
+    ruled.run("; ".join(lines))
+    say(ruled, "end of the users", "users.service")
+    reported = heard(ruled)
+    assert ruled.output(f"ls /var/log/journal/*/user-{uids[-1]}.journal")
+    assert [payload for key, payload in reported if key == "journal/-/lost"] == []
+    said = [payload["MESSAGE"] for _, payload in reported]
+    assert [each for each in said if each.startswith("first of ")] == [f"first of {uid}" for uid in uids]
+
+
+def test_it_follows_the_journal_to_the_disk_and_back(ruled: Container) -> None:
+    """The library watches only the folders that it finds: when the journal moves to another one, nothing would come any more."""
+    store = "printf '[Journal]\nStorage={}\n' >/etc/systemd/journald.conf.d/50-store.conf; systemctl restart systemd-journald.service"
+    ruled.run("systemctl stop listener.service; mkdir -p /etc/systemd/journald.conf.d; journalctl --relinquish-var")
+    ruled.run(f"rm -rf /var/log/journal; {store.format('volatile')}; systemctl restart {FEED}")
+    listen(ruled)
+    make = "mkdir /var/log/journal; systemd-tmpfiles --create --prefix=/var/log/journal"
+    steps = {
+        "in memory": "true",
+        "restarted": f"{make}; {store.format('persistent')}",
+        "on disk": "journalctl --flush",
+        "rotated": "journalctl --rotate",
+        # Only files from which all was read: what is removed before that is lost.
+        "vacuumed": "journalctl --vacuum-size=1M",
+        "in memory again": "journalctl --relinquish-var",
+        "on disk again": "journalctl --flush",
+    }
+    for number, (words, step) in enumerate(steps.items()):
+        ruled.run(f"{step}; seq --format='{words} %g' 200 | logger")
+        say(ruled, f"end of {words}", f"step{number}.service")
+    reported = heard(ruled)
+    assert [payload for key, payload in reported if key == "journal/-/lost"] == []
+    said = [payload["MESSAGE"] for _, payload in reported]
+    expected = [f"{words} {number}" for words in steps for number in range(1, 201)]
+    assert [each for each in said if each.split(" ")[-1].isdigit() and each.rsplit(" ", 1)[0] in steps] == expected
+    ruled.run("rm /etc/systemd/journald.conf.d/50-store.conf; systemctl restart systemd-journald.service")
 
 
 def test_systemd_finds_little_that_it_could_do(ruled: Container) -> None:

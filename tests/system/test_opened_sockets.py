@@ -8,7 +8,7 @@ from tests.support.container import Container
 from tools.stage import ROOT
 
 UNIT = re.search(
-    r"^\.Bd -literal -offset indent\n(\[Service\]\n.*?)^\.Ed$", (ROOT / "man/sbus.7").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    r"^\.Bd -literal -offset indent\n(\[Service\]\nUser=.*?)^\.Ed$", (ROOT / "man/sbus.7").read_text("utf-8"), re.DOTALL | re.MULTILINE
 )
 """The example of the manual."""
 

@@ -59,6 +59,7 @@ def test_ranges_are_in_words_and_global_options_apart() -> None:
         ("0 is not in the range x>=1.", "must be at least 1, not 0"),
         ("0.05 is not in the range 0.1<=x<=86400.", "must be at least 0.1, not 0.05"),
         ("129 is not in the range 1<=x<=128.", "must be at most 128, not 129"),
+        ("nan is not in the range 0<=x<=128.", "'nan' is not a number"),
     ],
 )
 def test_older_versions_report_invalid_numbers_in_the_same_words(words: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:

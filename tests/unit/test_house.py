@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +29,7 @@ _WORKPLACE = re.compile(
 )
 
 TOPICS = {
+    "archive/storage/test_credentials.py",
     "blob/test_manual.py",
     "bench/peers/test_peer_figures.py",  # figures.py is tested twice: for the bus, and for its peers
     "broker/test_broker_quotas.py",
@@ -39,6 +41,7 @@ TOPICS = {
     "client/sync/test_batches.py",
     "client/test_faces.py",
     "test_clocks.py",
+    "test_waits.py",
     "config/test_drop_ins.py",
     "config/test_hostile_values.py",
     "ctl/test_hostile_values.py",
@@ -78,6 +81,13 @@ TOPICS = {
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 
 _NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tools|units)/[\w./-]*)`")
+
+_CALLED_BY_OTHERS = re.compile(
+    r"_.*|\w+_(?:command|action)"  # private, or found by its name: sbusd/ctl/group.py
+    r"|collect_usage_pieces|format_options|seekable|streamReader|streamWriter"  # called by click, io and Spark
+    r"|parse_direct"  # what the tests compare the data plane with
+)
+"""Functions that nothing in the product needs to name."""
 
 _CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -219,6 +229,31 @@ def test_every_public_name_is_documented() -> None:
     paths = [path for path in _code("sbusd", "tools") if path.suffix == ".py"]
     assert len(paths) > 20
     assert not _complaints(_undocumented, paths)
+
+
+def _only_for_tests(paths: Iterable[Path]) -> list[str]:
+    """Return the public functions in *paths*, the source of the product, that nothing else there names."""
+    texts = {path: path.read_text() for path in paths}
+    words = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    return [
+        f"{path}:{node.lineno}: {node.name}"
+        for path, text in texts.items()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and words[node.name] == 1 and not _CALLED_BY_OTHERS.fullmatch(node.name)
+        if all(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+    ]
+
+
+def test_no_function_is_only_for_tests() -> None:
+    product = [path for path in _code("sbusd") if path.suffix in {".py", ".pyx", ".pxd"}]
+    assert _only_for_tests(product) == []
+
+
+def test_a_function_that_is_only_for_tests_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    source.write_text("def used(): return unused\n@app.command\ndef run(): used()\nclass A:\n    @property\n    def lonely(self): pass\n")
+    assert _only_for_tests([source]) == [f"{source}:6: lonely"]
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:

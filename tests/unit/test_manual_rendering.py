@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import functools
+import grp
 import itertools
+import pwd
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sbusd.config.blob import BlobSettings
+from sbusd.config.feed_dbus import DBusFeedSettings
+from sbusd.config.files import load_settings
+from sbusd.config.link import LinkSettings
+from sbusd.config.settings import DaemonSettings
+from sbusd.config.store import StoreSettings
+from sbusd.config.trigger import TriggerSettings
 from tests.support import skips
 from tests.unit.test_house import committed_files
 from tools.stage import ROOT
@@ -35,10 +45,32 @@ _LEAKS = {
     "a character that is not rendered": re.compile(r"<\?>|\\[&ef(\[]"),
 }
 
+_DOUBLED = re.compile(r"\S (?<!-- )([A-Za-z]{2,}) \1(?![\w-]|\.\w).*")
+
 _REFERENCE = re.compile(
     r"\b((?:sbus|msgbus|store\.|link\.|blob\.|trigger\.|feed-dbus\.)[\w.-]*)\((\d)\)(?:'s)?(?:,\s+\"?([A-Z][A-Z]+(?: [A-Z]+)*\b))?"
 )
 """A page of ours in plain text, and after it the name of a section in capital letters."""
+
+_BLOCK = re.compile(r"^\.Bd -literal[^\n]*\n(.*?)^\.Ed$", re.MULTILINE | re.DOTALL)
+_DISPLAYED = re.compile(r"^\.Dl (.+)$", re.MULTILINE)
+_ESCAPES = {"(dq": '"', "(aq": "'", "(ga": "`", "(ti": "~", "(ha": "^", "e": "\\", "-": "-", "&": ""}
+
+_COLUMNS = 80
+"""Width of the terminal in which an example must not be wrapped: it could not be copied."""
+
+_SETTINGS = re.compile(r"^(?:\[\[?[a-z_.]+\]\]?$|[a-z_]+ = [\"'{\[\dtf])", re.MULTILINE)
+"""A line of an example in TOML."""
+
+SETTINGS: dict[str, type[Any]] = {
+    "blob.toml.5": BlobSettings,
+    "feed-dbus.toml.5": DBusFeedSettings,
+    "link.toml.5": LinkSettings,
+    "sbusd.toml.5": DaemonSettings,
+    "store.toml.5": StoreSettings,
+    "trigger.toml.5": TriggerSettings,
+}
+"""The pages about a configuration, and what reads it."""
 
 _SECTION = re.compile(r'^\.Sx (".+?"|.+?)(?: No in Xr (\S+) (\d))?(?: [.,;)])?(?: Pc)?$')
 _CAPITALS = re.compile(r"^([A-Z][A-Z]+(?: [A-Z]+)*)(?: ?[.,;)]|$)")
@@ -61,6 +93,8 @@ def _leaks(text: str) -> Iterator[str]:
     for what, pattern in _LEAKS.items():
         for found in pattern.finditer(flat):
             yield f"{what}: {flat[max(0, found.start() - 30) : found.end() + 30]}"
+    # In lines, because more than one space is between the columns of a list.
+    yield from (f"a doubled word: {found[0]}" for found in _DOUBLED.finditer(text))
 
 
 @functools.cache
@@ -132,6 +166,40 @@ def test_references_to_our_pages_lead_somewhere() -> None:
 )
 def test_a_leak_is_found(text: str, what: str) -> None:
     assert any(each.startswith(what) for each in _leaks(text))
+
+
+def _unescaped(text: str) -> str:
+    """Return *text* of a page without the escapes of mdoc(7)."""
+    return re.sub(r"\\(\((?:dq|aq|ga|ti|ha)|[e&-])", lambda found: _ESCAPES[found[1]], text)
+
+
+def _examples(page: Path) -> Iterator[list[str]]:
+    """Yield the lines of each example that *page* displays."""
+    source = page.read_text()
+    yield from ([_unescaped(each)] for each in _DISPLAYED.findall(source))
+    for block in _BLOCK.findall(source):
+        yield [_unescaped(line) for line in block.splitlines() if not line.startswith(".")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_line_of_an_example_can_be_copied(page: Path) -> None:
+    shown = [" ".join(line.split()) for line in _rendered(page, "utf8").splitlines() if len(line) <= _COLUMNS]
+    lines = [" ".join(line.split()) for example in _examples(page) for line in example]
+    assert [line for line in lines if line and not any(line in each for each in shown)] == []
+
+
+@pytest.mark.parametrize("page", SETTINGS)
+def test_examples_of_settings_are_valid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str) -> None:
+    # Their users need not exist here.
+    monkeypatch.setattr("pwd.getpwnam", lambda _name: pwd.getpwuid(0))
+    monkeypatch.setattr("grp.getgrnam", lambda _name: grp.getgrgid(0))
+    examples = ["\n".join(lines) for lines in _examples(ROOT / "man" / page)]
+    settings = [each for each in examples if _SETTINGS.search(each)]
+    assert settings
+    for number, each in enumerate(settings):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(each)
+        load_settings(file, SETTINGS[page], required=True)
 
 
 def test_a_guide_denies_only_what_the_manual_does() -> None:

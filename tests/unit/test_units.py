@@ -11,9 +11,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
 from sbusd.config.relay import REDIS
 from sbusd.config.ship import ShipSettings
+from sbusd.feeds import main as feeds
 from sbusd.feeds.dbus import connection
 from sbusd.feeds.logind import manager as logind_manager
 from sbusd.feeds.systemd import manager as systemd_manager
@@ -66,6 +68,7 @@ def test_there_are_units() -> None:
     assert {"user/sbus.socket", "user/sbus.service", "system/sbus-feed@.service"} < set(IDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", ["system", "user"])
 def test_systemd_finds_nothing_wrong(manager: str, tmp_path: Path) -> None:
     skips.require_program("systemd-analyze", "systemd")
@@ -75,6 +78,7 @@ def test_systemd_finds_nothing_wrong(manager: str, tmp_path: Path) -> None:
     assert (result.returncode, said) == (0, []), result.stderr
 
 
+@pytest.mark.slow
 def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
     skips.require_program("systemd-analyze", "systemd")
     wrong = tmp_path / "wrong" / "sbus.service"
@@ -118,6 +122,32 @@ def test_sockets_have_their_type_and_are_open_to_the_right_users(unit: Path) -> 
     assert (unit.parent / section.get("Service", f"{unit.stem}.service")).exists()
     presets = unit.parents[1] / f"{unit.parent.name}-preset"
     assert not is_stream or f"disable {unit.name}" in "".join(path.read_text() for path in presets.iterdir())
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
+def test_no_service_is_restarted_after_a_configuration_error_for_ever(unit: Path) -> None:
+    section = read(unit)
+    service = section["Service"]
+    program = Path(service["ExecStart"].split()[0]).name
+    if program == "redis-server":
+        return  # it has one status for all errors
+    if program == "sbusd":
+        # Its restarts keep the connections until it is repaired, or has failed too often. systemd limits those of user units by default.
+        assert section["Unit"].get("StartLimitIntervalSec", "") != "0"
+        return
+    assert "Restart" not in service or service.get("RestartPreventExitStatus") == "2 78"
+    manual = (ROOT / "man" / f"{program}.8").read_text().partition(".Sh EXIT STATUS")[2].partition(".Sh ")[0]
+    assert {"0", "1", "2", "78"} <= set(re.findall(r"\b\d+\b", manual))
+
+
+@pytest.mark.parametrize("name", ["wrong", "hostname", "netlink.service"])
+def test_a_feed_that_does_not_exist_is_a_configuration_error(name: str) -> None:
+    result = CliRunner().invoke(feeds.app, [name, "--system"], prog_name="sbus-feed")
+    first = result.stderr.splitlines()[0]
+    assert (result.exit_code, first) == (
+        78,
+        f"sbus-feed: no such feed '{name}'; the feeds are netlink, journal, udev, systemd, logind and dbus",
+    )
 
 
 def hardening(unit: Path) -> set[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.bench.peers.programs import compile_controller
 from tests.bench.programs import BenchError
 from tests.bench.relays import DAEMON, READY_SECONDS, confined, daemon_command, relay_cpus, started
+from tests.support.free_ports import free_port
 
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 """Debian keeps some of the daemons where only root looks."""
@@ -152,9 +153,7 @@ def _redis(program: str, directory: Path) -> Iterator[Running]:
 @contextlib.contextmanager
 def _nats(program: str, directory: Path) -> Iterator[Running]:
     """Run NATS, which knows TCP alone."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     with started([program, "-a", "127.0.0.1", "-p", port], directory / "nats", _answers(port)) as relay:
         yield Running(relay.pid, port)
 

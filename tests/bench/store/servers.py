@@ -14,7 +14,8 @@ from typing import Protocol
 from tests.bench.peers.packages import python_version
 from tests.bench.programs import BenchError
 from tests.bench.store.clients.contract import JOBS, LOG, STATE
-from tests.support.nats_servers import PROGRAMS, NatsServer, free_port
+from tests.support.free_ports import free_port
+from tests.support.nats_servers import PROGRAMS, NatsServer
 from tests.support.relays import RedisServer, wait_for
 from tests.support.store_programs import ENV, StoreProgram
 

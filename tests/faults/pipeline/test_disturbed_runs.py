@@ -9,6 +9,8 @@ import pytest
 from tests.faults.pipeline.disturbed_runs import DisturbedRuns
 from tests.support.spark import require_spark
 
+pytestmark = pytest.mark.machine
+
 
 @pytest.mark.timeout(1800)
 def test_disturbed_runs_give_the_tables_of_a_quiet_one(tmp_path: Path) -> None:

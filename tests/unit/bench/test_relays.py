@@ -35,6 +35,7 @@ def test_the_daemon_runs_in_the_foreground_at_its_path(config: Path | None, extr
     assert daemon_command(("sbusd",), Path("/b"), config) == ["sbusd", "-f", "-a", "/b", *extra]
 
 
+@pytest.mark.slow
 def test_a_relay_is_ready_when_it_closes_its_output_and_ends_with_the_block(tmp_path: Path) -> None:
     program = "import os, signal; os.close(1); signal.pause()"
     with started([sys.executable, "-c", program], tmp_path / "bus") as relay:
@@ -44,6 +45,7 @@ def test_a_relay_is_ready_when_it_closes_its_output_and_ends_with_the_block(tmp_
     assert relay.process.poll() is not None
 
 
+@pytest.mark.slow
 def test_a_relay_that_dies_is_reported_with_its_own_words(tmp_path: Path) -> None:
     program = "import sys; sys.exit('the path is in use')"
     with pytest.raises(BenchError, match="status 1: the path is in use"), started([sys.executable, "-c", program], tmp_path / "bus"):

@@ -11,6 +11,8 @@ import pytest
 from tests.support import skips
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 _SUITE = """
 import pytest
 from tests.support.skips import require

@@ -59,6 +59,7 @@ def test_connect_shows_the_user_to_the_peer(first_user: User, second_user: User,
                 assert peer.recv(10) == b"packet"
 
 
+@pytest.mark.slow
 def test_run_and_start_run_as_the_user(first_user: User) -> None:
     assert first_user.run(["/usr/bin/id", "-u"]).stdout == f"{first_user.uid}\n"
     with first_user.start(["/usr/bin/id", "-G"]) as process:

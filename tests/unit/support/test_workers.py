@@ -1,4 +1,4 @@
-"""Tests of how make check distributes tests to workers: in runs of pytest of their own, with two workers and without."""
+"""Tests of how make test distributes tests to workers: in runs of pytest of their own, with two workers and without."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FOLDERS, LONGEST, PACKAGES
+from tests.conftest import LONGEST, PACKAGES
+from tests.support.tiers import FOLDERS
 from tools.stage import ROOT
+
+pytestmark = pytest.mark.slow
 
 _SUITE = """
 import pathlib
@@ -37,8 +40,8 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make_check(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
-    """Run the suite in *folder* with the options of make check, then *options*; return the last line, and what tests wrote."""
+def make_test(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
+    """Run the suite in *folder* with the options of make test, then *options*; return the last line, and what tests wrote."""
     (makefile,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("WORKERS := "))
     workers = makefile.removeprefix("WORKERS := ").split()
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder)]
@@ -49,14 +52,14 @@ def make_check(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
 
 
 def test_all_tests_of_a_file_run_in_one_of_several_workers(suite: Path) -> None:
-    last_line, ran = make_check(suite, "-n2")
+    last_line, ran = make_test(suite, "-n2")
     assert last_line.strip("= ").startswith("24 passed in ")  # .ci/run ends with this line
     assert len({(file, worker) for _, file, worker in ran}) == 6
     assert {worker for _, _, worker in ran} == {"gw0", "gw1"}
 
 
 def test_without_workers_all_tests_run_in_one_process_in_the_same_order(suite: Path) -> None:
-    last_line, ran = make_check(suite, "-n0")
+    last_line, ran = make_test(suite, "-n0")
     assert last_line.strip("= ").startswith("24 passed in ")
     assert {worker for _, _, worker in ran} == {"master"}
     files = [file for _, file, _ in ran]

@@ -10,6 +10,8 @@ import pytest
 
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def _run(folder: Path, recipe: str) -> subprocess.CompletedProcess[str]:
     """Run .ci/run, from another directory, over a Makefile whose test is *recipe*."""

@@ -11,6 +11,8 @@ import pytest
 
 from tools.stage import ROOT
 
+pytestmark = pytest.mark.slow
+
 _PROGRAMS = (
     "sh",
     "id",

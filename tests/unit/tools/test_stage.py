@@ -11,6 +11,8 @@ from tests.support.users import User
 from tools import stage as module
 from tools.stage import Stage, make_stage
 
+pytestmark = pytest.mark.slow
+
 _SHOW_WHERE = ["-c", "import sbusd, pydantic, os; print(os.path.dirname(sbusd.__file__))"]
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.bench.pipeline.processes import measure
 from tests.bench.programs import BenchError
 
+pytestmark = pytest.mark.slow
+
 _CHILD = "held = bytearray(b'x') * (64 << 20); import time; time.sleep(3)"
 
 

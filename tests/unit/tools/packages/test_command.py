@@ -67,6 +67,7 @@ def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monke
     assert not [path for path in (tmp_path / "sbusd").iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_the_last_output_of_mmdebstrap_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "mmdebstrap"
     program.write_text("#!/bin/sh\necho I: first >&2\necho E: no space >&2\necho E: failed >&2\necho I: bye >&2\nexit 1\n")

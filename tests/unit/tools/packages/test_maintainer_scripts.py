@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,31 @@ def test_a_removal_stops_the_services_of_users(package: str, service: str) -> No
     named = re.escape(service).replace("@", "@[*]")
     script = (DEBIAN / f"{package}.prerm").read_text()
     assert re.search(rf"deb-systemd-invoke --user stop .*{named}", script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_active", "started"), [(False, ["sbus-feed@udev.service", "sbus@lab.socket"]), (True, [])])
+def test_enabled_instances_start_after_a_removal_and_not_in_an_upgrade(tmp_path: Path, *, is_active: bool, started: list[str]) -> None:
+    """debhelper starts only units whose names it knows."""
+    wants = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    for folder in (wants, tmp_path / "run/systemd/system", tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    for name in ("sbus-feed@udev.service", "sbus@lab.socket", "other.service"):
+        (wants / name).symlink_to("/nonexistent")
+    for name, answer in (
+        ("systemctl", f"case $1 in is-active) exit {int(not is_active)};; is-failed) exit 1;; esac"),
+        ("deb-systemd-invoke", ""),
+    ):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/log\n{answer}\n')
+        program.chmod(0o755)
+    script = (DEBIAN / "sbusd.postinst").read_text()
+    script = re.sub(r"/(?=etc/|run/systemd)", f"{tmp_path}/", script)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-s", "configure", "0.1.0"], input=script, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = (tmp_path / "log").read_text().splitlines()
+    assert sorted(line.split()[-1] for line in said if line.startswith("deb-systemd-invoke start ")) == started
 
 
 @pytest.mark.parametrize("script", sorted(DEBIAN.glob("*.p*r*m")) + sorted(DEBIAN.glob("*.p*inst")), ids=lambda path: path.name)

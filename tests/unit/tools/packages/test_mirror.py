@@ -10,6 +10,8 @@ from tests.support.skips import require, require_program
 from tools.packages import mirror
 from tools.packages.errors import PackagingError
 
+pytestmark = pytest.mark.slow
+
 _OTHERS = """'http://other.example/tools/dists/stable-tools/InRelease' other.example_tools_dists_stable-tools_InRelease 0
 'http://mirror.example/debian-security/dists/bookworm-security/InRelease' mirror.example_debian-security_InRelease 0
 'http://mirror.example/flat/./InRelease' mirror.example_flat_InRelease 0
