@@ -86,6 +86,7 @@ cdef cppclass Group:            # connections of one user, of which one gets eac
     uint64_t members
     Member* chosen              # of those that the current packet matches; NULL: none
     uint64_t load               # what that one has to read
+    bint is_open                # the last packet that it matched was added to the share of a member
 
 
 cdef struct MemberPlace:

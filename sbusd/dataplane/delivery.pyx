@@ -18,7 +18,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.backpressure cimport after_send, block, may_pace
-from sbusd.dataplane.connection cimport SIGHT_ALL, Member, uid_of
+from sbusd.dataplane.connection cimport SIGHT_ALL, Group, Member, uid_of
 from sbusd.dataplane.direct_messages cimport is_direct, unwrap_direct, wrap_direct_again
 from sbusd.dataplane.fairness cimport is_too_long
 from sbusd.dataplane.groups cimport choose_loser, choose_member, choose_only, consider, miss_members, offer_share
@@ -246,7 +246,7 @@ cdef uint32_t add_key(Plane plane, iovec error, size_t index) noexcept nogil:
 
 cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
     """Add a packet to the share of each of its recipients, and return their number."""
-    cdef uint32_t n, payer = owner_of(&sender.out)
+    cdef uint32_t n, shares = 0, payer = owner_of(&sender.out)
     cdef bint reached = False, has_members = False
     cdef Connection* recipient
     cdef Repeated* repeated = &plane.routing.repeated
@@ -257,9 +257,11 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
     if may_forgo and is_repeated(plane, index, cost):
         for n in range(repeated.recipients.size()):
             add_to_share(plane, plane.slots[repeated.recipients[n]], index)
+        for n in range(repeated.members.size()):
+            consider(plane, sender, plane.members[repeated.members[n]], payer, cost)
         repeated.uncounted += 1
-        plane.counted.undeliverable += repeated.recipients.empty() and repeated.excluded.empty()
-        return <uint32_t>repeated.recipients.size()
+        plane.counted.undeliverable += repeated.recipients.empty() and repeated.excluded.empty() and repeated.members.empty()
+        return <uint32_t>repeated.recipients.size() + add_to_members(plane, sender, index, may_forgo)
     end_repeated(plane)
     for n in range(found.count):
         recipient = plane.slots[found.slots[n]]
@@ -281,34 +283,60 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
             continue
         add_to_share(plane, recipient, index)
         repeated.recipients.push_back(recipient.slot)
+        shares += 1
     if plane.routing.groups.size():
         reached = True
-        add_to_members(plane, sender, index, may_forgo)
-        may_forgo = False   # the next packet of this key is for other members
+        shares += add_to_members(plane, sender, index, may_forgo)
+        if may_forgo:
+            note_open_groups(plane, found, repeated)
     if has_members and plane.taps.count:
         miss_members(plane, found, index)
     plane.counted.undeliverable += not reached
     repeated.first = <int>index if may_forgo else -1
     repeated.cost = cost
-    return <uint32_t>repeated.recipients.size()
+    return shares
 
 
-cdef void add_to_members(Plane plane, Connection* sender, uint32_t index, bint may_forgo) noexcept nogil:
-    """Add a packet to the share of one member of each group that it matched, or count it there if the member discards it."""
+cdef uint32_t add_to_members(Plane plane, Connection* sender, uint32_t index, bint may_forgo) noexcept nogil:
+    """Add a packet to the share of one member of each group that it matched, or count it there if the member discards it.
+
+    Return the number of shares. For the first of repeated packets, note the members that discard the others too.
+    """
     cdef size_t i
+    cdef uint32_t shares = 0
+    cdef Group* group
     cdef Connection* recipient
     cdef Repeated* repeated = &plane.routing.repeated
     for i in range(plane.routing.groups.size()):
-        recipient = choose_loser(plane, plane.routing.groups[i], plane.batch.parts[index].iov_len) if may_forgo else NULL
+        group = plane.routing.groups[i]
+        recipient = choose_loser(group) if may_forgo else NULL
+        group.is_open = recipient is NULL
         if recipient is not NULL:
             discard_unseen(&recipient.out, 1)
+            if repeated.first < 0:
+                repeated.excluded.push_back(recipient.slot)
             continue
-        recipient = choose_member(plane, plane.routing.groups[i], plane.batch.parts[index].iov_len)
+        recipient = choose_member(plane, group, plane.batch.parts[index].iov_len)
         if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
             plane.routing.meets_queue = True
         add_to_share(plane, recipient, index)
-        repeated.recipients.push_back(recipient.slot)
+        shares += 1
+        if not may_forgo:
+            repeated.recipients.push_back(recipient.slot)   # for a receipt
     plane.routing.groups.clear()
+    return shares
+
+
+cdef void note_open_groups(Plane plane, Route found, Repeated* repeated) noexcept nogil:
+    """Note the members that a packet matched and whose group has to choose again for the next packet of its key.
+
+    The other groups discard it. One user can be in hundreds of groups whose members do not read: to choose in each of them for each
+    message would cost more than its delivery to others.
+    """
+    cdef uint32_t n
+    for n in range(found.count):
+        if plane.slots[found.slots[n]] is NULL and plane.members[found.slots[n]].group.is_open:
+            repeated.members.push_back(found.slots[n])
 
 
 cdef uint32_t add_to_recipient(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
@@ -401,6 +429,7 @@ cdef void end_repeated(Plane plane) noexcept nogil:
     repeated.uncounted = 0
     repeated.first = -1
     repeated.recipients.clear()
+    repeated.members.clear()
     repeated.excluded.clear()
 
 

@@ -17,7 +17,7 @@ cdef bint has_stored(Plane plane, uint32_t slot, const char* pattern, size_t len
 cdef void forget_user(Plane plane, Account* account) noexcept nogil
 cdef void forget_members(Plane plane, Connection* connection) noexcept nogil
 cdef void consider(Plane plane, Connection* sender, Member* member, uint32_t uid, size_t cost) noexcept nogil
-cdef Connection* choose_loser(Plane plane, Group* group, size_t length) noexcept nogil
+cdef Connection* choose_loser(Group* group) noexcept nogil
 cdef Connection* choose_member(Plane plane, Group* group, size_t length) noexcept nogil
 cdef void choose_only(Plane plane, Member* member, size_t length) noexcept nogil
 cdef void miss_members(Plane plane, Route found, uint32_t index) noexcept nogil

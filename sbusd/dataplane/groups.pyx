@@ -244,37 +244,39 @@ cdef bint goes_before(Member* member, Member* other) noexcept nogil:
 
 
 cdef Connection* choose_member(Plane plane, Group* group, size_t length) noexcept nogil:
-    """Return the member of a group that gets a packet of *length* bytes, and note in its share that it gets it as a member."""
+    """Return the member of a group that gets a packet of *length* bytes, and note in its share that it gets it as a member.
+
+    A member that will discard the packet has no more to read by it, and is not served.
+    """
     cdef Member* member = group.chosen
     cdef Connection* connection = member.connection
     cdef MemberPlace place
     group.chosen = NULL
-    plane.routing.served += 1
-    member.served = plane.routing.served
-    connection.share.load += length + SOCKET_BYTES
+    if not group.load & CLOSED:
+        plane.routing.served += 1
+        member.served = plane.routing.served
+        connection.share.load += length + SOCKET_BYTES
     place.place = connection.share.packets.size()
     place.member = member
     connection.share.members.push_back(place)
     return connection
 
 
-cdef Connection* choose_loser(Plane plane, Group* group, size_t length) noexcept nogil:
-    """Return the member of a group that gets a packet of *length* bytes, if it discards it and has no share of the batch yet, or NULL.
+cdef Connection* choose_loser(Group* group) noexcept nogil:
+    """Return the member of a group that the current packet is for, if it discards it and has no share of the batch yet, or NULL.
 
-    Nothing is added to its share. One user can be in hundreds of groups whose members do not read: to offer them each message would cost
-    more than its delivery to others.
+    It also discards the next packets of the batch for its group that match the same members and cost no less.
     """
     cdef Connection* connection = group.chosen.connection
     if not group.load & CLOSED or connection.out.is_broken or not connection.share.packets.empty():
         return NULL
-    choose_member(plane, group, length)
-    connection.share.members.pop_back()
+    group.chosen = NULL
     return connection
 
 
 cdef void choose_only(Plane plane, Member* member, size_t length) noexcept nogil:
     """Let a member get a packet of *length* bytes, whatever the other members of its group have to read."""
-    load_of(plane, member.connection)
+    member.group.load = load_of(plane, member.connection)
     member.group.chosen = member
     choose_member(plane, member.group, length)
 

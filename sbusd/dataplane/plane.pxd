@@ -68,6 +68,7 @@ cdef cppclass Repeated:         # consecutive packets of a batch with one key, w
     int first                   # the first packet; -1: none
     size_t cost                 # what it costs in a queue
     vector[uint32_t] recipients # slots with a share of it,
+    vector[uint32_t] members    # slots of members whose group chooses again for each packet,
     vector[uint32_t] excluded   # and slots for which it was discarded
     uint64_t uncounted          # later packets that are not yet counted as lost for `excluded`
 

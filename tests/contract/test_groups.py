@@ -142,6 +142,22 @@ def test_groups_that_do_not_read_cost_a_publisher_little(make_harness: MakeHarne
     assert bus.switch.counters().lost_packets == lost + 64 * len(packets)
 
 
+def test_a_full_group_leaves_the_messages_of_another_group_alone(make_harness: MakeHarness) -> None:
+    """Both match the same key: the members of one group take turns, and the other group loses all messages of the batch."""
+    bus = make_harness(LimitSettings(queue_packets=3))
+    for _ in range(2):
+        member(bus, stored=b"jobs/\0full")
+    publisher = bus.connect()
+    while not bus.switch.counters().lost_packets:
+        publish(bus, publisher, 1, size=50_000)
+    lost = bus.switch.counters().lost_packets
+    working = [member(bus), member(bus)]
+    bus.send(publisher, join_batch([message(b"jobs/a", b"%d" % number) for number in range(40)]))
+    bus.switch.turn(0)
+    assert [len(bus.receive(each)) for each in working] == [20, 20]
+    assert bus.switch.counters().lost_packets == lost + 40
+
+
 @pytest.mark.parametrize("sends_senders", [False, True])
 def test_the_queue_of_a_member_that_ends_goes_to_another(make_harness: MakeHarness, sends_senders: bool) -> None:
     bus = make_harness()

@@ -38,13 +38,17 @@ class Groups:
         return found
 
     def _choose(self, group: GroupName, candidates: Iterable[Connection], size: int, payer: Payer, cost: int) -> Connection | None:
-        """Return the member that gets a packet of *size* bytes, which costs *cost* in a queue; None without candidates."""
+        """Return the member that gets a packet of *size* bytes, which costs *cost* in a queue; None without candidates.
+
+        A member that will discard the packet is not served by it.
+        """
         name = group[1]
         order = {each.number: (each.out.is_closed(payer, cost), each.load(), self.served[each.number, name]) for each in candidates}
         if not order:
             return None
         chosen = self._connections[min(order, key=lambda number: (order[number], number))]
-        self.serve(chosen, name, size)
+        if not chosen.out.is_closed(payer, cost):
+            self.serve(chosen, name, size)
         return chosen
 
     def serve(self, member: Connection, name: bytes, size: int) -> None:
