@@ -1,8 +1,5 @@
 # How packets get from a publisher to its recipients. See delivery.pyx.
 
-from libc.stdint cimport uint64_t
-from libcpp.string cimport string
-
 from sbusd.dataplane.connection cimport Connection
 from sbusd.dataplane.plane cimport Plane
 
@@ -14,4 +11,3 @@ cdef enum:
 
 cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexcept nogil
 cdef void after_tap_send(Plane plane) noexcept nogil
-cdef void append_sender(string& text, uint64_t connection, const string& cred) noexcept nogil

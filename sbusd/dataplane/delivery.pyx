@@ -8,7 +8,6 @@ sendmmsg(2), straight from the buffer in which the packets were received.
 
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, strlen
 from libcpp.algorithm cimport sort, unique
 from libcpp.map cimport map as cpp_map
@@ -21,7 +20,7 @@ from sbusd.dataplane.backpressure cimport after_send, block, may_pace
 from sbusd.dataplane.connection cimport SIGHT_ALL, Group, Member, uid_of
 from sbusd.dataplane.direct_messages cimport is_direct, unwrap_direct, wrap_direct_again
 from sbusd.dataplane.fairness cimport is_too_long
-from sbusd.dataplane.groups cimport choose_loser, choose_member, choose_only, consider, miss_members, offer_share
+from sbusd.dataplane.groups cimport choose_loser, choose_member, choose_only, consider, miss_members, note_open_groups, offer_share
 from sbusd.dataplane.intake cimport BATCH_LENGTH_BYTES
 from sbusd.dataplane.libc cimport iovec
 from sbusd.dataplane.outbox cimport (
@@ -34,7 +33,7 @@ from sbusd.dataplane.plane cimport REFUSALS, REFUSED_KEY_TOO_LONG, REFUSED_POLIC
 from sbusd.dataplane.receipts cimport Disclosure, answer
 from sbusd.dataplane.router cimport Route
 from sbusd.dataplane.shared_limits cimport NO_USER
-from sbusd.dataplane.vouching cimport heads_of, is_vouched, release_heads, unwrap, wrap_again
+from sbusd.dataplane.vouching cimport append_sender, heads_of, is_vouched, release_heads, unwrap, wrap_again
 
 from sbusd.dataplane.contract import MAX_GROUPS, MAX_LISTED_RECIPIENTS, REFUSED_KEY_BYTES
 from sbusd.protocol.keys import SECRET_HEAD
@@ -288,7 +287,7 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
         reached = True
         shares += add_to_members(plane, sender, index, may_forgo)
         if may_forgo:
-            note_open_groups(plane, found, repeated)
+            note_open_groups(plane, found)
     if has_members and plane.taps.count:
         miss_members(plane, found, index)
     plane.counted.undeliverable += not reached
@@ -325,18 +324,6 @@ cdef uint32_t add_to_members(Plane plane, Connection* sender, uint32_t index, bi
             repeated.recipients.push_back(recipient.slot)   # for a receipt
     plane.routing.groups.clear()
     return shares
-
-
-cdef void note_open_groups(Plane plane, Route found, Repeated* repeated) noexcept nogil:
-    """Note the members that a packet matched and whose group has to choose again for the next packet of its key.
-
-    The other groups discard it. One user can be in hundreds of groups whose members do not read: to choose in each of them for each
-    message would cost more than its delivery to others.
-    """
-    cdef uint32_t n
-    for n in range(found.count):
-        if plane.slots[found.slots[n]] is NULL and plane.members[found.slots[n]].group.is_open:
-            repeated.members.push_back(found.slots[n])
 
 
 cdef uint32_t add_to_recipient(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
@@ -500,15 +487,6 @@ cdef Head* head_of(Connection* sender) noexcept nogil:
         sender.party.head.part.iov_base = <void*>sender.party.head_text.data()
         sender.party.head.part.iov_len = sender.party.head_text.size()
     return &sender.party.head
-
-
-cdef void append_sender(string& text, uint64_t connection, const string& cred) noexcept nogil:
-    """Append the head that names the sender of a message: ``!/from/``."""
-    cdef char number[24]
-    text.append(b"CMSG !/from/", 12)
-    text.append(number, snprintf(number, sizeof(number), "%llu/", <unsigned long long>connection))
-    text.append(cred)
-    text.push_back(0)
 
 
 cdef void after_tap_send(Plane plane) noexcept nogil:

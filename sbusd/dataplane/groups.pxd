@@ -20,6 +20,7 @@ cdef void consider(Plane plane, Connection* sender, Member* member, uint32_t uid
 cdef Connection* choose_loser(Group* group) noexcept nogil
 cdef Connection* choose_member(Plane plane, Group* group, size_t length) noexcept nogil
 cdef void choose_only(Plane plane, Member* member, size_t length) noexcept nogil
+cdef void note_open_groups(Plane plane, Route found) noexcept nogil
 cdef void miss_members(Plane plane, Route found, uint32_t index) noexcept nogil
 cdef void offer_share(Plane plane, Connection* recipient, bint may_block, bint is_paced, Head* heads, size_t stride) noexcept nogil
 cdef void pass_on_some(Plane plane, size_t most, int64_t end) noexcept nogil

@@ -281,6 +281,18 @@ cdef void choose_only(Plane plane, Member* member, size_t length) noexcept nogil
     choose_member(plane, member.group, length)
 
 
+cdef void note_open_groups(Plane plane, Route found) noexcept nogil:
+    """Note the members that a packet matched and whose group has to choose again for the next packet of its key.
+
+    The other groups discard it. One user can be in hundreds of groups whose members do not read: to choose in each of them for each
+    message would cost more than its delivery to others.
+    """
+    cdef uint32_t n
+    for n in range(found.count):
+        if plane.slots[found.slots[n]] is NULL and plane.members[found.slots[n]].group.is_open:
+            plane.routing.repeated.members.push_back(found.slots[n])
+
+
 cdef void miss_members(Plane plane, Route found, uint32_t index) noexcept nogil:
     """Note the connections that a packet matched only as members of groups, and that were not chosen."""
     cdef Tally* tally = &plane.batch.tally[index]

@@ -30,7 +30,7 @@ from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.clock cimport now_ns
 from sbusd.dataplane.commands cimport account_of, add_pattern, disconnect, remove_pattern, send_packet, set_cred, set_rights, set_user
 from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, add_traffic, blocked_ms, blocked_others_ms, uid_of
-from sbusd.dataplane.delivery cimport after_tap_send, append_sender
+from sbusd.dataplane.delivery cimport after_tap_send
 from sbusd.dataplane.groups cimport has_stored, may_join, owner_of_slot
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
 from sbusd.dataplane.order cimport set_order
@@ -44,6 +44,7 @@ from sbusd.dataplane.state_transfer cimport progress_of, queues_of, restore_all,
 from sbusd.dataplane.teardown cimport close_all, destroy_next, release_some, report_closed
 from sbusd.dataplane.traffic cimport TrafficSums
 from sbusd.dataplane.turn cimport take_turn, take_turns
+from sbusd.dataplane.vouching cimport append_sender
 
 from sbusd.dataplane.contract import MAX_PUBLISH_RULES
 from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, UserTraffic, Wait, Waits

@@ -1,5 +1,6 @@
 # Messages of the current batch for which their publisher vouches. See vouching.pyx.
 
+from libc.stdint cimport uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -22,3 +23,4 @@ cdef void wrap_again(Vouching* vouching, Batch* batch, size_t i) noexcept nogil
 cdef Head* heads_of(Vouching* vouching, const string& sender_head, size_t count) noexcept nogil
 cdef void release_heads(Vouching* vouching, size_t count) noexcept nogil
 cdef void forget_origins(Vouching* vouching) noexcept nogil
+cdef void append_sender(string& text, uint64_t connection, const string& cred) noexcept nogil

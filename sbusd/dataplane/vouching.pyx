@@ -8,6 +8,7 @@ was received if it cannot be handled in this turn.
 ``sbusd.protocol.vouching`` is the plain reference for which packets are well-formed. The control plane refuses all others.
 """
 
+from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp
 
 from sbusd.dataplane.outbox cimport release_head
@@ -124,3 +125,12 @@ cdef void forget_origins(Vouching* vouching) noexcept nogil:
     for i in range(BATCH_PACKETS):
         vouching.origins[i].clear()
     vouching.is_used = False
+
+
+cdef void append_sender(string& text, uint64_t connection, const string& cred) noexcept nogil:
+    """Append the head that names the sender of a message: ``!/from/``."""
+    cdef char number[24]
+    text.append(b"CMSG !/from/", 12)
+    text.append(number, snprintf(number, sizeof(number), "%llu/", <unsigned long long>connection))
+    text.append(cred)
+    text.push_back(0)
