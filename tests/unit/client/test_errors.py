@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import errors
+from sbusd.client import bus_address, errors
+from sbusd.client.bus_unit import named_unit
 from sbusd.client.errors import SbusError, no_bus
 from sbusd.client.store.errors import StoreNotRunning
 from sbusd.client.sync.blob_socket import no_service
@@ -112,6 +113,31 @@ except NoBus as error:
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert "mount its directory instead" in done.stdout, done
+
+
+@pytest.mark.parametrize("folder", [None, "", "run", ".", "/run/user/7/"])
+def test_only_a_directory_of_this_user_has_a_bus_of_this_user(monkeypatch: pytest.MonkeyPatch, folder: str | None) -> None:
+    if folder is None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    users = [
+        "/run/user/sbus.socket",
+        "/run/user/7/sbus.socket",
+        "/run/user/8/sbus.socket",
+        "run/sbus.socket",
+        "sbus.socket",
+        "./sbus.socket",
+    ]
+    addresses = ["/run/sbus.socket", *users]
+    found = [address for address in addresses if errors.is_default(address)]
+    try:
+        wanted = ["/run/sbus.socket", bus_address(scope="user")]
+    except errors.NoBus:
+        wanted = ["/run/sbus.socket"]
+    assert found == wanted
+    assert [unit is not None and unit.is_user for unit in map(named_unit, addresses)] == [each in wanted[1:] for each in addresses]
+    assert [errors.systemctl(address) for address in found] == ["systemctl", "systemctl --user"][: len(found)]
 
 
 @pytest.mark.parametrize(
