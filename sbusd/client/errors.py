@@ -401,6 +401,24 @@ def systemctl(address: str) -> str:
     return "systemctl --user" if folder and address.startswith(os.path.join(folder, "")) else "systemctl"
 
 
+def log_of(unit: str, address: str) -> str:
+    """Return where the log of *unit*, a service of the bus at *address*, is: a command if systemd runs it, and else words."""
+    if not is_default(address):
+        return f"the log of {unit}"
+    return f"journalctl {'--user ' if systemctl(address) != 'systemctl' else ''}-u {unit}"
+
+
+def sbusctl(address: str) -> str:
+    """Return the command that a user of this environment types for the bus at *address*."""
+    if address == (os.environ.get("SBUS_ADDRESS") or "/run/sbus.socket"):
+        return "sbusctl"
+    if is_default(address):
+        return f"sbusctl {'--system' if systemctl(address) == 'systemctl' else '--user'}"
+    from shlex import quote  # noqa: PLC0415 - most clients never need it
+
+    return f"sbusctl -a {printable(quote(address), 256)}"
+
+
 def _user_folder() -> str:
     """Return the directory with the sockets of this user; empty if it is not known. Spec: pam_systemd(8)."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")

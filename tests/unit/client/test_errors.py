@@ -14,8 +14,8 @@ import pytest
 
 from sbusd.client import bus_address, errors
 from sbusd.client.bus_unit import named_unit
-from sbusd.client.errors import SbusError, no_bus
-from sbusd.client.store.errors import StoreNotRunning
+from sbusd.client.errors import RemoteError, SbusError, no_bus
+from sbusd.client.store.errors import StoreNotRunning, store_error
 from sbusd.client.sync.blob_socket import no_service
 from sbusd.protocol.blobs import blob_address
 from tests.support import skips
@@ -113,6 +113,45 @@ except NoBus as error:
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert "mount its directory instead" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("bus", "streams", "store_log", "relay_log"),
+    [
+        ("/run/sbus.socket", "sbusctl", "journalctl -u sbus-store", "journalctl -u sbus-relay"),
+        ("/run/user/7/sbus.socket", "sbusctl --user", "journalctl --user -u sbus-store", "the log of sbus-relay"),
+        ("/run/sbus/lab.socket", "sbusctl -a /run/sbus/lab.socket", "the log of sbus-store", "the log of sbus-relay"),
+        ("/srv/a b", "sbusctl -a '/srv/a b'", "the log of sbus-store", "the log of sbus-relay"),
+    ],
+)
+def test_advice_about_the_store_fits_the_bus(
+    monkeypatch: pytest.MonkeyPatch, bus: str, streams: str, store_log: str, relay_log: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.delenv("SBUS_ADDRESS", raising=False)
+
+    def advice(words: str, twin: int | None = None) -> str:
+        return store_error(RemoteError("store/put", words), twin, bus).advice
+
+    assert advice("ENOENT no stream") == f"list what there is with `{streams} store streams`"
+    assert advice("EIO damaged") == f"look at the log: {store_log}"
+    assert advice("EIO damaged", 5) == "look at the log: the log of sbus-store on that host"
+    assert advice("no route", 5) == f"look at the relays of both hosts: {relay_log}"
+    assert "{" not in "".join(map(advice, ("EACCES x", "EDQUOT x", "EMSGSIZE x", "ENOSPC x", "ESTALE x", "EBUSY x", "EAGAIN x")))
+
+
+@pytest.mark.parametrize(
+    ("given", "bus", "command"),
+    [
+        ("/run/user/7/sbus.socket", "/run/user/7/sbus.socket", "sbusctl"),
+        ("/run/user/7/sbus.socket", "/run/sbus.socket", "sbusctl --system"),
+        ("/srv/s", "/srv/s", "sbusctl"),
+    ],
+)
+def test_the_command_for_a_bus_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, bus: str, command: str) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.setenv("SBUS_ADDRESS", given)
+    assert errors.sbusctl(bus) == command
 
 
 @pytest.mark.parametrize("folder", [None, "", "run", ".", "/run/user/7/"])
