@@ -106,7 +106,7 @@ def test_callers_being_served_at_the_end_get_an_error(mini_bus: MiniBus) -> None
 
 @pytest.mark.parametrize("turns", range(6))
 def test_each_caller_gets_a_response_wherever_the_end_interrupts(mini_bus: MiniBus, turns: int) -> None:
-    """The service is cancelled so many turns of the loop after its handlers may end, and requests are queued, begin or are answered."""
+    """The service is cancelled *turns* iterations of the loop after its handlers may end: requests are queued, begin or are answered."""
 
     async def main(service: AsyncBus, caller: AsyncBus) -> None:
         begun, go = 0, asyncio.Event()
