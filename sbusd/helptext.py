@@ -79,6 +79,24 @@ def _refuse_empty_values(context: Any, arguments: list[str]) -> None:
             raise typer.BadParameter("must not be empty", context, each)
 
 
+_PLAIN_NUMBERS = {int: re.compile(r"-?[0-9]+"), float: re.compile(r"-?[0-9]+(\.[0-9]+)?")}
+"""How numbers are written. Python reads more: ``+5``, ``1_000``, a number with spaces, ``1e3``, and the digits of other scripts."""
+
+
+def _refuse_other_numbers(context: Any, arguments: list[str]) -> None:
+    """Raise UsageError if a number in *arguments*, which was read, is not written in plain digits.
+
+    They are parsed again, because conversions hide it.
+    """
+    if not any(type(value) in _PLAIN_NUMBERS for value in context.params.values()):
+        return
+    values, _, _ = context.command.make_parser(context).parse_args(arguments)
+    for each in context.command.get_params(context):
+        kind, given = type(context.params.get(each.name)), values.get(each.name)
+        if kind in _PLAIN_NUMBERS and isinstance(given, str) and not _PLAIN_NUMBERS[kind].fullmatch(given):
+            raise typer.BadParameter(f"{given!r} is not a {'whole ' if kind is int else ''}number", context, each)
+
+
 def require_only(context: typer.Context, mode: str, *used: str) -> None:
     """Raise UsageError if the command line has an option that has no effect with *mode*; it uses only the parameters *used*."""
     for each in context.command.params:
@@ -107,6 +125,7 @@ class _Plain:
             except OSError as error:
                 exit_unwritten(program, error)
             _refuse_empty_values(made, words)
+            _refuse_other_numbers(made, words)
             return made
 
     def invoke(self, ctx: Any) -> Any:

@@ -31,6 +31,7 @@ from sbusd.blob.requests import parse_request
 from sbusd.blob.users import User
 from sbusd.config.blob import BlobSettings
 from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.exhaustion import exhausted
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
 from sbusd.protocol.credentials import Credentials
@@ -146,19 +147,23 @@ class BlobService:
         for _ in range(ACCEPTS):
             self._choose_refusing()
             if self._is_crowded or self._has_many_closes:
-                if self._has_many_closes:
-                    self._log.record_limited(log_messages.CROWDED, "", pending=self._closer.foreign)
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
+                self._pause_accepting(f"{self._closer.foreign} descriptors of clients wait to be closed" if self._has_many_closes else "")
                 return
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._log.record_limited(log_messages.FAULT, "accept", reason=f"accept: {error.strerror}")
+                self._pause_accepting(exhausted(error) or f"accept: {error.strerror}")  # the socket stays readable
                 return
             self._admit(sock)
+
+    def _pause_accepting(self, reason: str) -> None:
+        """Accept no connections for a moment, and log the *reason*, if there is one."""
+        if reason:
+            self._log.record_limited(log_messages.CROWDED, "", reason=reason)
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
 
     def _admit(self, sock: socket.socket) -> None:
         """Serve a new connection, or refuse it."""

@@ -71,11 +71,12 @@ def unit_of(address: str, booted: Path = _BOOTED) -> BusUnit | None:
 
 def named_unit(address: str) -> BusUnit | None:
     """Return the service of the bus at *address*, whether or not systemd runs; None if no unit of the packages has this address."""
-    folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    for place, is_user in ((SYSTEM_ADDRESS, False), (f"{folder}/sbus.socket" if folder.startswith("/") else "", True)):
+    variable = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = os.path.join(variable, "") if variable.startswith("/") else ""
+    for place, is_user in ((SYSTEM_ADDRESS, False), (f"{folder}sbus.socket" if folder else "", True)):
         if place and address == place:
             return BusUnit("sbus.service", is_user)
-    for head, is_user in ((_SYSTEM_FOLDER, False), (f"{folder}/sbus/" if folder.startswith("/") else "", True)):
+    for head, is_user in ((_SYSTEM_FOLDER, False), (f"{folder}sbus/" if folder else "", True)):
         instance = address.removeprefix(head).removesuffix(".socket")
         if head and address == f"{head}{instance}.socket" and instance and "/" not in instance:
             return BusUnit(f"sbus@{instance}.service", is_user)

@@ -390,14 +390,39 @@ def _coded_name(digits: str) -> str:
 
 
 def is_default(address: str) -> bool:
-    """Return whether *address* is that of the bus of the system or of this user."""
-    return address in ("/run/sbus.socket", os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run/user", "sbus.socket"))
+    """Return whether *address* is that of the bus of the system or of this user. Without $XDG_RUNTIME_DIR, no bus is that of this user."""
+    folder = _user_folder()
+    return address == "/run/sbus.socket" or (bool(folder) and address == os.path.join(folder, "sbus.socket"))
 
 
 def systemctl(address: str) -> str:
     """Return the command that controls the bus at *address*: that of the system, or of the user whose directory it is in."""
-    folder = os.environ.get("XDG_RUNTIME_DIR") or "/run/user"
-    return "systemctl --user" if address.startswith((f"{folder}/", "/run/user/")) else "systemctl"
+    folder = _user_folder()
+    return "systemctl --user" if folder and address.startswith(os.path.join(folder, "")) else "systemctl"
+
+
+def log_of(unit: str, address: str) -> str:
+    """Return where the log of *unit*, a service of the bus at *address*, is: a command if systemd runs it, and else words."""
+    if not is_default(address):
+        return f"the log of {unit}"
+    return f"journalctl {'--user ' if systemctl(address) != 'systemctl' else ''}-u {unit}"
+
+
+def sbusctl(address: str) -> str:
+    """Return the command that a user of this environment types for the bus at *address*."""
+    if address == (os.environ.get("SBUS_ADDRESS") or "/run/sbus.socket"):
+        return "sbusctl"
+    if is_default(address):
+        return f"sbusctl {'--system' if systemctl(address) == 'systemctl' else '--user'}"
+    from shlex import quote  # noqa: PLC0415 - most clients never need it
+
+    return f"sbusctl -a {printable(quote(address), 256)}"
+
+
+def _user_folder() -> str:
+    """Return the directory with the sockets of this user; empty if it is not known. Spec: pam_systemd(8)."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return folder if folder.startswith("/") else ""
 
 
 _NO_PATH = re.compile(r"^\s|\s$|^[a-z]+:|^[\w.-]+:\d+$")

@@ -31,6 +31,10 @@ class Fault:
         """Return one line: file, reason, and the denied keys."""
         return f"{printable(str(self.file), PATH_MAX)}: {self.reason}{self._consequence}"
 
+    def shown(self, limit: int) -> str:
+        """Return the line as :meth:`ConfigError.shown` does."""
+        return ConfigError(self.file, "", f"{self.reason}{self._consequence}").shown(limit)
+
     @classmethod
     def of(cls, error: ConfigError, denied: tuple[str, ...]) -> Fault:
         """Return the fault for *error*."""
@@ -61,7 +65,7 @@ class Configuration:
     @property
     def file_names(self) -> str:
         """The files in one line; empty if there are none."""
-        return " ".join(printable(str(file)) for file in self.files)
+        return " ".join(printable(str(file), PATH_MAX) for file in self.files)
 
 
 def summary(faults: Sequence[Fault]) -> str:

@@ -21,6 +21,9 @@ Settings = TypeVar("Settings")
 PATH_MAX = 4096
 """Maximum length of a path, limits.h(0p): a message never cuts one."""
 
+SHOWN_PATH_CHARACTERS, SHOWN_KEY_CHARACTERS = 120, 80
+"""Parts of a path and a key in a message of limited length, such as the status of a unit: clients show 300 characters of that."""
+
 SYSTEM_FOLDER = Path("/etc/sbus")
 
 PACKAGE_FOLDER = Path("/usr/lib/sbus")
@@ -46,6 +49,17 @@ class ConfigError(SbusError, ValueError):
         self.file = file
         self.key = key
         self.reason = reason
+
+    def shown(self, limit: int) -> str:
+        """Return the text, of at most *limit* characters, 300 or more. The end of a long path and the key stay; ``…`` shows each cut."""
+        if len(str(self)) <= limit:
+            return str(self)
+        where = printable(str(self.file), PATH_MAX)
+        if len(where) > SHOWN_PATH_CHARACTERS:
+            where = f"…{where[1 - SHOWN_PATH_CHARACTERS :]}"
+        key = self.key if len(self.key) <= SHOWN_KEY_CHARACTERS else f"{self.key[: SHOWN_KEY_CHARACTERS - 1]}…"
+        line = ": ".join(filter(None, (where, key, self.reason)))
+        return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 class NotRegularError(OSError):

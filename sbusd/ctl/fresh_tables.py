@@ -19,6 +19,8 @@ from typing import NoReturn
 
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.client import NoBus, NoRecipient, RemoteError, RemoteRefusal
+from sbusd.client.bus_socket import SYSTEM_ADDRESS
+from sbusd.client.errors import sbusctl
 from sbusd.ctl.errors import print_error
 from sbusd.ctl.output import visible
 from sbusd.ctl.settings import Settings
@@ -89,9 +91,10 @@ def refresh_tables(settings: Settings, archive: Path, tables: ArchivePath) -> No
     status = Status()
     with status.cleared():
         status.show("closing the current segment of the record")
-        omission = _close_segment(settings, archive)
+        recording = _how_to_record(settings, archive)
+        omission = _close_segment(settings, archive, recording)
         if not has_segments(archive):
-            raise FreshTablesError(_why_nothing_is_recorded(archive, omission, is_system=is_system))
+            raise FreshTablesError(_why_nothing_is_recorded(archive, omission, recording, is_system=is_system))
         if omission is not None and (is_system or omission.is_failure):
             print_error(f"warning: the report ends with the last complete segment: {omission.reason}")
         if is_system:
@@ -116,14 +119,27 @@ class _Omission:
     """Whether a recorder failed. Otherwise the archive may simply not be that of a recorder on this bus."""
 
 
-def _close_segment(settings: Settings, archive: Path) -> _Omission | None:
+def _how_to_record(settings: Settings, archive: Path) -> str:
+    """Return the sentence that says how to record the selected bus: only the system bus has a unit for that."""
+    try:
+        address = settings.bus_address()
+    except SbusError:
+        address = SYSTEM_ADDRESS
+    if archive != ARCHIVE:
+        return f"Record with: {sbusctl(address)} record --archive {archive}"
+    if address != SYSTEM_ADDRESS:
+        return f"{archive} is the archive of the system bus; name others with --archive and --tables"
+    return _START
+
+
+def _close_segment(settings: Settings, archive: Path, recording: str) -> _Omission | None:
     """Ask the recorder to close its segment. Return why the archive does not have the last minutes, None if it has them."""
     try:
         with settings.connect() as bus:
             answer = json.loads(bus.call(COMMAND, timeout=CLOSING_SECONDS))
             written = Path(answer["archive"])
     except NoRecipient:
-        return _Omission(f"no recorder runs. {_START}")
+        return _Omission(f"no recorder runs on this bus. {recording}")
     except (NoBus, RemoteRefusal) as error:
         return _Omission(str(error))
     except SbusError as error:
@@ -135,10 +151,10 @@ def _close_segment(settings: Settings, archive: Path) -> _Omission | None:
     return None if written == archive else _Omission(f"the recorder writes to {written}; name it with --archive")
 
 
-def _why_nothing_is_recorded(archive: Path, omission: _Omission | None, *, is_system: bool) -> str:
-    """Return why *archive* has no segments, and what to do."""
+def _why_nothing_is_recorded(archive: Path, omission: _Omission | None, recording: str, *, is_system: bool) -> str:
+    """Return why *archive* has no segments, and what to do; *recording* says how to begin."""
     if not is_system:
-        return f"nothing is recorded in {archive}. Record with: sbusctl record --archive {archive}"
+        return f"nothing is recorded in {archive}. {recording}"
     unit = _properties(RECORDER)
     if unit.get("LoadState") == "not-found":
         return "nothing is recorded: the package sbus-recorder is not installed. Install it, then run this command again"

@@ -30,6 +30,7 @@ from sbusd.restart.program_check import FAULTY
 from sbusd.standard_error import write_errors
 from sbusd.standard_output import print_line
 from sbusd.systemd import fdstore
+from sbusd.systemd.log_records import MAX_FACT_BYTES
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of
 from sbusd.systemd.signals import exit_on_ending_signals
@@ -38,6 +39,9 @@ EXIT_FAILED = 1
 
 CANNOT_START = "cannot start: "
 """The status of a bus that cannot start begins with this, in ``sbusd/client/bus_unit.py`` too."""
+
+STATUS_CHARACTERS = 512
+"""Maximum length of the reason in the status."""
 
 TABLE_DESCRIPTORS = 65_536
 """Number of descriptors for which the kernel makes a table at the start, half a megabyte, if the limit is not lower."""
@@ -51,7 +55,7 @@ def main() -> None:
     except ConfigError as error:
         # Logged, so that the journal has the message id; on a terminal it is a line on standard error.
         journal = BusLog.open(LogSettings(), background=False)
-        journal.record(log_messages.CONFIGURATION_ERROR, reason=str(error))
+        journal.record(log_messages.CONFIGURATION_ERROR, reason=error.shown(MAX_FACT_BYTES))
         journal.close()
         sys.exit(os.EX_CONFIG)
     except SbusError as error:
@@ -88,7 +92,8 @@ def report_failure(error: SbusError) -> None:
     """Report *error* as the status of the service. Clients show it, because not every user may read the journal."""
     with contextlib.suppress(SbusError):
         manager = ServiceManager.of_environment()
-        manager.notify(f"STATUS={CANNOT_START}{printable(str(error))}")
+        words = error.shown(STATUS_CHARACTERS) if isinstance(error, ConfigError) else printable(str(error), STATUS_CHARACTERS)
+        manager.notify(f"STATUS={CANNOT_START}{words}")
         manager.close()
 
 

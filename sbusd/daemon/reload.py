@@ -15,6 +15,7 @@ from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
 from sbusd.daemon.options import Options
 from sbusd.dataplane.contract import Switch
+from sbusd.systemd.log_records import MAX_FACT_BYTES
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
 """Settings that a reload applies. The switch has the others built in, so they require a restart."""
@@ -44,7 +45,7 @@ class Reloader:
         """Record each fault of the current configuration, and count them for the statistics."""
         self._broker.set_faults(len(self.faults))
         for fault in self.faults:
-            self._journal.record(log_messages.CONFIGURATION_FAULT, reason=str(fault))
+            self._journal.record(log_messages.CONFIGURATION_FAULT, reason=fault.shown(MAX_FACT_BYTES))
 
     def start_thread(self, switch: Switch) -> None:
         """Start the thread that reads the files, before the first turn, because the loop would wait until it runs. Raises OSError."""
@@ -98,7 +99,7 @@ class Reloader:
                 # It must not end the bus because its configuration was changed.
                 error = defect
         if isinstance(error, ConfigError):
-            self._journal.record(log_messages.RELOAD_FAILED, reason=str(error))
+            self._journal.record(log_messages.RELOAD_FAILED, reason=error.shown(MAX_FACT_BYTES))
         elif error is not None:
             self._journal.record(log_messages.INTERNAL_ERROR, error=error, where="reloading the configuration", reason=repr(error))
 

@@ -25,7 +25,7 @@ from sbusd.link.rules import Rules
 from sbusd.link.session import Session
 from sbusd.link.status import Status
 from sbusd.link.subjects import Subjects
-from sbusd.systemd.event_loop import first_defect
+from sbusd.systemd.event_loop import first_defect, report_exhaustion
 
 BLOB_SECONDS = 10.0
 """How long the local sbus-blob may take for a response."""
@@ -171,6 +171,7 @@ class Link:
         """Work until cancelled. A defect ends it with its exception."""
         loop = asyncio.get_running_loop()
         failed = first_defect()
+        report_exhaustion(self._report)
         session = self._session = ScheduledSession(
             self._rules,
             time.time_ns(),

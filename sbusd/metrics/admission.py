@@ -76,7 +76,7 @@ def _ids(users: Sequence[str]) -> list[int]:
     """Return the numbers of those of *users* that exist."""
     found = []
     for user in users:
-        if user.isdecimal():
+        if user.isascii() and user.isdecimal():
             found.append(int(user))
             continue
         try:

@@ -62,7 +62,7 @@ class CheckedListener(socket.socket):
     def accept(self) -> tuple[socket.socket, object]:
         """Accept a connection. Raises OSError, also if too many wait to be closed: the loop then tries again after a second."""
         if self._closes.total >= MAX_CLOSES:
-            raise OSError(errno.EMFILE, "too many sockets wait to be closed")
+            raise OSError(errno.ENOBUFS, "too many sockets wait to be closed")
         accepted, address = super().accept()
         checked = CheckedSocket(fileno=accepted.detach())
         checked.closes = self._closes

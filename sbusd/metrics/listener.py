@@ -51,7 +51,7 @@ def created_socket(place: str) -> socket.socket:
     is_path = os.path.isabs(place)
     host, _, port = place.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not is_path and not (_is_loopback(bare) and port.isdecimal()):
+    if not is_path and not (_is_loopback(bare) and port.isascii() and port.isdecimal()):
         raise ListenError(f"cannot listen on {printable(place)}: neither an absolute path nor a loopback address such as 127.0.0.1:19722")
     family = socket.AF_UNIX if is_path else socket.AF_INET6 if ":" in bare else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 from aiohttp import web
 
@@ -16,15 +14,13 @@ from sbusd.metrics.connections import ScraperConnection
 from sbusd.metrics.exposition import negotiated
 from sbusd.metrics.log_messages import CROWDED, DENIED, FAULT
 from sbusd.protocol.printable import printable
+from sbusd.systemd.event_loop import report_exhaustion
 from sbusd.systemd.limited_log import LimitedLog
 
 PATH = "/metrics"
 
 CLOSE_SECONDS = 2.0
 """Time limit for requests that run when the program stops."""
-
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""After these errors of accept(2) the loop waits for a second."""
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -52,7 +48,7 @@ class MetricsServer:
     async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to serve on listening *sockets*."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._note_failure)
+        report_exhaustion(lambda reason: self._log.record_limited(CROWDED, reason, reason=reason))
 
         def connected() -> ScraperConnection:
             return ScraperConnection(self._admission, self._log, self._server)
@@ -60,14 +56,6 @@ class MetricsServer:
         for each in sockets:
             # Not create_unix_server(), which since Python 3.13 removes the path of the socket, even that of systemd.
             self._listeners.append(await loop.create_server(connected, sock=each))
-
-    def _note_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Record that the loop cannot accept connections. It writes tracebacks otherwise, as long as a user likes."""
-        error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            self._log.record_limited(CROWDED, str(error.errno), reason=error.strerror or str(error))
-        else:
-            loop.default_exception_handler(context)
 
     async def close(self) -> None:
         """Stop listening, and end all connections. Connections that are not accepted yet stay with systemd."""

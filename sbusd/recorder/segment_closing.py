@@ -124,11 +124,11 @@ class SegmentCloser:
     def _answer(self, closing: Closing) -> None:
         """Answer the current request if its segments are in the archive, or cannot be written."""
         if (reason := self._recording.outage) is not None:
-            closing.end(f"recording is suspended: {reason}; see journalctl -u sbus-recorder")
+            closing.end(f"recording is suspended: {reason}; see the log of sbus-recorder")
         elif self._converter.finished >= self._mark:
             closing.end()
         elif (reason := self._converter.problem) is not None:
-            closing.end(f"cannot write to the archive: {reason}; see journalctl -u sbus-recorder")
+            closing.end(f"cannot write to the archive: {reason}; see the log of sbus-recorder")
         else:
             return
         self._current = None

@@ -101,6 +101,7 @@ TOO_SLOW = LogMessage(
 CROWDED = LogMessage(
     "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "closed {count} excess connections from {address}: {reason}"
 )
+PAUSED = LogMessage("cedaef6082d64eaf87e5f5601549e150", Priority.WARNING, "paused", "{reason}; occurrences: {count}")
 MALFORMED = LogMessage(
     "31195c3da0714785af87434391a93e06",
     Priority.NOTICE,

@@ -21,6 +21,7 @@ from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
     NOT_DURABLE,
+    PAUSED,
     RECOVERED,
     REDIS_AWAY,
     REDIS_BACK,
@@ -37,6 +38,7 @@ from sbusd.relay.redis.durability import QUESTION, durability_problem
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
+from sbusd.systemd.event_loop import report_exhaustion
 from sbusd.systemd.limited_log import LimitedLog
 
 BATCH = 64
@@ -157,6 +159,7 @@ class Relay:
         settings = self._settings
         host, port = split_address(settings.listen or f"{'[::]' if settings.is_authenticated else '127.0.0.1'}:{PORT}") or ("", 0)
         handler = HttpServer(self._twin, settings, self._store, self._authentication, self._journal, keys=self._keys)
+        report_exhaustion(lambda reason: self._journal.record_limited(PAUSED, "", reason=reason))
         limiter = ConnectionLimiter(settings, handler.groups, handler.report_rejection)
         http = handler.server()
         # "::" means IPv4 too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import signal
 import socket
@@ -10,7 +11,11 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
+from sbusd.exhaustion import exhausted
 from sbusd.systemd.signals import ENDING, WatchedSignals, ignore_ending_signals
+
+_EXHAUSTING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""After these errors of accept(2) the loop pauses the listening socket for a second."""
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
@@ -78,6 +83,38 @@ def first_defect() -> asyncio.Future[None]:
 
     loop.set_exception_handler(fail)
     return failed
+
+
+def report_exhaustion(report: Callable[[str], None]) -> None:
+    """Call *report* with one line whenever the running loop cannot accept connections because descriptors or memory are exhausted.
+
+    The loop pauses that listening socket for a second, and then accepts again. Other errors go to the handler that the loop has now: it may
+    end the service, which clients could otherwise do by opening connections.
+    """
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    is_reported = False
+
+    def forget() -> None:
+        nonlocal is_reported
+        is_reported = False
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal is_reported
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTING and "socket" in context:
+            if not is_reported:  # asyncio tries again as often as the backlog is long before it pauses
+                is_reported = True
+                loop.call_soon(forget)
+                report(f"paused accepting connections: {exhausted(error) or error.strerror or error}")
+        elif isinstance(error, ValueError) and "._start_serving(" in str(context.get("handle")):
+            return  # the socket was closed within its pause
+        elif handler is not None:
+            handler(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
 
 
 def _check_descriptors() -> None:

@@ -64,8 +64,15 @@ MAX_FACT_BYTES = 1_024
 
 
 def bounded(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Return *facts* with each text cut to :data:`MAX_FACT_BYTES`."""
-    return {name: fact if isinstance(fact, int) else fact[:MAX_FACT_BYTES] for name, fact in facts.items()}
+    """Return *facts* with each text and key cut to :data:`MAX_FACT_BYTES`; ``…`` shows that in a text."""
+    return {name: _cut(fact) for name, fact in facts.items()}
+
+
+def _cut(fact: Fact) -> Fact:
+    """Return *fact*, or the beginning of a long one."""
+    if isinstance(fact, str) and len(fact) > MAX_FACT_BYTES:
+        return f"{fact[: MAX_FACT_BYTES - 1]}…"
+    return fact if isinstance(fact, int) else fact[:MAX_FACT_BYTES]
 
 
 class _Shown(dict[str, str]):

@@ -83,7 +83,7 @@ def web(
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
     try:
-        queue_bytes = _QUEUE.parse(int(queue_size) if queue_size.isdecimal() else queue_size)
+        queue_bytes = _QUEUE.parse(int(queue_size) if queue_size.isascii() and queue_size.isdecimal() else queue_size)
     except ValueError as wrong:
         raise typer.BadParameter(f"--queue-size: {wrong}") from None
     scope: Scope | None = "system" if system else "user" if user else None

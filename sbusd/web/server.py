@@ -14,6 +14,7 @@ from aiohttp import WSCloseCode, web
 
 from sbusd.client import NoBus
 from sbusd.protocol.printable import printable
+from sbusd.systemd.event_loop import report_exhaustion
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.web.addresses import ListenAddress
 from sbusd.web.connections import Names
@@ -83,6 +84,7 @@ class WebServer:
     async def listen(self, address: ListenAddress) -> None:
         """Begin to serve on *address*. Raises OSError."""
         loop = asyncio.get_running_loop()
+        report_exhaustion(lambda reason: self._log.record_limited(FULL, "accept", reason=reason))
         self._listener = await loop.create_server(lambda: LoopbackConnection(self.admission, self._server), address.host, address.port)
         port = self._listener.sockets[0].getsockname()[1]
         self._address = ListenAddress(address.host, port)

@@ -19,7 +19,7 @@ _COMMANDS = tuple(
     re.compile(rf"(?<![\w/.-]){pattern}")
     for pattern in (
         rf"(?:systemctl|\{{[\w.()]*systemctl(?:\(\w+\))?\}})(?: --user|\{{[^{{}}]*\}})? (?:{_VERBS}){_REST}",
-        rf"(?:sudo )?sbusctl (?:{_NAMES})\b{_REST}",
+        rf"(?:sudo )?(?:sbusctl|\{{sbusctl(?:\(\w+\))?\}}) (?:{_NAMES})\b{_REST}",
         r"sbusd --check-config",
         rf"journalctl{_REST}",
         rf"(?:chmod|chown|sysctl|sqlite3|runuser|usermod)(?! \d| or){_REST}",

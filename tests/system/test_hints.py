@@ -38,6 +38,9 @@ _MASK = "systemctl mask --quiet sbus.socket; systemctl daemon-reload; systemctl 
 
 _UNTIL_TAKEN = """until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 19722))' 2>/dev/null; do sleep 0.1; done"""
 
+_UNTIL_RESTARTED = "until systemctl show --property=NRestarts --value sbus.service | grep --quiet '[1-9]'; do sleep 0.1; done"
+"""Until systemd has restarted the bus after its first failure."""
+
 SITUATIONS = (
     Situation("the path is gone, for doctor", "rm /run/sbus.socket", "listener"),
     Situation("the path is gone, for a client", "rm /run/sbus.socket", asks="sbusctl whoami"),
@@ -67,11 +70,12 @@ SITUATIONS = (
         "configuration", removes_cause=f"rm {DROP_IN}", works="sbusctl pub x/y z",
     ),
     Situation(
-        "the configuration has an error", "echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; sleep 1", "configuration",
+        "the configuration has an error", f"echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; {_UNTIL_RESTARTED}",
+        "configuration",
         removes_cause="cp /root/sbus/sbusd.toml /etc/sbus",
     ),
     Situation(
-        "the bus has failed", "echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; sleep 1", "sbus.service",
+        "the bus has failed", f"echo 'wrong =' >/etc/sbus/sbusd.toml; systemctl restart sbus.service; {_UNTIL_RESTARTED}", "sbus.service",
         removes_cause="cp /root/sbus/sbusd.toml /etc/sbus",
     ),
     Situation(

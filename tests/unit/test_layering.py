@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "wall_clock": set(),
     "owner_threads": set(),
     "passed_descriptors": set(),
-    "systemd": {"protocol"},
+    "systemd": {"exhaustion", "protocol"},
     "config": {"protocol"},
     "dataplane": {"protocol", "config", "owner_threads"},
     "state": {"protocol", "dataplane"},
@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
-    "blob": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "owner_threads", "passed_descriptors"},
+    "blob": _CLIENTS_USE
+    | {"exhaustion", "systemd", "helptext", "standard_error", "standard_output", "owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "wall_clock"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},

@@ -6,7 +6,7 @@ sbusd itself is not here: sbusd --check-config checks the whole command line, an
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -46,12 +46,17 @@ _MODES: dict[tuple[str, str], dict[str, str]] = {
 """For each program its modes, as options that choose the mode, and the parameters that have an effect in that mode."""
 
 
+def _command(program: str, command: str) -> Any:
+    """Return a command of a program, as typer has it."""
+    made: Any = typer.main.get_command(import_module(f"sbusd.{program}.main").app)
+    return made.get_command(None, command) if command else made
+
+
 def _parameters(program: str, command: str) -> list[Any]:
     """Return the options of a program, as typer has them."""
-    made: Any = typer.main.get_command(import_module(f"sbusd.{program}.main").app)
-    if command:
-        made = made.get_command(None, command)
-    return [each for each in made.params if each.param_type_name == "option" and each.name not in ("_version", "version")]
+    return [
+        each for each in _command(program, command).params if each.param_type_name == "option" and each.name not in ("_version", "version")
+    ]
 
 
 @pytest.mark.parametrize("program", _MODES, ids=lambda program: ".".join(program).strip("."))
@@ -94,3 +99,43 @@ def test_an_empty_value_is_never_an_omitted_one(program: tuple[str, str]) -> Non
         result = CliRunner().invoke(import_module(f"sbusd.{module}.main").app, [*command.split(), option, ""])
         first = result.stderr.splitlines()[0]
         assert (result.exit_code, option in first, "empty" in first or "''" in first) == (2, True, True), (option, result.stderr)
+
+
+def _numbers(program: str, command: str) -> list[Any]:
+    """Return the options of a program whose values are numbers."""
+    hints = get_type_hints(_function(program, command))
+    return [each for each in _parameters(program, command) if {int, float} & {hints[each.name], *get_args(hints[each.name])}]
+
+
+def _function(program: str, command: str) -> Any:
+    """Return the function of a command."""
+    (found,) = (
+        each.callback
+        for each in import_module(f"sbusd.{program}.main").app.registered_commands
+        if not command or command == (each.name or each.callback.__name__)
+    )
+    return found
+
+
+@pytest.mark.parametrize("value", ["+5", "1_0", " 5", "5 ", "٥", "1e0", "5.", "0x5"])
+@pytest.mark.parametrize("program", _MODES, ids=lambda program: ".".join(program).strip("."))
+def test_numbers_have_plain_digits(program: tuple[str, str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """tests/unit/ctl/test_hostile_values.py has the same values for sbusctl."""
+    for each in _numbers(*program):
+        option = max(each.opts, key=len)
+        with pytest.raises(typer.Exit) as ended:
+            _command(*program).make_context("program", [f"{option}={value}"])  # which only parses: the program would run
+        (first, *_) = capsys.readouterr().err.splitlines()
+        assert ended.value.exit_code == 2
+        assert option in first
+        assert first.endswith(f"{value!r} is not a whole number"), first
+
+
+def test_the_numeric_options_are_found() -> None:
+    found = {(*program, max(each.opts, key=len)) for program in _MODES for each in _numbers(*program)}
+    assert found >= {
+        ("relay", "", "--twin"),
+        ("web", "", "--max-sessions"),
+        ("feeds", "udev", "--rate"),
+        ("pipeline.live", "", "--minutes"),
+    }

@@ -31,6 +31,10 @@ class AsyncServer:
         self._max_concurrent = max_concurrent
         self._running: set[asyncio.Task[None]] = set()
         self._streaming: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
+        """Responses that wait for room in the socket. They are sent even if the server stops."""
+        self._unbegun: dict[tuple[int, str], Task] = {}
+        """Requests whose task was made, and has not begun: one that is cancelled then does not run at all."""
         self._watching: asyncio.TimerHandle | None = None
 
     async def run(self, ready: Callable[[], None] | None) -> None:
@@ -59,10 +63,10 @@ class AsyncServer:
                 await self._send(self._dispatcher.handle(item, time.time()))
                 self._start_some()
         except Closed:
-            while inbox.is_draining and (waits := self._running | groups.running) and link.state == "connected":
+            while inbox.is_draining and (waits := self._running | self._sending | groups.running) and link.state == "connected":
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._dispatcher.inbox = self._dispatcher.watch = None
+            self._dispatcher.inbox = None
             if self._watching is not None:
                 self._watching.cancel()
             if is_ours:
@@ -72,7 +76,7 @@ class AsyncServer:
     def _decide(self, task: Task, groups: frozenset[int] | None) -> None:
         """Queue or reject a request whose caller is a member of *groups*, None if that is not known."""
         if packet := self._dispatcher.decide(task, groups, time.time()):
-            self._start(self._send(packet))
+            self._post(packet)
         if self._dispatcher.inbox is not None:
             self._start_some()
 
@@ -81,9 +85,10 @@ class AsyncServer:
         while self._max_concurrent is None or len(self._running) < self._max_concurrent:
             task, packets = self._dispatcher.next(time.time())
             for packet in packets:
-                self._start(self._send(packet))
+                self._post(packet)
             if task is None:
                 return
+            self._unbegun[task.place] = task
             self._start(self._run(task))
             if self._watching is None and self._dispatcher.watch is not None:
                 self._watching = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
@@ -104,6 +109,13 @@ class AsyncServer:
             self._running.add(running)
         running.add_done_callback(self._ended)
 
+    def _post(self, packet: bytes) -> None:
+        """Send a response now, or as soon as there is room."""
+        if not self._link.writer.send_now(packet):
+            sending = asyncio.ensure_future(self._send(packet))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+
     def _ended(self, running: asyncio.Task[None]) -> None:
         """Start other requests, unless the server has stopped."""
         self._running.discard(running)
@@ -113,6 +125,7 @@ class AsyncServer:
 
     async def _run(self, task: Task) -> None:
         """Run one request, and send its response, unless the caller cancels it."""
+        self._unbegun.pop(task.place, None)
         running, cancelled = asyncio.current_task(), task.cancelled
         if cancelled.is_known or running is None:
             self._dispatcher.ended(task)
@@ -172,11 +185,14 @@ class AsyncServer:
             raise ServiceError(f"cannot send a part: {error}") from error
 
     async def _send(self, packet: bytes, task: Task | None = None) -> None:
-        """Send a response, if there is one, or an error if it is too long for the socket."""
+        """Send a response, if there is one, or an error if it is too long for the socket. Sends it also if this is cancelled."""
         if not packet:
             return
         try:
             await self._link.writer.send(packet)
+        except asyncio.CancelledError:
+            await self._send_last(packet)
+            raise
         except PayloadTooLarge as error:
             if task is not None:
                 await self._send(task.error(str(error)))
@@ -192,21 +208,26 @@ class AsyncServer:
                 await self._link.writer.send(packet)
 
     async def _stop(self, inbox: Inbox) -> None:
-        """End the subscription, cancel running handlers, and send errors to the callers that wait."""
-        for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
-            self._dispatcher.handle(item, time.time())
+        """End the subscription, cancel running handlers, and send errors to the callers that wait, also those of unread requests."""
+        dispatcher = self._dispatcher
+        packets = [dispatcher.handle(item, time.time()) for item in inbox.take_many(len(inbox))]
+        dispatcher.watch = None
         self._link.session.turns.end()
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
-        packets = list(self._dispatcher.stop())  # before anything is awaited: a look-up that ends then would queue its requests
+        # Before anything is awaited: a look-up that ends then would queue its requests, and a task would begin.
+        packets += dispatcher.stop(self._unbegun.values())
+        self._unbegun.clear()
         running = (*self._running, *self._streaming)
         for each in running:
             each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        for packet in packets:
-            await self._send_last(packet)
-        self._dispatcher.pending = None
-        self._link.push()
+        try:
+            for packet in packets:
+                await self._send_last(packet)
+            await asyncio.gather(*running, *self._sending, return_exceptions=True)
+        finally:
+            dispatcher.pending = None
+            self._link.push()
 
 
 async def _close(parts: Parts) -> None:

@@ -420,9 +420,9 @@ class Dispatcher:
         if lost and self._is_due("lost", None):
             LOG.warning("the bus discarded %d packets, requests perhaps among them: this service reads too slowly", lost)
 
-    def stop(self) -> Iterable[bytes]:
-        """Yield the error responses to all queued requests, which will not be run."""
-        for task in (*iter(self.queue.take, None), *(() if self.pending is None else self.pending.take_all())):
+    def stop(self, taken: Iterable[Task] = ()) -> Iterable[bytes]:
+        """Yield the error responses to those *taken* from the queue and to all queued requests, which will not be run."""
+        for task in (*taken, *iter(self.queue.take, None), *(() if self.pending is None else self.pending.take_all())):
             if self.ended(task):
                 continue
             self.counts["stopped"] += 1

@@ -54,7 +54,7 @@ class Server:
         except Closed:
             return
         finally:
-            self._dispatcher.inbox = self._dispatcher.watch = None
+            self._dispatcher.inbox = None
             if is_ours:
                 link.session.refusals.handler = None
             self._stop(inbox)
@@ -221,9 +221,12 @@ class Server:
             LOG.error("cannot send a response: %s", error)
 
     def _stop(self, inbox: Inbox) -> None:
-        """End the subscription, and send errors to the callers that wait."""
-        for item in inbox.take_many(len(inbox)) if inbox.is_drained else ():
-            self._dispatcher.handle(item, time.time())
+        """End the subscription, and send errors to the callers that wait, also those of unread requests."""
+        if not inbox.is_drained:
+            with contextlib.suppress(SbusError, OSError):
+                self._take_in(inbox, is_waiting=False)  # what has arrived, and is read by no call
+        packets = [self._dispatcher.handle(item, time.time()) for item in inbox.take_many(len(inbox))]
+        self._dispatcher.watch = None
         with self._link.entered():
             self._link.session.turns.end()
             self._link.session.unsubscribe_all(inbox)
@@ -231,7 +234,7 @@ class Server:
         with contextlib.suppress(SbusError, OSError):
             for stream in self._dispatcher.streams.all():
                 self._end_stream(stream)
-            for packet in self._dispatcher.stop():
+            for packet in filter(None, (*packets, *self._dispatcher.stop())):
                 self._link.send(packet)
         self._link.push()
 

@@ -167,7 +167,7 @@ class StoredStreams:
     def _passing(self, error: SbusError, *, is_repeatable: bool, is_endless: bool) -> SbusError | None:
         """Return the error to raise if the call fails for too long, None if that has no limit. Raises it if the call cannot be repeated."""
         if isinstance(error, RemoteError):
-            problem = store_error(error, self._twin)
+            problem = store_error(error, self._twin, self._bus._link.target.text)
             if problem.code != RESTARTING:
                 raise problem from None
             self._is_known = True

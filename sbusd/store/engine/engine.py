@@ -490,4 +490,4 @@ class Engine:
         """Return the error about a stream or queue that the file does not have; the disk can be too full to add it."""
         if is_configured and self.run_start.refusal is not None:
             return self.run_start.refusal
-        return StoreError("ENOENT", f"unknown {kind} '{printable(name, 80)}'; see sbusctl store streams")
+        return StoreError("ENOENT", f"unknown {kind} '{printable(name, 80)}'")

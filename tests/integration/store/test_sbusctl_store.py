@@ -120,7 +120,8 @@ def test_a_program_that_cannot_run_uses_up_no_try(store: StoreProgram, program: 
 
 def test_an_error_has_one_hint(store: StoreProgram) -> None:
     said = run(store, "store", "purge", "nope", expected=1)
-    assert said == "sbusctl: store/purge failed: ENOENT: unknown stream 'nope'; see sbusctl store streams\n"
+    advice = f"list what there is with `sbusctl -a {store.bus} store streams`"
+    assert said == f"sbusctl: store/purge failed: ENOENT: unknown stream 'nope'; {advice}\n"
 
 
 def test_tables_fit_and_errors_say_what_to_do(store: StoreProgram) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import errors
-from sbusd.client.errors import SbusError, no_bus
-from sbusd.client.store.errors import StoreNotRunning
+from sbusd.client import bus_address, errors
+from sbusd.client.bus_unit import named_unit
+from sbusd.client.errors import RemoteError, SbusError, no_bus
+from sbusd.client.store.errors import StoreNotRunning, store_error
 from sbusd.client.sync.blob_socket import no_service
 from sbusd.protocol.blobs import blob_address
 from tests.support import skips
@@ -112,6 +113,70 @@ except NoBus as error:
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert "mount its directory instead" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("bus", "streams", "store_log", "relay_log"),
+    [
+        ("/run/sbus.socket", "sbusctl", "journalctl -u sbus-store", "journalctl -u sbus-relay"),
+        ("/run/user/7/sbus.socket", "sbusctl --user", "journalctl --user -u sbus-store", "the log of sbus-relay"),
+        ("/run/sbus/lab.socket", "sbusctl -a /run/sbus/lab.socket", "the log of sbus-store", "the log of sbus-relay"),
+        ("/srv/a b", "sbusctl -a '/srv/a b'", "the log of sbus-store", "the log of sbus-relay"),
+    ],
+)
+def test_advice_about_the_store_fits_the_bus(
+    monkeypatch: pytest.MonkeyPatch, bus: str, streams: str, store_log: str, relay_log: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.delenv("SBUS_ADDRESS", raising=False)
+
+    def advice(words: str, twin: int | None = None) -> str:
+        return store_error(RemoteError("store/put", words), twin, bus).advice
+
+    assert advice("ENOENT no stream") == f"list what there is with `{streams} store streams`"
+    assert advice("EIO damaged") == f"look at the log: {store_log}"
+    assert advice("EIO damaged", 5) == "look at the log: the log of sbus-store on that host"
+    assert advice("no route", 5) == f"look at the relays of both hosts: {relay_log}"
+    assert "{" not in "".join(map(advice, ("EACCES x", "EDQUOT x", "EMSGSIZE x", "ENOSPC x", "ESTALE x", "EBUSY x", "EAGAIN x")))
+
+
+@pytest.mark.parametrize(
+    ("given", "bus", "command"),
+    [
+        ("/run/user/7/sbus.socket", "/run/user/7/sbus.socket", "sbusctl"),
+        ("/run/user/7/sbus.socket", "/run/sbus.socket", "sbusctl --system"),
+        ("/srv/s", "/srv/s", "sbusctl"),
+    ],
+)
+def test_the_command_for_a_bus_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, bus: str, command: str) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.setenv("SBUS_ADDRESS", given)
+    assert errors.sbusctl(bus) == command
+
+
+@pytest.mark.parametrize("folder", [None, "", "run", ".", "/run/user/7/"])
+def test_only_a_directory_of_this_user_has_a_bus_of_this_user(monkeypatch: pytest.MonkeyPatch, folder: str | None) -> None:
+    if folder is None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    users = [
+        "/run/user/sbus.socket",
+        "/run/user/7/sbus.socket",
+        "/run/user/8/sbus.socket",
+        "run/sbus.socket",
+        "sbus.socket",
+        "./sbus.socket",
+    ]
+    addresses = ["/run/sbus.socket", *users]
+    found = [address for address in addresses if errors.is_default(address)]
+    try:
+        wanted = ["/run/sbus.socket", bus_address(scope="user")]
+    except errors.NoBus:
+        wanted = ["/run/sbus.socket"]
+    assert found == wanted
+    assert [unit is not None and unit.is_user for unit in map(named_unit, addresses)] == [each in wanted[1:] for each in addresses]
+    assert [errors.systemctl(address) for address in found] == ["systemctl", "systemctl --user"][: len(found)]
 
 
 @pytest.mark.parametrize(

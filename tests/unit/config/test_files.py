@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,20 @@ def test_the_facts_are_fields() -> None:
 
 def test_a_file_cannot_break_the_line() -> None:
     assert str(ConfigError(Path("/a\nb"), "", "c")) == r"/a\x0ab: c"
+
+
+@pytest.mark.parametrize("limit", [300, 512, 1_024])
+@pytest.mark.parametrize("folder", ["/etc/sbus", f"/srv/{'x' * 250}/{'y' * 250}/{'z' * 250}/{'w' * 250}"], ids=["short", "long"])
+@pytest.mark.parametrize("reason", ["must be 1 to 5", "r" * 5_000], ids=["short", "long"])
+@pytest.mark.parametrize("key", ["limits.queue_bytes", "k" * 2_000], ids=["short", "long"])
+def test_a_cut_text_names_file_and_key_and_shows_the_cut(folder: str, key: str, reason: str, limit: int) -> None:
+    error = ConfigError(Path(folder, "sbusd.toml.d/50-link.toml"), key, reason)
+    shown = error.shown(limit)
+    assert len(shown) <= limit
+    assert re.search(rf"sbusd\.toml\.d/50-link\.toml: {key[:79]}.*: {reason[:14]}", shown)
+    assert shown == str(error) or shown.count("…") == sum((len(folder) > 100, len(key) > 100, len(reason) > 100))
+
+
+def test_a_text_that_is_not_too_long_is_whole() -> None:
+    error = ConfigError(Path(f"/srv/{'x' * 200}"), "k" * 100, "reason")
+    assert error.shown(512) == str(error)

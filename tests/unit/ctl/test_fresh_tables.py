@@ -183,7 +183,42 @@ def test_the_pipeline_of_a_user_has_the_limit_of_its_unit(tmp_path: Path, monkey
 
 def test_an_archive_of_a_user_without_segments_says_how_to_record(machine: Machine, tmp_path: Path) -> None:
     machine.archive, machine.tables = tmp_path / "r", tmp_path / "t"
-    assert machine.failure() == f"nothing is recorded in {tmp_path}/r. Record with: sbusctl record --archive {tmp_path}/r"
+    assert (
+        machine.failure()
+        == f"nothing is recorded in {tmp_path}/r. Record with: sbusctl -a {machine.folder}/nowhere record --archive {tmp_path}/r"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "archive", "says"),
+    [
+        (Settings(), fresh_tables.ARCHIVE, f"Start it with: systemctl enable --now {RECORDER}"),
+        (Settings(), Path("/a"), "Record with: sbusctl record --archive /a"),
+        (Settings(scope="user"), Path("/a"), "Record with: sbusctl --user record --archive /a"),
+        (Settings(address="/s"), Path("/a"), "Record with: sbusctl -a /s record --archive /a"),
+        (
+            Settings(scope="user"),
+            fresh_tables.ARCHIVE,
+            f"{fresh_tables.ARCHIVE} is the archive of the system bus; name others with --archive and --tables",
+        ),
+    ],
+)
+def test_a_bus_without_a_recorder_says_how_to_record_it(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, archive: Path, says: str
+) -> None:
+    class Unserved(Settings):
+        def connect(self, timeout: float = 0, *, pace: bool = False, reconnect: bool = False) -> Bus:
+            raise NoRecipient("recorder/close")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.delenv("SBUS_ADDRESS", raising=False)
+    monkeypatch.setattr(fresh_tables, "has_segments", lambda _archive: False)
+    monkeypatch.setattr(fresh_tables, "_properties", lambda _unit: {"ActiveState": "active"})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tables = fresh_tables.TABLES if archive == fresh_tables.ARCHIVE else Path("/t")
+    with pytest.raises(FreshTablesError) as caught:
+        refresh_tables(Unserved(settings.scope, settings.address), archive, tables)
+    assert str(caught.value).endswith(f". {says}")
 
 
 class Refusing(Settings):

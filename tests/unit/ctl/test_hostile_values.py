@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from sbusd.ctl.application import application
 from sbusd.ctl.group import CALLABLE, command_function
+from sbusd.ctl.settings import MAX_SECONDS
 
-_SECONDS = ("inf", "-inf", "nan", "1e308", "1e400", "-1", "", "x", "1s", "\udcff", "9" * 400)
-_COUNTS = ("-1", "1.5", "inf", "nan", "", "x", "\udcff", "1e3")
+_SPELLINGS = ("+5", "1_0", " 5", "5 ", "5\n", "٥", "1e0", ".5", "5.", "0x5")
+_SECONDS = ("inf", "-inf", "nan", "1e308", "1e400", "-1", "", "x", "1s", "\udcff", "9" * 400, *_SPELLINGS)
+_COUNTS = ("-1", "1.5", "inf", "nan", "", "x", "\udcff", "1e3", *_SPELLINGS)
 _TEXTS = ("", "\udcff", "\x1b[2J", "é", "x" * 100_000, "*", "/", "!/x", "a\nb")
 
 _BASES = {
@@ -65,6 +67,15 @@ def _lines(name: str) -> Iterator[tuple[list[str], str, bool]]:
             more += ["--twin", "1"] if option == "--retries" else []
             words = [*base[:1], *more] if more[:1] == ["--blob"] else [*base, *more]
             yield from (([*name.split(), *words, f"{option}={value}"], option, values is not _TEXTS) for value in values)
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_each_number_of_seconds_has_a_maximum(name: str) -> None:
+    """sbusctl(1), OPTIONS: a year unless another one is stated."""
+    hints = get_type_hints(command_function(name), include_extras=True).values()
+    declared = [each for hint in hints for each in getattr(hint, "__metadata__", ())]
+    without = [each.param_decls for each in declared if each.metavar == "SECONDS" and not (each.max and each.max <= MAX_SECONDS)]
+    assert without == []
 
 
 @pytest.mark.parametrize("name", CALLABLE)

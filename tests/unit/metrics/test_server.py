@@ -53,5 +53,5 @@ def test_connections_that_wait_for_closes_are_a_record(
         return sink.records
 
     (record,) = asyncio.run(asyncio.wait_for(main(), 60))
-    assert (record.message, record.facts["reason"]) == (CROWDED, "too many sockets wait to be closed")
+    assert (record.message, record.facts["reason"]) == (CROWDED, "paused accepting connections: too many sockets wait to be closed")
     assert caplog.records == [], "asyncio logs a traceback"

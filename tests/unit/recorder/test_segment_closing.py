@@ -103,8 +103,8 @@ def test_requests_make_one_segment_in_an_interval() -> None:
 @pytest.mark.parametrize(
     ("outage", "problem", "says"),
     [
-        ("No space left on device", None, "recording is suspended: No space left on device; see journalctl -u sbus-recorder"),
-        (None, "[Errno 28] full", "cannot write to the archive: [Errno 28] full; see journalctl -u sbus-recorder"),
+        ("No space left on device", None, "recording is suspended: No space left on device; see the log of sbus-recorder"),
+        (None, "[Errno 28] full", "cannot write to the archive: [Errno 28] full; see the log of sbus-recorder"),
     ],
 )
 def test_a_disk_that_cannot_be_written_is_reported(outage: str | None, problem: str | None, says: str) -> None:

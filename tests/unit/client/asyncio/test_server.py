@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, RemoteError, Request
+from sbusd.client import Allow, AsyncBus, Bus, RemoteError, Request
+from sbusd.client.inbox import Inbox
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
@@ -98,6 +100,86 @@ def test_callers_being_served_at_the_end_get_an_error(mini_bus: MiniBus) -> None
         with pytest.raises(RemoteError, match="the service stopped while it ran the request"):
             await call
         assert await caller.members("rpc/slow") == ()
+
+    run(mini_bus, main)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_each_caller_gets_a_response_wherever_the_end_interrupts(mini_bus: MiniBus, turns: int) -> None:
+    """The service is cancelled *turns* iterations of the loop after its handlers may end: requests are queued, begin or are answered."""
+
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        begun, go = 0, asyncio.Event()
+        are_full = asyncio.Event()
+
+        @service.service("wait")
+        async def wait(request: Request) -> bytes:
+            nonlocal begun
+            begun += 1
+            if begun == MAX_CONCURRENT_HANDLERS:
+                are_full.set()
+            await go.wait()
+            return request.data
+
+        task = await serving(service)
+        calls = [asyncio.ensure_future(caller.call("wait", timeout=WAIT_SECONDS)) for _ in range(2 * MAX_CONCURRENT_HANDLERS)]
+        await are_full.wait()
+        while service.statistics.requests.get("requests") != len(calls):
+            await asyncio.sleep(0.001)
+        go.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [each for each in answers if each != b"" and not isinstance(each, RemoteError)] == []
+
+    run(mini_bus, main)
+
+
+def test_unread_requests_are_answered_when_a_drain_is_cancelled(mini_bus: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        service.service("work")(lambda request: request.data)
+        service.service("denied", allow=Allow(users=(os.getuid() + 1,)))(lambda request: request.data)
+
+        async def stalled(_inbox: Inbox, _timeout: float | None) -> None:
+            await asyncio.Event().wait()
+
+        service._link.receive = stalled  # type: ignore[assignment, method-assign]
+        task = await serving(service)
+        work, denied = (asyncio.ensure_future(caller.call(command, timeout=WAIT_SECONDS)) for command in ("work", "denied"))
+        assert service._dispatcher is not None
+        inbox = service._dispatcher.inbox
+        assert inbox is not None
+        while len(inbox) < 2:
+            await asyncio.sleep(0.001)
+        mini_bus.before = lambda connection, packet: connection.number == 1 and b"ping" in packet  # the drain does not end
+        service.stop_serving()
+        task.cancel()
+        with pytest.raises(RemoteError, match="the service stopped before it ran the request"):
+            await work
+        with pytest.raises(RemoteError, match="may not call"):
+            await denied
+
+    run(mini_bus, main)
+
+
+def test_a_response_that_waits_for_room_is_sent_at_the_end(mini_bus: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        service.service("work")(lambda _request: b"done")
+        task = await serving(service)
+        writer, is_waiting = service._link.writer, asyncio.Event()
+        send = writer.send
+
+        async def full(packet: bytes) -> None:
+            writer.send = send  # type: ignore[method-assign]
+            is_waiting.set()
+            await asyncio.Event().wait()
+
+        writer.send = full  # type: ignore[method-assign]
+        call = asyncio.ensure_future(caller.call("work", timeout=WAIT_SECONDS))
+        await is_waiting.wait()
+        task.cancel()
+        assert await call == b"done"
 
     run(mini_bus, main)
 
@@ -202,3 +284,45 @@ def test_a_second_thread_cannot_serve_the_same_bus(mini_bus: MiniBus) -> None:
 def test_there_must_be_something_to_serve(mini_bus: MiniBus) -> None:
     with Bus.connect(mini_bus.address) as bus, pytest.raises(ValueError, match="nothing to serve"):
         bus.serve()
+
+
+def test_unread_requests_are_answered_when_a_blocking_service_is_interrupted(mini_bus: MiniBus) -> None:
+    has_begun, goes_on, are_answered = threading.Event(), threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with Bus.connect(mini_bus.address) as bus:
+
+            @bus.service("work")
+            def work(request: Request) -> bytes:
+                has_begun.set()
+                assert goes_on.wait(WAIT_SECONDS)
+                raise SystemExit
+
+            bus.service("denied", allow=Allow(users=(os.getuid() + 1,)))(lambda request: request.data)
+            with pytest.raises(SystemExit):
+                bus.serve(ready=is_ready.set)
+            assert are_answered.wait(2 * WAIT_SECONDS)  # the end of the connection would be an answer too
+
+    async def main() -> None:
+        async with AsyncBus.connect(mini_bus.address) as caller:
+            running = asyncio.ensure_future(caller.call("work", timeout=WAIT_SECONDS))
+            assert await asyncio.to_thread(has_begun.wait, WAIT_SECONDS)
+            unread, denied = (asyncio.ensure_future(caller.call(command, timeout=WAIT_SECONDS)) for command in ("work", "denied"))
+            received = mini_bus.connections[max(mini_bus.connections)].received
+            requests = (b"MSG rpc/work\0", b"MSG rpc/denied\0")
+            await asyncio.to_thread(mini_bus.wait_for, lambda: sum(each.startswith(requests) for each in received) == 3)
+            goes_on.set()
+            for call, words in ((running, "while it ran"), (unread, "before it ran"), (denied, "may not call")):
+                with pytest.raises(RemoteError, match=words):
+                    await call
+
+    is_ready = threading.Event()
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        assert is_ready.wait(WAIT_SECONDS)
+        asyncio.run(asyncio.wait_for(main(), 2 * WAIT_SECONDS))
+    finally:
+        are_answered.set()
+        server.join(WAIT_SECONDS)
+    assert not server.is_alive()
