@@ -14,8 +14,6 @@ refuses descriptors on connections that are not accepted yet, and those in the q
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -46,6 +44,9 @@ REFUSING_PART, BACKLOG_PART, PAUSING_PART = 8, 4, 2
 """Parts of the room for descriptors. With an eighth waiting to be closed, the kernel refuses those of new clients; connections that are not
 accepted yet, which can have some, are a quarter at most; with half of it, none is accepted. Linux before 6.16 cannot refuse them."""
 
+LEAST_DESCRIPTORS = SPARE_DESCRIPTORS + max(REFUSING_PART, BACKLOG_PART, PAUSING_PART)
+"""With fewer descriptors, a part of the room is empty, and the service accepts no connection."""
+
 CROWDED_SECONDS = 0.02
 """Pause before connections are accepted again if descriptors are scarce."""
 
@@ -72,7 +73,8 @@ class Client:
 
 
 class BlobService:
-    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE; *charged* says
+    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE, at least
+    LEAST_DESCRIPTORS; *charged* says
     whose quotas a client takes."""
 
     def __init__(
@@ -371,13 +373,3 @@ class BlobService:
 def _refused(refusal: Refusal) -> bytes:
     """Return the response for *refusal*."""
     return encode_object({"error": refusal.cause.code, "cause": refusal.cause.counter, "reason": refusal.reason})
-
-
-def raised_limit() -> int:
-    """Let this process open as many descriptors as it may, and return their number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The sandbox of the unit does not permit the change, and needs none: both limits are the same there.
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -14,6 +14,7 @@ from sbusd.blob.handlers import PAGE as LIST_PAGE
 from sbusd.blob.log_messages import MESSAGES
 from sbusd.blob.refusals import FATAL, Cause
 from sbusd.blob.requests import _MEMBERS
+from sbusd.blob.service import LEAST_DESCRIPTORS
 from sbusd.blob.users import GUESS_SECONDS
 from sbusd.config.blob import BlobQuotas, BlobSettings
 from sbusd.config.documents import parse, settings_of
@@ -143,6 +144,10 @@ def test_every_log_message_is_documented() -> None:
     named = [name for names in re.findall(r"^\.It Cm (.*)$", text, re.MULTILINE) for name in names.split(" , ")]
     assert named == [message.name for message in MESSAGES]
     assert f"once in {QUIET_SECONDS:g} s" in words(text)
+
+
+def test_the_least_limit_of_descriptors_is_documented() -> None:
+    assert f"the limit of descriptors is below {LEAST_DESCRIPTORS};" in words(section("EXIT STATUS"))
 
 
 def test_the_page_has_the_usual_sections() -> None:

@@ -87,6 +87,7 @@ def test_numbers() -> None:
     assert f"The bus itself remembers {MAX_USERS} users" in text
     assert f"together have at most {admission.MAX_OTHERS} connections" in text
     assert f"within {connections.REQUEST_SECONDS:g} s and have at most {connections.MAX_REQUEST_BYTES >> 10} KiB" in text
+    assert f"the limit of descriptors is below {main.LEAST_DESCRIPTORS}" in text
     assert "no request for 5 minutes" in text
     assert MetricsSettings().idle_timeout == 300
 
