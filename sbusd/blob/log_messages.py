@@ -32,7 +32,7 @@ CROWDED = LogMessage(
     "fb97b5a77209441b885ce4c5587735d6",
     Priority.WARNING,
     "crowded",
-    "paused accepting connections: {pending} descriptors of clients wait to be closed; times: {count}",
+    "paused accepting connections: {pending} descriptors of clients wait to be closed, {most} of them of user {user}; times: {count}",
 )
 FULL = LogMessage("fdd119b85e874788b2db52010b86041a", Priority.WARNING, "full", "no descriptor left for a request; times: {count}")
 NO_BUS = LogMessage("9de9e4fb1d5e4410852e3423cccde9b9", Priority.WARNING, "no-bus", "cannot ask the bus: {reason}; times: {count}")

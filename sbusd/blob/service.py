@@ -14,6 +14,7 @@ refuses descriptors on connections that are not accepted yet, and those in the q
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -149,7 +150,7 @@ class BlobService:
             self._choose_refusing()
             if self._is_crowded or self._has_many_closes:
                 if self._has_many_closes:
-                    self._log.record_limited(log_messages.CROWDED, "", pending=self._closer.foreign)
+                    self._report_crowd()
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
                 return
@@ -161,6 +162,12 @@ class BlobService:
                 self._log.record_limited(log_messages.FAULT, "accept", reason=f"accept: {error.strerror}")
                 return
             self._admit(sock)
+
+    def _report_crowd(self) -> None:
+        """Log that no connection is accepted, and because of whom most of all."""
+        with contextlib.suppress(ValueError):  # the last one has just been closed
+            user, most = self._closer.largest()
+            self._log.record_limited(log_messages.CROWDED, "", pending=self._closer.foreign, user=user, most=most)
 
     def _admit(self, sock: socket.socket) -> None:
         """Serve a new connection, or refuse it."""
