@@ -73,6 +73,12 @@ class OwnerThreads:
         with self._lock:
             return len(self._waiting.get(user, ())) + (user in self._busy)
 
+    def largest(self) -> int:
+        """Return the user with the most items that are not closed yet. Raises ValueError without items."""
+        with self._lock:
+            users = self._waiting.keys() | self._busy.keys()
+            return max(users, key=lambda user: len(self._waiting.get(user, ())) + (user in self._busy))
+
     def busy_seconds(self, user: int) -> float:
         """Return how long the present close of *user* has taken; 0 without one."""
         with self._lock:

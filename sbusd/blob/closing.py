@@ -56,6 +56,11 @@ class Closer:
         """The number of descriptors of all users that are not closed yet and whose close can block."""
         return self._threads[Kind.FOREIGN].total
 
+    def largest(self) -> tuple[int, int]:
+        """Return the user with the most of the :attr:`foreign` descriptors, and how many they are. Raises ValueError without any."""
+        user = self._threads[Kind.FOREIGN].largest()
+        return user, self._threads[Kind.FOREIGN].pending(user)
+
     @property
     def total(self) -> int:
         """The number of descriptors that are not closed yet."""

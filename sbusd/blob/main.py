@@ -13,11 +13,12 @@ import typer
 
 from sbusd.blob import log_messages
 from sbusd.blob.listener import listening_socket
-from sbusd.blob.service import BlobService, raised_limit
+from sbusd.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.blobs import blob_address
 from sbusd.protocol.errors import SbusError
@@ -64,10 +65,13 @@ def blob(
             return
         exit_on_ending_signals()
         settings = load_settings(main_file, BlobSettings, required=config is not None)
+        max_descriptors = raised_descriptor_limit()
+        if (shortage := descriptor_shortage(max_descriptors, LEAST_DESCRIPTORS)) is not None:
+            fail("sbus-blob", shortage, os.EX_CONFIG)
         bus = settings.bus or (bus_address(scope="user") if user else SYSTEM_BUS)
         listener, address = listening_socket(listen, blob_address(bus))
         try:
-            run_service(_run(settings, bus, listener, address))
+            run_service(_run(settings, bus, listener, address, max_descriptors))
         finally:
             listener.close()
             if listen is not None:
@@ -84,11 +88,11 @@ def main() -> None:
     app(prog_name="sbus-blob")
 
 
-async def _run(settings: BlobSettings, bus: str, listener: socket.socket, address: str) -> None:
+async def _run(settings: BlobSettings, bus: str, listener: socket.socket, address: str, max_descriptors: int) -> None:
     """Serve until SIGTERM or SIGINT."""
     log, manager, charged = LimitedLog("sbus-blob"), ServiceManager.of_environment(), ChargedUsers()
     charged.start()
-    service = BlobService(listener, settings, bus, log, raised_limit(), charged=charged)
+    service = BlobService(listener, settings, bus, log, max_descriptors, charged=charged)
     task = asyncio.ensure_future(service.run(manager.alive))
     on_ending_signal(task.cancel)
     log.record(log_messages.STARTED, address=address)

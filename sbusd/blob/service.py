@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -47,6 +46,9 @@ REFUSING_PART, BACKLOG_PART, PAUSING_PART = 8, 4, 2
 """Parts of the room for descriptors. With an eighth waiting to be closed, the kernel refuses those of new clients; connections that are not
 accepted yet, which can have some, are a quarter at most; with half of it, none is accepted. Linux before 6.16 cannot refuse them."""
 
+LEAST_DESCRIPTORS = SPARE_DESCRIPTORS + max(REFUSING_PART, BACKLOG_PART, PAUSING_PART)
+"""With fewer descriptors, a part of the room is empty, and the service accepts no connection."""
+
 CROWDED_SECONDS = 0.02
 """Pause before connections are accepted again if descriptors are scarce."""
 
@@ -73,7 +75,8 @@ class Client:
 
 
 class BlobService:
-    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE; *charged* says
+    """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE, at least
+    LEAST_DESCRIPTORS; *charged* says
     whose quotas a client takes."""
 
     def __init__(
@@ -147,7 +150,7 @@ class BlobService:
         for _ in range(ACCEPTS):
             self._choose_refusing()
             if self._is_crowded or self._has_many_closes:
-                self._pause_accepting(f"{self._closer.foreign} descriptors of clients wait to be closed" if self._has_many_closes else "")
+                self._pause_accepting(self._crowd() if self._has_many_closes else "")
                 return
             try:
                 sock, _ = self._listener.accept()
@@ -164,6 +167,13 @@ class BlobService:
             self._log.record_limited(log_messages.CROWDED, "", reason=reason)
         self._loop.remove_reader(self._listener)
         self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
+
+    def _crowd(self) -> str:
+        """Return why no connection is accepted, and because of whom most of all."""
+        with contextlib.suppress(ValueError):  # the last one has just been closed
+            user, most = self._closer.largest()
+            return f"{self._closer.foreign} descriptors of clients wait to be closed, {most} of them of user {user}"
+        return ""
 
     def _admit(self, sock: socket.socket) -> None:
         """Serve a new connection, or refuse it."""
@@ -376,13 +386,3 @@ class BlobService:
 def _refused(refusal: Refusal) -> bytes:
     """Return the response for *refusal*."""
     return encode_object({"error": refusal.cause.code, "cause": refusal.cause.counter, "reason": refusal.reason})
-
-
-def raised_limit() -> int:
-    """Let this process open as many descriptors as it may, and return their number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The sandbox of the unit does not permit the change, and needs none: both limits are the same there.
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -27,7 +27,7 @@ from sbusd.broker.groups import Groups
 from sbusd.broker.log import BusLog
 from sbusd.broker.policy import Policy, SwitchRightsCache
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
-from sbusd.broker.quotas import UserQuotas, descriptor_limit
+from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.request_bounds import check_payload
 from sbusd.broker.revocation import Revocation
@@ -39,6 +39,7 @@ from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
 from sbusd.config.subordinate_ids import SubordinateIds, SubordinateIdsWatch
 from sbusd.dataplane.contract import MakeSwitch, Refusal, Switch
+from sbusd.descriptor_limit import descriptor_limit
 from sbusd.protocol import controls
 from sbusd.protocol.connection_names import parse_name
 from sbusd.protocol.credentials import Credentials

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import enum
 import heapq
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -34,6 +32,9 @@ RESERVED_DESCRIPTORS = 32
 SHARED_PARTS, PARTS = 7, 16
 """The part of all descriptors that users other than owners have together: a restart needs a second descriptor of each connection for a
 moment, and an eighth of that half is for owners."""
+
+LEAST_DESCRIPTORS = RESERVED_DESCRIPTORS - (-2 * PARTS // SHARED_PARTS)
+"""With fewer, no user but an owner could have a connection: see rule 2."""
 
 NO_GROUP = -2
 """A gid that no rule and no quota names."""
@@ -341,9 +342,3 @@ def top_holders(user: UserUsage, quota: Quota) -> str:
         amount = _AMOUNTS[quota]
         most = [(usage.pid, amount(usage)) for usage in heapq.nlargest(TOP_HOLDERS, user.connections.values(), key=amount)]
     return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "none"
-
-
-def descriptor_limit() -> int:
-    """Return the maximum number of open descriptors of this process."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
+from sbusd.broker.quotas import LEAST_DESCRIPTORS
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, default_main_file, describe, load_configuration
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
@@ -22,6 +22,7 @@ from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
 from sbusd.dataplane.switch import Switch
+from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.exhaustion import exhausted
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
@@ -179,12 +180,13 @@ def raise_descriptor_limit() -> None:
 
     The usual soft limit of 1024 is for programs that use select(2). A table that grows while other threads run stops the thread that
     needs it for 5 to 15 ms, at each power of two (synchronize_rcu in expand_files of the kernel), so a user could stop the bus by
-    opening connections.
+    opening connections. Raises SbusError if the limit leaves none for connections.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit = raised_descriptor_limit()
+    if (shortage := descriptor_shortage(limit, LEAST_DESCRIPTORS)) is not None:
+        raise SbusError(shortage)
     with open(os.devnull, "rb") as null, contextlib.suppress(OSError):  # short of memory: the table grows when it must
-        os.close(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, min(hard, TABLE_DESCRIPTORS) - 1))
+        os.close(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, min(limit, TABLE_DESCRIPTORS) - 1))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ import typer
 
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file, load_settings
-from sbusd.config.metrics import MetricsSettings
+from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
+from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.metrics import log_messages
-from sbusd.metrics.admission import Admission
-from sbusd.metrics.checked_sockets import without_descriptors
+from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, Admission
+from sbusd.metrics.checked_sockets import MAX_CLOSES, without_descriptors
 from sbusd.metrics.collector import Collector
 from sbusd.metrics.exposition import check_library
 from sbusd.metrics.key_prefixes import KeyPrefixes
@@ -35,6 +36,12 @@ from sbusd.systemd.signals import exit_on_ending_signals
 
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager, and of the look whether the program is still used."""
+
+_OWN_DESCRIPTORS = 32
+"""Descriptors of the program itself: its sockets, its loop, the journal, and what is open for a moment."""
+
+LEAST_DESCRIPTORS = _OWN_DESCRIPTORS + MAX_PREFIXES + MAX_CONNECTIONS + MAX_OTHERS + MAX_CLOSES
+"""With fewer, those that users have sent could leave none for Prometheus."""
 
 app = typer.Typer(
     help="Serve the metrics of a message bus to Prometheus.",
@@ -72,6 +79,8 @@ def metrics(
         exit_on_ending_signals()
         settings = load_settings(main_file, MetricsSettings, required=config is not None)
         check_library()
+        if (shortage := descriptor_shortage(raised_descriptor_limit(), LEAST_DESCRIPTORS)) is not None:
+            fail("sbus-metrics", shortage, os.EX_CONFIG)
         bus = settings.bus or bus_address(scope="system")
         with contextlib.ExitStack() as created:
             sockets = _sockets(listen or [], created)

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,12 +30,15 @@ ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LAN
 class BlobProgram:
     """sbus-blob for the bus at *bus* with the configuration *text*; a context. It runs as the caller."""
 
-    def __init__(self, folder: Path, bus: str, text: str = "", max_descriptors: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, bus: str, text: str = "", max_descriptors: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self.address = f"{bus}-blob"
         self._config = folder / "blob.toml"
         self._config.write_text(f'bus = "{bus}"\n{text}')
         self._log = folder / "blob.log"
         self._max_descriptors = max_descriptors
+        self._env = ENV | dict(env or {})
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> BlobProgram:
@@ -66,7 +69,7 @@ class BlobProgram:
         if self._max_descriptors is not None:
             command = ["prlimit", f"--nofile={self._max_descriptors}", *command]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=ENV, cwd="/")
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, cwd="/")
         wait_for(self._serves, f"the service: {self.log}")
 
     def kill(self) -> None:

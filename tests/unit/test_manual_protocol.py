@@ -13,7 +13,7 @@ from sbusd.broker.log import LogCounters
 from sbusd.client.bus_socket import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings, QuotaSettings
-from sbusd.dataplane import contract
+from sbusd.dataplane import contract, socket_closer
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls, vouching
 from sbusd.protocol.errors import ErrorCode
@@ -223,6 +223,12 @@ def test_the_overview_names_the_addresses_that_clients_use() -> None:
     text = OVERVIEW.read_text("utf-8")
     assert f".It Pa {SYSTEM_ADDRESS}\n" in text
     assert f".It Ev {ADDRESS_VARIABLE}\n" in text
+
+
+def test_the_sockets_with_which_no_connection_is_accepted_are_documented() -> None:
+    text = " ".join(OVERVIEW.read_text("utf-8").split())
+    assert f"While {socket_closer.CROWD} connections wait to be closed, the bus accepts none." in text
+    assert f"it would have to be below {socket_closer.CROWD - 1}." in text
 
 
 @pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)

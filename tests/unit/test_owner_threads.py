@@ -82,6 +82,18 @@ def test_users_take_turns_for_a_thread() -> None:
     assert [user for user, _ in closes.wait(4)] == [1, 2, 1, 1]
 
 
+def test_the_user_with_the_most_items_is_known(closes: Closes) -> None:
+    closes.threads.add(1, 1_000_000, 1)
+    closes.threads.add(2, 1_000_000, 2, 3)
+    closes.threads.add(3, 1_000_000)
+    wait_for(lambda: all(closes.threads.busy_seconds(user) for user in (1, 2, 3)), "the closes to begin")
+    assert closes.threads.largest() == 2
+    closes.release()
+    closes.wait(6)
+    with pytest.raises(ValueError, match="empty"):
+        closes.threads.largest()
+
+
 def test_how_long_a_close_has_taken(closes: Closes) -> None:
     closes.threads.add(1, 1_000_000)
     wait_for(lambda: closes.threads.busy_seconds(1) > 0, "the close to begin")

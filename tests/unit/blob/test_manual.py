@@ -14,6 +14,7 @@ from sbusd.blob.handlers import PAGE as LIST_PAGE
 from sbusd.blob.log_messages import MESSAGES
 from sbusd.blob.refusals import FATAL, Cause
 from sbusd.blob.requests import _MEMBERS
+from sbusd.blob.service import LEAST_DESCRIPTORS, PAUSING_PART, SPARE_DESCRIPTORS
 from sbusd.blob.users import GUESS_SECONDS
 from sbusd.config.blob import BlobQuotas, BlobSettings
 from sbusd.config.documents import parse, settings_of
@@ -26,6 +27,7 @@ from tools.stage import ROOT
 
 PAGE, CONFIGURATION = ROOT / "man" / "sbus-blob.8", ROOT / "man" / "blob.toml.5"
 SAMPLE = ROOT / "etc" / "blob.toml"
+UNIT = ROOT / "units" / "system" / "sbus-blob.service"
 RULES = ROOT / "etc" / "sbusd.toml.d" / "50-blob.toml"
 
 
@@ -143,6 +145,17 @@ def test_every_log_message_is_documented() -> None:
     named = [name for names in re.findall(r"^\.It Cm (.*)$", text, re.MULTILINE) for name in names.split(" , ")]
     assert named == [message.name for message in MESSAGES]
     assert f"once in {QUIET_SECONDS:g} s" in words(text)
+
+
+def test_the_room_for_descriptors_is_documented() -> None:
+    text = words(section("Before Linux 6.16", head="Ss"))
+    assert f"The room is the limit of descriptors without {SPARE_DESCRIPTORS}." in text
+    (limit,) = re.findall(r"^LimitNOFILE=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert f"With the limit of the units, {limit}, half of it is {(int(limit) - SPARE_DESCRIPTORS) // PAUSING_PART}." in text
+
+
+def test_the_least_limit_of_descriptors_is_documented() -> None:
+    assert f"the limit of descriptors is below {LEAST_DESCRIPTORS};" in words(section("EXIT STATUS"))
 
 
 def test_the_page_has_the_usual_sections() -> None:

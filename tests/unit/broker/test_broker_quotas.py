@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import sys
 from dataclasses import asdict, replace
 from typing import Any, cast
 
 import pytest
 
 from sbusd.broker import control_messages as answers
-from sbusd.broker import process_watch, quotas
+from sbusd.broker import process_watch
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.log_messages import SECRET_REFUSED, SUPPRESSED
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
@@ -109,12 +107,6 @@ def test_what_a_container_does_counts_for_its_own_id(make_bus: MakeBus) -> None:
     assert totals[100_007] == 3
     (own,) = entries(alice.ask_json(controls.TOTALS))
     assert (own["uid"], own["received_packets"]) == (ALICE, 1)
-
-
-def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, expected in ((77, 77), (resource.RLIM_INFINITY, sys.maxsize)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _kind, limit=limit: (limit, 99))
-        assert quotas.descriptor_limit() == expected
 
 
 def test_a_rejected_connection_is_not_the_last_client(make_bus: MakeBus) -> None:

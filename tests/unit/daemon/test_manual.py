@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.broker import log
+from sbusd.broker.quotas import LEAST_DESCRIPTORS
 from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
@@ -90,6 +91,10 @@ def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> Non
     text = " ".join(_section(PROGRAM, "ACTIVATION").split())
     assert f"averaged over at least the last {service_manager.STATUS_SECONDS:.0f} seconds" in text
     assert f"may take up to {service_manager.EXTEND_SECONDS:.0f} seconds even if" in text
+
+
+def test_the_least_limit_of_descriptors_is_documented() -> None:
+    assert f"a limit of descriptors below {LEAST_DESCRIPTORS}," in _section(PROGRAM, "EXIT STATUS")
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:

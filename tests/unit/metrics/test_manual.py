@@ -11,7 +11,7 @@ import typer.main
 from sbusd.broker.totals import MAX_USERS
 from sbusd.config.documents import settings_of
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.metrics import admission, collector, connections, definitions, main
+from sbusd.metrics import admission, checked_sockets, collector, connections, definitions, main
 from sbusd.metrics.log_messages import MESSAGES
 from sbusd.systemd.limited_log import QUIET_SECONDS
 from tools.stage import ROOT
@@ -87,6 +87,8 @@ def test_numbers() -> None:
     assert f"The bus itself remembers {MAX_USERS} users" in text
     assert f"together have at most {admission.MAX_OTHERS} connections" in text
     assert f"within {connections.REQUEST_SECONDS:g} s and have at most {connections.MAX_REQUEST_BYTES >> 10} KiB" in text
+    assert f"the limit of descriptors is below {main.LEAST_DESCRIPTORS}" in text
+    assert f"While {checked_sockets.MAX_CLOSES} connections wait to be closed" in text
     assert "no request for 5 minutes" in text
     assert MetricsSettings().idle_timeout == 300
 
