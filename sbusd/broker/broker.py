@@ -119,7 +119,8 @@ class Broker(FastPath):
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
         self._subordinate_ids = SubordinateIdsWatch(self._set_subordinate_ids)
-        self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable), self._roster)
+        report = Report(self._unit_found, self._unit_late, self._unit_unreadable)
+        self._units = Units(self.switch, report, self._roster, charged=self._quotas.charged_uid)
         self._are_units_unreadable = False
         self._is_restoring = False
         self._wait_until = 0.0
