@@ -112,7 +112,11 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         bus, settings.prefixes, lambda prefix, reason: log.record_limited(log_messages.NO_TAP, prefix, prefix=prefix, reason=reason)
     )
     collector = Collector(
-        bus, settings.max_users, prefixes, lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason)
+        bus,
+        settings.max_users,
+        prefixes,
+        lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason),
+        charged,
     )
     server = MetricsServer(collector, Admission(settings.users, charged), log)
     sockets = [without_descriptors(each, charged) for each in sockets]
