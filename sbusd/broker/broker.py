@@ -152,7 +152,7 @@ class Broker(FastPath):
 
     def _set_subordinate_ids(self, found: SubordinateIds) -> None:
         """Charge new connections of the ids that users have for their containers to these users. Called in another thread."""
-        self._quotas.subordinates = found if len(found) else None
+        self._quotas.subordinates = self._quotas.totals.subordinates = found if len(found) else None
 
     def stop(self, reason: str = "received a termination signal", *, for_good: bool = False) -> None:
         """Stop the loop after this turn; *for_good* if no other process is to continue the bus."""
