@@ -120,7 +120,8 @@ class Broker(FastPath):
         self._process_watch = self._bindings.watch
         self.switch.watch(self._process_watch.fileno(), self._process_watch.drain)
         self._subordinate_ids = SubordinateIdsWatch(self._set_subordinate_ids)
-        self._units = Units(self.switch, Report(self._unit_found, self._unit_late, self._unit_unreadable), self._roster)
+        report = Report(self._unit_found, self._unit_late, self._unit_unreadable)
+        self._units = Units(self.switch, report, self._roster, charged=self._quotas.charged_uid)
         self._are_units_unreadable = False
         self._is_restoring = False
         self._wait_until = 0.0
@@ -152,7 +153,7 @@ class Broker(FastPath):
 
     def _set_subordinate_ids(self, found: SubordinateIds) -> None:
         """Charge new connections of the ids that users have for their containers to these users. Called in another thread."""
-        self._quotas.subordinates = found if len(found) else None
+        self._quotas.subordinates = self._quotas.totals.subordinates = found if len(found) else None
 
     def stop(self, reason: str = "received a termination signal", *, for_good: bool = False) -> None:
         """Stop the loop after this turn; *for_good* if no other process is to continue the bus."""

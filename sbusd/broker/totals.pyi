@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 
+from sbusd.config.subordinate_ids import SubordinateIds
 from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol.credentials import Credentials
 
@@ -17,5 +18,6 @@ class TotalsTable:
     by_uid: dict[int, UserTotals]
     other: UserTotals
     forgotten: int
+    subordinates: SubordinateIds | None
     def of(self, uid: int, present: Mapping[int, object]) -> UserTotals: ...
     def restore(self, uid: int | None, traffic: UserTraffic, refused: Mapping[str, int]) -> None: ...

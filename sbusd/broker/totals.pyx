@@ -2,7 +2,8 @@
 """What each user has done since the bus started, with the connections that have ended. Spec: sbus-protocol(7) §6, ``!/bus/totals``.
 
 Compiled, because each connection that ends is counted here. A user can have connections of many user ids, see subuid(5), so the table is
-bounded: the user with the fewest packets and refusals is forgotten first, and its totals are added to those of other users.
+bounded: such ids are forgotten before users with an account. Of both, the one with the fewest packets and refusals is forgotten first, and
+its totals are added to those of other users.
 """
 
 from sbusd.dataplane.counters import UserTraffic
@@ -48,10 +49,14 @@ cdef class UserTotals:
 
 
 cdef class TotalsTable:
-    """The totals of all users of one bus. ``other`` has those of forgotten users, and ``forgotten`` is their number."""
+    """The totals of all users of one bus. ``other`` has those of forgotten users, and ``forgotten`` is their number.
+
+    ``subordinates`` are the ids that users have for their containers, None if there are none. Another thread may set it.
+    """
 
     def __init__(self):
         self.by_uid = {}
+        self.subordinates = self.marked = None
         self.other = UserTotals()
         self.forgotten = 0
 
@@ -66,6 +71,7 @@ cdef class TotalsTable:
             if len(self.by_uid) >= MAX_USERS and not self.forget_one(present):
                 return self.other
             found = self.by_uid[uid] = UserTotals()
+            (<UserTotals>found).is_subordinate = self.marked is not None and uid in self.marked
         return <UserTotals>found
 
     def restore(self, uid, traffic, refused):
@@ -76,12 +82,16 @@ cdef class TotalsTable:
             totals.add_refusals(quota, count)
 
     cdef bint forget_one(self, dict present) except -1:
-        """Forget the user with the fewest packets and refusals that is not *present*, and return whether there is one."""
+        """Forget the user that is not *present*, with the fewest packets and refusals, and return whether there is one.
+
+        Subordinate ids are forgotten first: with many ids, one user could have all others forgotten.
+        """
         cdef UserTotals each, least = None
         least_uid = None
+        self.mark()
         for uid, found in self.by_uid.items():
             each = <UserTotals>found
-            if uid not in present and (least is None or amount(each) < amount(least)):
+            if uid not in present and (least is None or is_before(each, least)):
                 least_uid, least = uid, each
         if least is None:
             return False
@@ -89,6 +99,24 @@ cdef class TotalsTable:
         del self.by_uid[least_uid]
         self.forgotten += 1
         return True
+
+
+    cdef int mark(self) except -1:
+        """Mark the subordinate ids in the table, if others are known than the last time."""
+        subordinates = self.subordinates
+        if subordinates is self.marked:
+            return 0
+        self.marked = subordinates
+        for uid, found in self.by_uid.items():
+            (<UserTotals>found).is_subordinate = subordinates is not None and uid in subordinates
+        return 0
+
+
+cdef inline bint is_before(UserTotals each, UserTotals other) noexcept:
+    """Return whether *each* is forgotten before *other*."""
+    if each.is_subordinate != other.is_subordinate:
+        return each.is_subordinate
+    return amount(each) < amount(other)
 
 
 cdef inline unsigned long long amount(UserTotals totals) noexcept:

@@ -72,24 +72,35 @@ class _Awaited:
 
 
 class Units:
-    """The units of the clients of one bus. Its thread starts with :meth:`start_thread`, or when needed. Call :meth:`close` at the end.
+    """The units of the clients of one bus. *charged* returns the user whose turns and kept paths a uid uses.
+
+    Its thread starts with :meth:`start_thread`, or when needed. Call :meth:`close` at the end.
 
     Raises:
         OSError: no descriptor or memory is left.
     """
 
-    def __init__(self, switch: Switch, report: Report, roster: Roster, *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        switch: Switch,
+        report: Report,
+        roster: Roster,
+        *,
+        charged: Callable[[int], int] = int,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
         self._switch = switch
         self._report = report
         self._roster = roster
+        self._charged = charged
         self._wait_seconds = wait_seconds
         self.awaited: dict[int, _Awaited] = {}
         """The connections for which ``found`` will be called. Remove one that ends."""
         self._waiting: dict[int, deque[int]] = {}
-        """Of these, those that the thread does not have yet, by uid, in the order in which they are sent."""
+        """Of these, those that the thread does not have yet, by charged user, in the order in which they are sent."""
         self._in_flight = 0
         self._known: dict[int, dict[int, Placement | None]] = {}
-        """Places by uid and the number of a control group."""
+        """Places by charged user and the number of a control group."""
         self._socket: socket.socket | None = None
         self._timer = new_timer()
         self._armed_for = math.inf
@@ -182,14 +193,14 @@ class Units:
         if number < 0:
             return True, None
         self._has_numbers = number > 0
-        known = self._known.get(uid, {})
+        known = self._known.get(self._charged(uid), {})
         return number in known, known.get(number)
 
     def _demand(self, connections: list[int], besides: int = 0) -> None:
         """Request the paths of *connections*, and report those that cannot be read, except *besides*."""
         end = time.monotonic() + self._wait_seconds
         for connection in connections:
-            self._waiting.setdefault(self.awaited[connection].who.uid, deque()).append(connection)
+            self._waiting.setdefault(self._charged(self.awaited[connection].who.uid), deque()).append(connection)
         self._settle(self._send(), besides)
         self._deadlines.extend((end, connection) for connection in connections if connection in self.awaited)
 
@@ -279,29 +290,29 @@ class Units:
         else:
             placement = placement_of(answer[ANSWER.size :].decode("utf-8", "backslashreplace"))
             if number:
-                self._keep(awaited.who.uid, number, placement)
+                self._keep(self._charged(awaited.who.uid), number, placement)
         self._report.found(connection, placement)
 
-    def _keep(self, uid: int, number: int, placement: Placement | None) -> None:
+    def _keep(self, user: int, number: int, placement: Placement | None) -> None:
         """Keep the place of a control group. The oldest ones are removed if there are too many."""
-        known = self._known.pop(uid, None) or {}
+        known = self._known.pop(user, None) or {}
         if len(known) >= MAX_KNOWN:
             del known[next(iter(known))]
         known[number] = placement
         if len(self._known) >= MAX_USERS:
             del self._known[next(iter(self._known))]
-        self._known[uid] = known
+        self._known[user] = known
 
     def _send(self) -> list[int]:
         """Give the thread what it may have, and return the connections whose processes cannot be read."""
         failed: list[int] = []
         while self._waiting and self._in_flight < MAX_IN_FLIGHT:
-            uid, connections = next(iter(self._waiting.items()))
-            del self._waiting[uid]
+            user, connections = next(iter(self._waiting.items()))
+            del self._waiting[user]
             connection = connections.popleft()
             if connections:
                 # After those of the other users.
-                self._waiting[uid] = connections
+                self._waiting[user] = connections
             awaited = self.awaited.get(connection)
             if awaited is not None and not self._request(connection, awaited):
                 failed.append(connection)

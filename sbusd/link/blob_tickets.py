@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sbusd.link.message_runs import MessageRun
+from sbusd.link.owners import Owners
 from sbusd.protocol.blobs import MARK, MAX_EXPIRE, Reference, parse_reference
 from sbusd.protocol.packets import LENGTH_BYTES
 
@@ -36,11 +37,14 @@ class _Entry:
 
 
 class BlobTickets:
-    """The tickets in messages of some hosts. *clock* counts seconds."""
+    """The tickets in messages of some hosts. *clock* counts seconds. *charged* returns the user that is charged for a uid of this *host*;
+    which ids of another host belong together is not known here."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], host: str = "", charged: Callable[[int], int] = int) -> None:
         self._clock = clock
-        self._publishers: dict[str, OrderedDict[bytes, OrderedDict[str, _Entry]]] = {}
+        self._host = host
+        self._own, self._others = Owners(charged), Owners(int)
+        self._publishers: dict[str, OrderedDict[int, OrderedDict[str, _Entry]]] = {}
         self._entries: dict[tuple[str, str], _Entry] = {}
 
     def __len__(self) -> int:
@@ -50,11 +54,12 @@ class BlobTickets:
         """Note the blobs of the host *origin* in *run*, which a rule with ``max_blob`` of *max_bytes* lets pass for *hosts*."""
         # An upper bound: bytes of later runs may be found too, and then this one is looked at in vain.
         end = run.place + run.messages * (LENGTH_BYTES + run.head + run.longest)
-        if run.body.find(_MARK, run.place, end) < 0:
+        if not run.sender or run.body.find(_MARK, run.place, end) < 0:
             return
+        publisher = (self._own if origin == self._host else self._others).of(run.sender)
         for reference in _references(run):
             if host_label(reference.host) == origin and reference.size <= max_bytes:
-                self._add(origin, publisher_of(run.sender), reference.ticket, max_bytes, hosts)
+                self._add(origin, publisher, reference.ticket, max_bytes, hosts)
 
     def max_bytes(self, origin: str, ticket: str, host: str) -> int | None:
         """Return the largest size that the blob of *origin* with *ticket* may have for *host*, or None if it may not be pulled."""
@@ -63,7 +68,7 @@ class BlobTickets:
             return None
         return entry.max_bytes
 
-    def _add(self, origin: str, publisher: bytes, ticket: str, max_bytes: int, hosts: tuple[str, ...]) -> None:
+    def _add(self, origin: str, publisher: int, ticket: str, max_bytes: int, hosts: tuple[str, ...]) -> None:
         """Remember a ticket."""
         until = self._clock() + MAX_EXPIRE
         known = self._entries.get((origin, ticket))
@@ -87,11 +92,6 @@ class BlobTickets:
 def host_label(name: str) -> str:
     """Return the name of a host for the link: *name* in a reference without its domain."""
     return name.partition(".")[0]
-
-
-def publisher_of(sender: bytes) -> bytes:
-    """Return the user in the credentials *sender*: processes of one user share the room for tickets."""
-    return sender.rpartition(b"/")[0]
 
 
 def _references(run: MessageRun) -> Iterator[Reference]:

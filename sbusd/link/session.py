@@ -76,7 +76,7 @@ class Session:
         *charged* returns the user that is charged for a uid, such as `ChargedUsers.of`.
         """
         self.counters = LinkCounters()
-        self.tickets = BlobTickets(lambda: self._now)
+        self.tickets = BlobTickets(lambda: self._now, rules.host, charged)
         self.questions: QuestionEvents | None = None
         """Gets the questions and answers of other hosts."""
         self._rules = rules

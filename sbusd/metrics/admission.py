@@ -1,4 +1,7 @@
-"""Who may scrape: root, the user of this program, and those of the configuration. Each user can connect, so each has a limit."""
+"""Who may scrape: root, the user of this program, and those of the configuration. Each user can connect, so each has a limit.
+
+A limit is that of the user who is charged for a uid, subuid(5). The right to scrape is that of the uid itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.socket_owner import OVERFLOW_UID, client_user
 
 MAX_CONNECTIONS = 64
@@ -28,15 +32,16 @@ _PEER = struct.Struct("=iII")
 
 
 class Admission:
-    """Counts the connections of each user. *users* are names or numbers."""
+    """Counts the connections of each user that is *charged*. *users*, who may scrape, are names or numbers."""
 
-    def __init__(self, users: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, users: Sequence[str], charged: ChargedUsers, clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
+        self._charged = charged
         self._clock = clock
         self._known: frozenset[int] = frozenset()
         self._known_until = -1.0
         self._open: dict[bool, Counter[int | None]] = {True: Counter(), False: Counter()}
-        """Connections by user, of those that may scrape and of others."""
+        """Connections by charged user, of those that may scrape and of others."""
 
     def may_scrape(self, user: int | None) -> bool:
         """Return whether *user* may read the metrics; an unknown user may not."""
@@ -47,18 +52,25 @@ class Admission:
             self._known_until = self._clock() + _NAMES_SECONDS
         return user in self._known
 
-    def enter(self, user: int | None, *, may_scrape: bool) -> bool:
-        """Return whether one more connection of *user* is served; then :meth:`leave` must follow, with the same arguments."""
+    def charged_for(self, user: int | None) -> int | None:
+        """Return the user that is charged for *user*; None if that is unknown. Keep it: another one can be charged for the next."""
+        return None if user is None else self._charged.of(user)
+
+    def enter(self, charged: int | None, *, may_scrape: bool) -> bool:
+        """Return whether one more connection is served that *charged* is charged for.
+
+        Then :meth:`leave` must follow, with the same arguments.
+        """
         open_by_user = self._open[may_scrape]
         total, own = (MAX_CONNECTIONS, MAX_PER_USER) if may_scrape else (MAX_OTHERS, 1)
-        if open_by_user.total() >= total or open_by_user[user] >= own:
+        if open_by_user.total() >= total or open_by_user[charged] >= own:
             return False
-        open_by_user[user] += 1
+        open_by_user[charged] += 1
         return True
 
-    def leave(self, user: int | None, *, may_scrape: bool) -> None:
+    def leave(self, charged: int | None, *, may_scrape: bool) -> None:
         """Note the end of a connection."""
-        self._open[may_scrape] -= Counter([user])
+        self._open[may_scrape] -= Counter([charged])
 
 
 def user_of(connection: socket.socket) -> int | None:

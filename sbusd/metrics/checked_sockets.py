@@ -2,7 +2,8 @@
 
 A loop that receives a descriptor without room for it, or closes a socket with an unread one, closes that descriptor, and this can block as
 long as its sender likes. Linux 6.16 and later refuses them, but not those that were sent before the program has started. So a look at the
-next bytes comes first, and a thread of the sender closes a socket that has some (:mod:`sbusd.owner_threads`).
+next bytes comes first, and a thread of the sender closes a socket that has some (:mod:`sbusd.owner_threads`): that of the user who is
+charged, because a user with thousands of ids could otherwise keep all threads busy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import socket
 import struct
 
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.owner_threads import OwnerThreads
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 
@@ -29,6 +31,7 @@ class CheckedSocket(socket.socket):
     """An accepted connection. ``recv`` never receives a descriptor, and ``close`` never blocks."""
 
     closes: OwnerThreads
+    charged: ChargedUsers
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Receive at most *size* bytes. Raises ConnectionAbortedError if some of them were sent with descriptors, and OSError."""
@@ -45,7 +48,7 @@ class CheckedSocket(socket.socket):
             # The peer cannot send any more, so the answer stays true.
             if unread_descriptors(self):
                 _, user, _ = _PEER.unpack(self.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-                self.closes.add(user, self.detach())
+                self.closes.add(self.charged.of(user), self.detach())
                 return
         super().close()
 
@@ -53,10 +56,11 @@ class CheckedSocket(socket.socket):
 class CheckedListener(socket.socket):
     """A listening socket that accepts connections as :class:`CheckedSocket`."""
 
-    def __init__(self, listening: socket.socket) -> None:
-        """Take over *listening*."""
+    def __init__(self, listening: socket.socket, charged: ChargedUsers) -> None:
+        """Take over *listening*. *charged* says whose thread closes a socket."""
         super().__init__(fileno=listening.detach())
         self.setblocking(False)
+        self._charged = charged
         self._closes = OwnerThreads(_close, lambda _user, _fd: None, THREADS)
 
     def accept(self) -> tuple[socket.socket, object]:
@@ -65,16 +69,19 @@ class CheckedListener(socket.socket):
             raise OSError(errno.ENOBUFS, "too many sockets wait to be closed")
         accepted, address = super().accept()
         checked = CheckedSocket(fileno=accepted.detach())
-        checked.closes = self._closes
+        checked.closes, checked.charged = self._closes, self._charged
         return checked, address
 
 
-def without_descriptors(listening: socket.socket) -> socket.socket:
-    """Return *listening*, or what takes it over: a socket whose connections receive no descriptors."""
+def without_descriptors(listening: socket.socket, charged: ChargedUsers) -> socket.socket:
+    """Return *listening*, or what takes it over: a socket whose connections receive no descriptors.
+
+    A thread of the user that is *charged* closes a connection with unread ones.
+    """
     if listening.family != socket.AF_UNIX:
         return listening
     let_send_descriptors(listening, is_allowed=False)
-    return CheckedListener(listening)
+    return CheckedListener(listening, charged)
 
 
 def _close(fd: int) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from sbusd.client import AsyncBus, NoBus, TimedOut
+from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.client.errors import RemoteRefusal
-from sbusd.config.subordinate_ids import subordinate_ids
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, bus_families, down_families, labelled
 from sbusd.metrics.key_prefixes import KeyPrefixes
@@ -25,14 +27,19 @@ REASONS = ("no-bus", "refused", "timeout", "response")
 
 
 class Collector:
-    """Collects the metrics of the bus at *address*. *failed* gets the reason, one of REASONS, and the words of each failure."""
+    """Collects the metrics of the bus at *address*. *failed* gets the reason, one of REASONS, and the words of each failure. *charged*
+    knows which ids are subordinate ones."""
 
-    def __init__(self, address: str, max_users: int, prefixes: KeyPrefixes, failed: Callable[[str, str], object]) -> None:
+    def __init__(
+        self, address: str, max_users: int, prefixes: KeyPrefixes, failed: Callable[[str, str], object], charged: ChargedUsers
+    ) -> None:
         self.failures = dict.fromkeys(REASONS, 0)
         self._address = address
         self._max_users = max_users
         self._prefixes = prefixes
         self._failed = failed
+        self._charged = charged
+        self._look_ups = LookUps(BUS_SECONDS)
         self._running: asyncio.Task[tuple[Family, ...]] | None = None
 
     async def collect(self) -> tuple[Family, ...]:
@@ -67,10 +74,9 @@ class Collector:
     async def _ask(self, started: float) -> tuple[Family, ...]:
         """Return what the bus answers. Raises TimeoutError, SbusError, OSError."""
         async with asyncio.timeout(BUS_SECONDS):
-            is_subordinate = await asyncio.to_thread(subordinate_ids)
             async with AsyncBus.connect(self._address, timeout=BUS_SECONDS, name="sbus-metrics") as bus:
-                snapshot = await ask_async(bus, self._max_users, is_subordinate)
-            names = await asyncio.to_thread(user_labels, snapshot.chosen)
+                snapshot = await ask_async(bus, self._max_users, self._charged.ids.__contains__)
+            names = await self._look_ups.run(0, partial(user_labels, snapshot.chosen))
         return tuple(bus_families(snapshot, names, time.monotonic() - started))
 
     def _failure(self, reason: str, words: str, started: float) -> tuple[Family, ...]:

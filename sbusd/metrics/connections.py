@@ -30,14 +30,17 @@ PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 
 
 class ScraperConnection(web.RequestHandler):
-    """One connection. ``user`` is the uid of the client, None if it is unknown; ``may_scrape`` says whether it may read the metrics."""
+    """One connection. ``user`` is the uid of the client, None if it is unknown, and ``charged`` the user that is charged for it;
+    ``may_scrape`` says whether it may read the metrics.
+    """
 
-    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_patience", "_unhandled", "may_scrape", "user")
+    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_patience", "_unhandled", "charged", "may_scrape", "user")
 
     def __init__(self, admission: Admission, log: LimitedLog, server: web.Server) -> None:
         options: dict[str, Any] = {"access_log": None, "keepalive_timeout": IDLE_SECONDS, "lingering_time": 0.0, "auto_decompress": False}
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.user: int | None = None
+        self.charged: int | None = None
         self.may_scrape = False
         self._admission = admission
         self._log = log
@@ -51,8 +54,9 @@ class ScraperConnection(web.RequestHandler):
         super().connection_made(transport)
         self.user = user_of(transport.get_extra_info("socket"))
         self.may_scrape = self._admission.may_scrape(self.user)
-        if not self._admission.enter(self.user, may_scrape=self.may_scrape):
-            self._log.record_limited(FULL, str(self.user), user="unknown" if self.user is None else str(self.user))
+        self.charged = self._admission.charged_for(self.user)
+        if not self._admission.enter(self.charged, may_scrape=self.may_scrape):
+            self._log.record_limited(FULL, str(self.charged), user="unknown" if self.user is None else str(self.user))
             self.force_close()
             transport.close()
             return
@@ -75,7 +79,7 @@ class ScraperConnection(web.RequestHandler):
         self._stop_waiting()
         if self._is_admitted:
             self._is_admitted = False
-            self._admission.leave(self.user, may_scrape=self.may_scrape)
+            self._admission.leave(self.charged, may_scrape=self.may_scrape)
         super().connection_lost(exc)
 
     def request_begins(self) -> None:

@@ -15,6 +15,7 @@ import typer
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.metrics import log_messages
@@ -111,7 +112,8 @@ def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socke
 
 async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.socket], *, ends_when_idle: bool) -> None:
     """Serve until SIGTERM or SIGINT, or until no request has come for a while."""
-    log, manager = LimitedLog("sbus-metrics"), ServiceManager.of_environment()
+    log, manager, charged = LimitedLog("sbus-metrics"), ServiceManager.of_environment(), ChargedUsers()
+    charged.start()
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     on_ending_signal(end.set)
@@ -119,10 +121,14 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         bus, settings.prefixes, lambda prefix, reason: log.record_limited(log_messages.NO_TAP, prefix, prefix=prefix, reason=reason)
     )
     collector = Collector(
-        bus, settings.max_users, prefixes, lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason)
+        bus,
+        settings.max_users,
+        prefixes,
+        lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason),
+        charged,
     )
-    server = MetricsServer(collector, Admission(settings.users), log)
-    sockets = [without_descriptors(each) for each in sockets]
+    server = MetricsServer(collector, Admission(settings.users, charged), log)
+    sockets = [without_descriptors(each, charged) for each in sockets]
     await server.listen(sockets)
     counting = asyncio.ensure_future(prefixes.run())
     log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
@@ -142,6 +148,7 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         counting.cancel()
         await asyncio.gather(counting, return_exceptions=True)
         await server.close()
+        charged.close()
         manager.close()
     log.record(log_messages.STOPPED, scrapes=server.scrapes)
 

@@ -84,8 +84,8 @@ class MetricsServer:
         """Return the response to a request."""
         connection = request.protocol
         if not isinstance(connection, ScraperConnection) or not connection.may_scrape:
-            user = getattr(connection, "user", None)
-            self._log.record_limited(DENIED, str(user), user="unknown" if user is None else str(user))
+            user, charged = getattr(connection, "user", None), getattr(connection, "charged", None)
+            self._log.record_limited(DENIED, str(charged), user="unknown" if user is None else str(user))
             words = "this user may not read the metrics; an administrator can add it to users in /etc/sbus/metrics.toml"
             return self._text(403, words, closes=True)
         self.used_at = asyncio.get_running_loop().time()

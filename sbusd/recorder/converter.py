@@ -5,10 +5,11 @@ A file is removed after its segments and their index entries are durable. Conver
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +21,13 @@ from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
 from sbusd.archive.record.entry import OTHERS, IndexEntry
 from sbusd.archive.record.index import entries_between
 from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
-from sbusd.archive.record.segments import write_segments
+from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.store import store_of
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.user_shares import bytes_by_user, listed_users, user_label
+from sbusd.recorder.user_shares import CHARGED, bytes_by_user, listed_users, user_label, with_charged
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 from sbusd.systemd.log_records import Log
 from sbusd.wall_clock import Clocks, WallClock
@@ -53,12 +54,14 @@ class Converter:
         hold: Callable[[str], None] = lambda _host: None,
         reserve_bytes: int = 0,
         clock: WallClock | None = None,
+        charged: Callable[[int], int] = int,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Write into *archive*, which exists. From now on *retention* and *clock* belong to this thread.
 
         *hold* is called with the host before each change of the archive; an error other than OSError ends the thread.
-        *reserve_bytes* is room for the file that is being written. *clock* decides what is expired.
+        *reserve_bytes* is room for the file that is being written. *clock* decides what is expired. *charged* returns the user whose part
+        of the quota a uid uses.
         """
         self.segments = 0
         """Number of files that were converted."""
@@ -76,6 +79,7 @@ class Converter:
         self._hold = hold
         self._reserve_bytes = reserve_bytes
         self._clock = clock or date_of_recorder(journal, retention)
+        self._charged = charged
         self._retry_seconds = retry_seconds
         self._is_held_reported = False
         self._merge_at = 0.0
@@ -237,7 +241,10 @@ class Converter:
             return
         if content.damaged_frames:
             self._journal.record(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
-        entries = convert(self._archive, content, self._separate_users(content))
+        rows = with_charged(_table(content), self._charged)
+        made = entries_between(self._archive, content.host, content.first_seq, content.last_seq)
+        rows, done = _without_dedicated(self._archive, rows, made)
+        entries = convert(self._archive, content, self._separate_users(rows, made, done), rows=rows, made=made, done=done)
         self._retention.add(entries)
         for entry in entries:
             self._clock.message(entry.max_ts)
@@ -245,20 +252,18 @@ class Converter:
         path.unlink()
         sync_folder(path.parent)
 
-    def _separate_users(self, content: WalContent) -> frozenset[int]:
-        """Return the users in one file whose rows get dedicated segments, including OTHERS if there are too many users to list.
+    def _separate_users(self, rows: pa.Table, made: Sequence[IndexEntry], done: Sequence[IndexEntry]) -> frozenset[int]:
+        """Return the users whose *rows* get dedicated segments, including OTHERS if there are too many users to list.
 
-        The segments of an interrupted conversion decide, so that no row is written twice: the common segments are written last. If one
-        exists, all
-        dedicated segments exist. If none exists, it has no rows of other users. Raises OSError.
+        The segments *made* by an interrupted conversion decide, so that no row is written twice: the common segments are written last. If
+        one exists, all dedicated segments exist, and those that are not *done* are written again.
         """
-        made = entries_between(self._archive, content.host, content.first_seq, content.last_seq)
-        separate_users = frozenset(entry.uid for entry in made if entry.uid is not None)
+        again = frozenset(entry.uid for entry in made if entry.uid is not None and entry not in done)
         if any(entry.uid is None for entry in made):
-            return separate_users
-        sizes = bytes_by_user(_table(content))
+            return again
+        sizes = bytes_by_user(rows)
         known = listed_users(sizes)
-        return separate_users | self._retention.separate_users(known) | ({OTHERS} if len(known) < len(sizes) else set())
+        return again | self._retention.separate_users(known) | ({OTHERS} if len(known) < len(sizes) else set())
 
 
 def date_of_recorder(journal: Log, retention: Retention, *, kept: Path | None = None, clocks: Clocks | None = None) -> WallClock:
@@ -274,17 +279,31 @@ class _AbandonedError(SbusError):
     """The converter was closed while the archive could not be written."""
 
 
-def convert(archive: Path, content: WalContent, separate_users: frozenset[int] = frozenset()) -> list[IndexEntry]:
+def convert(
+    archive: Path,
+    content: WalContent,
+    separate_users: frozenset[int] = frozenset(),
+    *,
+    rows: pa.Table | None = None,
+    made: Sequence[IndexEntry] = (),
+    done: Sequence[IndexEntry] = (),
+) -> list[IndexEntry]:
     """Write the segments of *content*: first those of each of *separate_users*, then the common ones; return their index entries.
+
+    *rows* are those that are not in segments yet, with the users that are charged; by default all, and each uid is charged. *made* are the
+    entries of an interrupted conversion, and *done* those of them that are not written again.
 
     Raises:
         OSError: the archive cannot be written.
     """
-    rows, first = _table(content), content.first_seq
+    rows = with_charged(_table(content), int) if rows is None else rows
     known = separate_users | listed_users(bytes_by_user(rows)).keys()
-    entries = []
+    first = next((entry.name.first_seq for entry in made if entry.uid is None), content.first_seq)
+    if first in {entry.name.first_seq for entry in done}:
+        first = pc.min(rows.column("seq")).as_py() or first
+    entries = list(done)
     for uid in sorted(separate_users):
-        is_own = _is_of_others(rows, known) if uid == OTHERS else pc.fill_null(pc.equal(rows.column("uid"), uid), False)
+        is_own = _is_of_others(rows, known) if uid == OTHERS else pc.fill_null(pc.equal(rows.column(CHARGED), uid), False)
         own, rows = rows.filter(is_own), rows.filter(pc.invert(is_own))
         last = pc.max(own.column("seq")).as_py()
         if last is None:
@@ -307,8 +326,23 @@ def _entry_sizes(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
 
 def _is_of_others(rows: pa.Table, known: Set[int]) -> pa.ChunkedArray:
     """Return for each row whether it belongs to a user that is not in *known*."""
-    uids = rows.column("uid")
+    uids = rows.column(CHARGED)
     return pc.and_(pc.is_valid(uids), pc.invert(pc.is_in(uids, pa.array(sorted(known - {OTHERS}), uids.type))))
+
+
+def _without_dedicated(archive: Path, rows: pa.Table, made: Sequence[IndexEntry]) -> tuple[pa.Table, list[IndexEntry]]:
+    """Return *rows* without those in the dedicated segments of an interrupted conversion, and the entries of these segments.
+
+    The user that is charged for a row may have changed since then, so these segments themselves say which rows they have.
+    """
+    reader, done = RecordReader(archive), []
+    for entry in made:
+        if entry.uid is not None:
+            with contextlib.suppress(RecordError):  # removed meanwhile, or damaged: it is written again
+                there = pc.is_in(rows.column("seq"), reader.read(entry, ["seq"]).column("seq").combine_chunks())
+                rows = rows.filter(pc.invert(there))
+                done.append(entry)
+    return rows, done
 
 
 def _table(content: WalContent) -> pa.Table:

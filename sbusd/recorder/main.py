@@ -15,6 +15,7 @@ from sbusd.archive.ownership import HostTakenError
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
@@ -96,17 +97,19 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     from sbusd.systemd.signals import EndingSignals  # noqa: PLC0415
 
     tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
-    log, manager = ServiceLog("sbus-recorder"), ServiceManager.of_environment()
-    recorder = Recorder(settings, tap, log, manager, durable=_print_durable if verbose else lambda _seq: None)
+    log, manager, users = ServiceLog("sbus-recorder"), ServiceManager.of_environment(), ChargedUsers()
+    recorder = Recorder(settings, tap, log, manager, durable=_print_durable if verbose else lambda _seq: None, charged=users.of)
     administration = Administration(address, settings.archive, recorder.close_segment, lambda reason: log.record(NOT_SERVED, reason=reason))
     with EndingSignals(recorder.stop) as signals:
         try:
+            users.start()
             recorder.prepare()
             administration.start()
             recorder.run(signals=signals.fileno())
         finally:
             administration.stop()
             recorder.close(CLOSE_SECONDS)
+            users.close()
             manager.close()
 
 

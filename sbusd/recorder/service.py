@@ -79,9 +79,11 @@ class Recorder:
         manager: ServiceManager,
         *,
         durable: Callable[[int], None] = lambda _seq: None,
+        charged: Callable[[int], int] = int,
         clocks: Clocks | None = None,
     ) -> None:
-        """Record the packets of *tap*. *durable* is called with the position of the last durable row."""
+        """Record the packets of *tap*. *durable* is called with the position of the last durable row. *charged* returns the user whose
+        part of the quota a uid uses."""
         self.messages = 0
         """Number of messages received."""
         self._settings = settings
@@ -91,6 +93,7 @@ class Recorder:
         self._reporter = StatusReporter(manager)
         self._clocks = clocks or Clocks()
         self._durable = durable
+        self._charged = charged
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
@@ -155,7 +158,15 @@ class Recorder:
         retention.load()
         clocks = wall_clock.Clocks(wall=self._clocks.wall_ns, boot=self._clocks.boot_ns)
         date = date_of_recorder(self._journal, retention, kept=self._spool / _DATE, clocks=clocks)
-        converter = Converter(self._archive, retention, self._journal, hold=claims.hold, reserve_bytes=settings.rotate_bytes, clock=date)
+        converter = Converter(
+            self._archive,
+            retention,
+            self._journal,
+            hold=claims.hold,
+            reserve_bytes=settings.rotate_bytes,
+            clock=date,
+            charged=self._charged,
+        )
         next_seq = max(retention.last_seq, self._recover(converter)) + 1
         self._converter = converter
         self._recording = Recording(

@@ -5,12 +5,15 @@ removed without removing rows of others. With n users in the record the limit is
 
 An index entry lists a bounded number of users, and only listed users can be counted. If a write-ahead file has rows of more users, the
 others share dedicated segments, and count as one user.
+
+All ids that subuid(5) gives to a user count as that user: with many ids, each below the limit, it could otherwise have the segments of
+others removed first. The index has the user that was charged when the segment was written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -36,24 +39,35 @@ _SPARE_ITEMS = 64
 """Number of outdated items that a small ranking may have."""
 
 
+CHARGED = "charged"
+"""The column of :func:`with_charged`, which segments do not have."""
+
+
+def with_charged(rows: pa.Table, charged: Callable[[int], int]) -> pa.Table:
+    """Return *rows* with the column :data:`CHARGED`: the user that *charged* returns for the uid of the row, null without one."""
+    uids = rows.column("uid").combine_chunks()
+    known = pc.unique(uids)
+    users = pa.array([None if uid is None else charged(uid) for uid in known.to_pylist()], pa.int64())
+    return rows.append_column(CHARGED, users.take(pc.index_in(uids, known)))
+
+
 def bytes_by_user(rows: pa.Table) -> Counter[int]:
-    """Return the bytes of *rows* by user, before compression: at least what they add to a file. Rows of the bus itself belong to no
-    user."""
+    """Return the bytes of *rows*, which have :data:`CHARGED`, by user, before compression: at least what they add to a file. Rows of the
+    bus itself belong to no user."""
     size = pa.repeat(pa.scalar(ROW_BYTES, pa.int64()), rows.num_rows)
     for name in _SIZED:
         length = pc.fill_null(pc.binary_length(rows.column(name)), 0)
         size = pc.add(size, length.cast(pa.int64()).combine_chunks())
-    sums = pa.table({"uid": rows.column("uid").combine_chunks(), "size": size}).group_by("uid").aggregate([("size", "sum")])
-    found = zip(sums.column("uid").to_pylist(), sums.column("size_sum").to_pylist(), strict=True)
+    sums = pa.table({"user": rows.column(CHARGED).combine_chunks(), "size": size}).group_by("user").aggregate([("size", "sum")])
+    found = zip(sums.column("user").to_pylist(), sums.column("size_sum").to_pylist(), strict=True)
     return Counter({uid: total for uid, total in found if uid is not None})
 
 
 def listed_users(sizes: Mapping[int, int]) -> dict[int, int]:
     """Return the part of *sizes*, bytes by user, that an index entry lists: the users with the lowest ids.
 
-    A person can have many subordinate users, subuid(5), or users of containers. Their ids are higher than those of ordinary users, so
-    they never
-    displace ordinary users. The result depends on the rows only, so a retry gives the same result.
+    Users of a directory service have higher ids than those with an account here, so they never displace these. The result
+    depends on the rows only, so a retry gives the same result.
     """
     return {uid: sizes[uid] for uid in sorted(sizes)[:MAX_USERS]}
 

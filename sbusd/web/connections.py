@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import pwd
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
+from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.bus_documents import BadResponseError, JsonObject, parse_document
 from sbusd.protocol import controls
 from sbusd.systemd.processes import UNKNOWN, process_of
@@ -57,21 +58,24 @@ async def list_connections(bus: ControlClient) -> Mapping[str, object]:
 
 
 class Names:
-    """The names of users and commands, read in a thread: a user database on the network may be slow."""
+    """The names of users and commands, read in a thread: a user database on the network may be slow. If it is, there are none."""
 
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
         self._commands: dict[int, str | None] = {}
         self._turns = 0
+        self._look_ups = LookUps()
 
     async def add(self, listing: Mapping[str, object]) -> Mapping[str, object]:
         """Return *listing* with ``users``, names by uid as text, and ``command`` in each connection; null if it is unknown."""
-        return await asyncio.to_thread(self._add, listing)
+        try:
+            return await self._look_ups.run(0, partial(self._add, listing))
+        except TimeoutError:
+            return _named(listing, {}, {})
 
     def _add(self, listing: Mapping[str, object]) -> Mapping[str, object]:
         """Do the same, and block meanwhile. Sessions share the caches, so these are replaced as a whole."""
-        connections = listing["connections"]
-        items = [item for item in connections if isinstance(item, dict)] if isinstance(connections, list) else []
+        items = _items(listing)
         uids = {uid for item in items if (uid := _whole(item.get("uid"))) is not None}
         users = {uid: self._users[uid] if uid in self._users else _user_name(uid) for uid in uids}
         self._turns += 1
@@ -79,8 +83,19 @@ class Names:
         known = {} if self._turns % _LOOKS == 0 else self._commands
         commands = {number: known[number] if number in known else _command(item) for item in items if (number := _whole(item.get("id")))}
         self._users, self._commands = users, commands
-        named = [{**item, "command": commands.get(_whole(item.get("id")) or 0)} for item in items]
-        return {**listing, "connections": named, "users": {str(uid): name for uid, name in sorted(users.items()) if name}}
+        return _named(listing, users, commands)
+
+
+def _items(listing: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the connections in *listing*."""
+    connections = listing["connections"]
+    return [item for item in connections if isinstance(item, dict)] if isinstance(connections, list) else []
+
+
+def _named(listing: Mapping[str, object], users: Mapping[int, str], commands: Mapping[int, str | None]) -> Mapping[str, object]:
+    """Return *listing* with those names that are known."""
+    named = [{**item, "command": commands.get(_whole(item.get("id")) or 0)} for item in _items(listing)]
+    return {**listing, "connections": named, "users": {str(uid): name for uid, name in sorted(users.items()) if name}}
 
 
 def _whole(value: object) -> int | None:

@@ -8,6 +8,7 @@ the user of a socket, but not which program has it now.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -32,10 +33,11 @@ PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 
 
 class Admission:
-    """Counts the connections, and those of others that were closed."""
+    """Counts the connections, and those of others that were closed. *charged* returns the user whose log records a uid uses."""
 
-    def __init__(self, log: LimitedLog) -> None:
+    def __init__(self, log: LimitedLog, charged: Callable[[int], int] = int) -> None:
         self.log = log
+        self._charged = charged
         self.open = 0
         self.of_others = 0
         """Connections of other users since the start."""
@@ -44,7 +46,10 @@ class Admission:
         """Return whether a connection of *user* is served; then :meth:`leave` must follow."""
         if not is_trusted(user):
             self.of_others += 1
-            self.log.record_limited(OTHER_USER, str(user), user="unknown" if user is None else str(user))
+            if user is None:
+                self.log.record_limited(OTHER_USER, "", user="unknown")
+            else:
+                self.log.record_limited(OTHER_USER, str(self._charged(user)), user=str(user))
             return False
         if self.open >= MAX_CONNECTIONS:
             self.log.record_limited(FULL, "connections", reason=f"closed a connection: there are already {MAX_CONNECTIONS}")

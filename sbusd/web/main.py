@@ -12,6 +12,7 @@ import typer
 
 from sbusd.client import PatternWarning, Scope, bus_address
 from sbusd.config.quantities import Size
+from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
@@ -110,10 +111,11 @@ def main() -> None:
 
 async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: int, linked: Callable[[str], None], bus: str) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError and SbusError."""
-    log, manager = LimitedLog("sbus-web"), ServiceManager.of_environment()
+    log, manager, charged = LimitedLog("sbus-web"), ServiceManager.of_environment(), ChargedUsers()
+    charged.start()
     end = asyncio.Event()
     on_ending_signal(end.set)
-    server = WebServer(settings, log, max_sessions=max_sessions, linked=linked)
+    server = WebServer(settings, log, max_sessions=max_sessions, linked=linked, charged=charged.of)
     await server.listen(place)
     log.record(STARTED, address=server.address.authority, bus=bus)
     manager.ready(f"serving browsers on {server.address.authority}")
@@ -127,6 +129,7 @@ async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: in
     finally:
         manager.stopping()
         await server.close()
+        charged.close()
         manager.close()
     log.record(STOPPED)
 

@@ -54,11 +54,20 @@ def page_files() -> Mapping[str, tuple[bytes, str]]:
 
 
 class WebServer:
-    """Serves browsers on one address. *linked* gets each new link: the first, and another one whenever one was used."""
+    """Serves browsers on one address. *linked* gets each new link: the first, and another one whenever one was used. *charged* returns
+    the user whose log records a uid uses."""
 
-    def __init__(self, settings: SessionSettings, log: LimitedLog, *, max_sessions: int, linked: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: SessionSettings,
+        log: LimitedLog,
+        *,
+        max_sessions: int,
+        linked: Callable[[str], None],
+        charged: Callable[[int], int] = int,
+    ) -> None:
         self.logins = Logins()
-        self.admission = Admission(log)
+        self.admission = Admission(log, charged)
         self._settings = settings
         self._log = log
         self._max_sessions = max_sessions

@@ -50,7 +50,8 @@ class IndexEntry:
     payloads_cut: int = 0
     payloads_left_out: int = 0
     uid: int | None = None
-    """The user of all rows of a dedicated segment; :data:`OTHERS` for rows of users that are not listed; None for a common segment."""
+    """The user that is charged for all rows of a dedicated segment; :data:`OTHERS` for rows of users that are not listed; None for a
+    common segment."""
     users: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each user's rows, before compression; a bounded number of users."""
     unnamed: int = 0

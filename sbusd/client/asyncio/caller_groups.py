@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
+from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.rpc.caller_access import groups_of
 from sbusd.client.rpc.request_queue import WAITING_PER_USER
 from sbusd.client.rpc.service import Task
 
-MAX_LOOK_UPS = 8
-"""Look-ups at the same time, each in a thread."""
-
 
 class CallerGroups:
     """The requests of users whose groups are looked up, in the order of their arrival. *on_known* gets each with the groups,
-    None if they cannot be looked up."""
+    None if they cannot be looked up, or not in time. Users do not wait for each other's look-ups."""
 
     def __init__(self, on_known: Callable[[Task, frozenset[int] | None], None]) -> None:
         self.running: set[asyncio.Task[None]] = set()
@@ -26,7 +24,7 @@ class CallerGroups:
         self._on_known = on_known
         self._waiting: dict[int, list[Task]] = {}
         self._parties: Counter[tuple[int, int]] = Counter()
-        self._threads = asyncio.Semaphore(MAX_LOOK_UPS)
+        self._look_ups = LookUps()
 
     def __contains__(self, uid: int) -> bool:
         """Return whether the groups of the user *uid* are looked up now."""
@@ -42,7 +40,8 @@ class CallerGroups:
             self._waiting[uid].append(task)
             return True
         self._waiting[uid] = [task]
-        running = asyncio.ensure_future(self._look_up(uid))
+        user, _ = task.party
+        running = asyncio.ensure_future(self._look_up(user, uid))
         self.running.add(running)
         running.add_done_callback(self.running.discard)
         return True
@@ -55,34 +54,12 @@ class CallerGroups:
         self._parties.clear()
         return [task for tasks in waiting.values() for task in tasks]
 
-    async def _look_up(self, uid: int) -> None:
-        async with self._threads:
-            groups = await _in_thread(uid)
+    async def _look_up(self, user: int, uid: int) -> None:
+        """Look up the groups of *uid*, for which *user* is charged."""
+        groups: frozenset[int] | None = None
+        with contextlib.suppress(Exception):  # too late, no thread, or a defect of the user database: the requests are rejected
+            groups = await self._look_ups.run(user, partial(groups_of, uid))
         for task in self._waiting.pop(uid, ()):
             self._parties[task.party] -= 1
             self._on_known(task, groups)
         self._parties += Counter()
-
-
-def _in_thread(uid: int) -> asyncio.Future[frozenset[int] | None]:
-    """Return the groups of a user, later; None if the thread cannot start, or fails. A program that ends does not wait for the thread."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[frozenset[int] | None] = loop.create_future()
-
-    def report(groups: frozenset[int] | None) -> None:
-        if not found.done():
-            found.set_result(groups)
-
-    def look_up() -> None:
-        groups: frozenset[int] | None = None
-        try:
-            groups = groups_of(uid)
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(report, groups)
-
-    try:
-        threading.Thread(target=look_up, name="groups", daemon=True).start()
-    except (RuntimeError, MemoryError):
-        report(None)
-    return found

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sbusd import __version__
+from sbusd.client.asyncio.look_ups import in_thread
 from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.error_words import MAX_WORDS, error_words
@@ -332,7 +333,7 @@ class NatsConnection:
 async def _connected(host: str, port: int) -> socket.socket:
     """Return a socket that is connected to one of the addresses of *host*, tried in turn. Raises OSError."""
     loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = await in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     failure: OSError = OSError(f"no address of {host}")
     for family, kind, number, _, address in addresses:
         sock = socket.socket(family, kind, number)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sbusd.client.asyncio.look_ups import in_thread
 from sbusd.config.certificates import validity_of
 from sbusd.config.files import ConfigError
 from sbusd.config.relay import RelaySettings
@@ -61,7 +62,7 @@ class Credentials:
     async def run(self) -> None:
         """Follow the files until cancelled."""
         while self._files:
-            await asyncio.to_thread(self._warn)
+            await in_thread(self._warn)
             try:
                 async with asyncio.timeout(CHECK_SECONDS):  # wait_for() may swallow a cancellation before Python 3.12
                     await self._is_asked.wait()
@@ -70,7 +71,7 @@ class Credentials:
             else:
                 is_asked = True
                 self._is_asked.clear()
-            if await asyncio.to_thread(self._has_changed, is_asked):
+            if await in_thread(self._has_changed, is_asked):
                 await self._read()
 
     def _has_changed(self, is_asked: bool) -> bool:
@@ -83,11 +84,11 @@ class Credentials:
         self._read_at = self._seen
         settings = self._settings
         try:
-            keys = await asyncio.to_thread(read_keys, settings)
+            keys = await in_thread(read_keys, settings)
             if settings.tls.is_on:
-                await asyncio.to_thread(check_identity, settings.tls, settings.twin, is_start=True)
-                server = await asyncio.to_thread(server_context, settings.tls)
-                client = await asyncio.to_thread(client_context, settings.tls)
+                await in_thread(check_identity, settings.tls, settings.twin, is_start=True)
+                server = await in_thread(server_context, settings.tls)
+                client = await in_thread(client_context, settings.tls)
                 self.server, self.client = server, client
         except ConfigError as error:
             self._journal.record(CREDENTIALS_KEPT, reason=str(error))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from sbusd.client.rpc.caller_access import Allow
+from sbusd.client.asyncio.look_ups import LookUps
+from sbusd.client.rpc.caller_access import Allow, groups_of
 from sbusd.client.rpc.service import Request
 from sbusd.config.store import QueueSettings
 from sbusd.protocol.credentials import Peer
@@ -35,6 +36,7 @@ class JobCalls:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
+        self._look_ups = LookUps()
 
     async def take(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/take``: jobs with a lease, which only the connection of the caller can use."""
@@ -74,7 +76,7 @@ class JobCalls:
         return jobs
 
     async def check_worker(self, caller: Peer, queue: QueueSettings) -> None:
-        """Check that *caller* may be a worker. Raises CallError (EACCES)."""
+        """Check that *caller* may be a worker. Raises CallError (EACCES, EAGAIN)."""
         context = self._context
         if not queue.users and not queue.groups:
             await context.access.check_subscribe(caller, context.routes.stream(queue.stream).patterns)
@@ -85,8 +87,17 @@ class JobCalls:
             )
 
     async def _is_admitted(self, caller: Peer, allow: Allow) -> bool:
-        """Return whether *allow* permits *caller*. A look-up of groups can take long, and the calls of all users run on this loop."""
-        return await asyncio.to_thread(allow.admits, caller) if allow.groups else allow.admits(caller)
+        """Return whether *allow* permits *caller*. A look-up of groups can take long, and the calls of all users run on this loop.
+
+        Raises CallError (EAGAIN) if it takes too long.
+        """
+        if not allow.needs_groups(caller):
+            return allow.admits(caller)
+        try:
+            groups = await self._look_ups.run(self._context.charged.of(caller.uid), partial(groups_of, caller.uid))
+        except (TimeoutError, RuntimeError, MemoryError):
+            raise CallError("EAGAIN", f"cannot look up the groups of user {caller.uid} now; try again") from None
+        return allow.admits(caller, groups)
 
     async def ack(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
         """Serve ``store/ack``: the jobs are done."""

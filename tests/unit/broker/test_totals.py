@@ -10,6 +10,7 @@ from sbusd.broker import totals
 from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, QuotaSettings
+from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
@@ -54,6 +55,28 @@ def test_a_user_with_nothing_but_refusals_is_not_the_first_to_be_forgotten() -> 
     table.of(0, {}).add_refusals("connection_rate", 1_000)
     table.of(10_000, {})
     assert 0 in table.by_uid
+
+
+def test_the_ids_of_a_container_do_not_displace_users_with_an_account() -> None:
+    table = TotalsTable()
+    table.of(ALICE, {}).add_traffic(packets(1))
+    ids = range(100_000, 100_000 + 3 * totals.MAX_USERS)
+    for uid in ids[: totals.MAX_USERS - 1]:
+        table.of(uid, {}).add_traffic(packets(1_000))
+    table.subordinates = SubordinateIds([SubordinateRange(ids[0], 65_536, BOB)])
+    for uid in ids:
+        table.of(uid, {}).add_traffic(packets(1_000))
+    assert table.by_uid[ALICE].traffic == packets(1)
+    # Users with an account get the place of these ids, and later of each other.
+    for uid in range(2_000, 2_000 + totals.MAX_USERS - 1):
+        table.of(uid, {}).add_traffic(packets(2))
+    assert ALICE in table.by_uid
+    assert not table.by_uid.keys() & set(ids)
+    table.of(BOB, {})
+    assert ALICE not in table.by_uid
+    table.subordinates = None
+    table.of(ids[0], {})
+    assert BOB not in table.by_uid
 
 
 def test_a_user_with_a_connection_is_not_forgotten() -> None:

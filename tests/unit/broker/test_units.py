@@ -15,6 +15,7 @@ import pytest
 from sbusd.broker import units
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import MAX_IN_FLIGHT, MAX_KNOWN, MAX_USERS, Report, Units
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.cgroups import Placement, placement_of
 from tests.support.group_reader import GroupReader, replace_reader
@@ -22,6 +23,10 @@ from tests.support.switch_harness import SwitchHarness
 
 ALICE, BOB = 1_000, 1_001
 WEB = Placement("web.service", "system.slice")
+FIRST = 100_000
+"""The first id that subuid(5) gives to ALICE."""
+
+IDS = ChargedUsers(SubordinateIds([SubordinateRange(FIRST, 65_536, ALICE)]))
 SECONDS = 30.0
 """The timeout of everything; a test that passes takes far less."""
 
@@ -43,7 +48,7 @@ class Lookup:
         self.late: list[int] = []
         self.failed: list[int] = []
         self.roster = Roster(frozenset())
-        self.units = Units(harness.switch, Report(self._note_found, self.late.append, self.failed.append), self.roster)
+        self.units = Units(harness.switch, Report(self._note_found, self.late.append, self.failed.append), self.roster, charged=IDS.of)
         self._sockets: list[socket.socket] = []
 
     def find(self, connection: int, uid: int = ALICE) -> Placement | None:
@@ -180,6 +185,18 @@ def test_few_requests_are_in_flight_and_users_take_turns(lookup: Lookup, reader:
     assert reader.requests() == [17, 200, 18, 201]
 
 
+def test_the_ids_of_a_user_have_the_turns_of_one(lookup: Lookup, reader: GroupReader) -> None:
+    for connection in range(1, 101):
+        lookup.find(connection, FIRST + connection)
+    lookup.find(200, BOB)
+    asked = reader.requests()
+    assert asked == list(range(1, MAX_IN_FLIGHT + 1))
+    for connection in asked[:2]:
+        reader.answer(connection)
+    lookup.units.drain()
+    assert reader.requests() == [17, 200]
+
+
 def test_a_forgotten_connection_is_neither_read_nor_reported(lookup: Lookup, reader: GroupReader) -> None:
     for connection in range(1, 30):
         lookup.find(connection)
@@ -306,6 +323,18 @@ def test_paths_are_kept_for_each_user_apart(lookup: Lookup, reader: GroupReader)
         learn(uid, uid, 9)
     reader.number = 5
     assert lookup.find(4, BOB) is None, "the user that was absent for the longest time is removed"
+
+
+def test_the_ids_of_a_user_keep_the_paths_of_one(lookup: Lookup, reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "MAX_USERS", 3)
+    for connection, uid in enumerate((BOB, *range(FIRST, FIRST + 5)), 1):
+        reader.number = connection
+        lookup.find(connection, uid)
+        reader.requests()
+        reader.answer(connection, number=connection)
+        lookup.units.drain()
+    reader.number = 1
+    assert lookup.find(10, BOB) == WEB
 
 
 def test_a_thread_that_has_ended_leaves_nobody_waiting(lookup: Lookup, reader: GroupReader) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.link.blob_tickets import EVERY_HOST, MAX_OF_PUBLISHER, MAX_PUBLISHERS, BlobTickets, host_label
 from sbusd.protocol.blobs import MAX_EXPIRE, Reference, new_ticket
 from tests.support.link_bodies import run_of
@@ -77,10 +78,21 @@ def test_a_publisher_displaces_only_its_own_tickets() -> None:
     tickets.note("alpha", flood, 100, (EVERY_HOST,))
     assert tickets.max_bytes("alpha", ticket, "beta") == 100
     assert len(tickets) == MAX_OF_PUBLISHER + 1
-    # Another process of the same user is the same publisher.
-    own = run_of(b"cam/x", *(payload(new_ticket()) for _ in range(MAX_OF_PUBLISHER)), credentials=USER % 2)
+    # Another process of the same user is the same publisher, also with another group.
+    own = run_of(b"cam/x", *(payload(new_ticket()) for _ in range(MAX_OF_PUBLISHER)), credentials=b"!/cred/7/1000/2")
     tickets.note("alpha", own, 100, (EVERY_HOST,))
     assert tickets.max_bytes("alpha", ticket, "beta") is None
+
+
+def test_the_ids_of_a_user_displace_only_the_tickets_of_that_user() -> None:
+    charged = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, 1001)]))
+    tickets, ticket, first = BlobTickets(Clock(), "alpha", charged.of), new_ticket(), new_ticket()
+    tickets.note("alpha", run_of(b"cam/x", payload(ticket), credentials=USER % 1), 100, (EVERY_HOST,))
+    tickets.note("alpha", run_of(b"cam/x", payload(first), credentials=b"!/cred/1001/1001/1"), 100, (EVERY_HOST,))
+    for uid in range(100_000, 100_000 + MAX_OF_PUBLISHER):
+        tickets.note("alpha", run_of(b"cam/x", payload(new_ticket()), credentials=b"!/cred/%d/%d/1" % (uid, uid)), 100, (EVERY_HOST,))
+    assert (tickets.max_bytes("alpha", ticket, "beta"), tickets.max_bytes("alpha", first, "beta")) == (100, None)
+    assert len(tickets) == MAX_OF_PUBLISHER + 1
 
 
 def test_a_host_with_many_users_does_not_displace_tickets_of_others() -> None:

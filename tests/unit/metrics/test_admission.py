@@ -8,25 +8,28 @@ import socket
 
 import pytest
 
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
 from sbusd.socket_owner import OVERFLOW_UID
 
 SCRAPER, OTHER = 1_000, 1_001
 
+CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, OTHER)]))
+
 
 def test_root_this_user_and_those_of_the_configuration_may_scrape() -> None:
-    admission = Admission(["daemon", "7", "no-such-user"])
+    admission = Admission(["daemon", "7", "no-such-user"], CHARGED)
     assert all(map(admission.may_scrape, (0, os.geteuid(), pwd.getpwnam("daemon").pw_uid, 7)))
     assert not any(map(admission.may_scrape, (OTHER, OVERFLOW_UID, None)))
 
 
 def test_nobody_of_another_namespace_may_scrape_whatever_the_configuration_says() -> None:
-    assert not Admission([str(OVERFLOW_UID)]).may_scrape(OVERFLOW_UID)
+    assert not Admission([str(OVERFLOW_UID)], CHARGED).may_scrape(OVERFLOW_UID)
 
 
 def test_a_user_that_is_added_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    admission = Admission(["prometheus-of-a-test"], clock=lambda: now)
+    admission = Admission(["prometheus-of-a-test"], CHARGED, clock=lambda: now)
     assert not admission.may_scrape(SCRAPER)
     made = pwd.struct_passwd(("prometheus-of-a-test", "x", SCRAPER, 1, "", "/", "/"))
     monkeypatch.setattr(pwd, "getpwnam", lambda _: made)
@@ -36,7 +39,7 @@ def test_a_user_that_is_added_later_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_limits() -> None:
-    admission = Admission([str(SCRAPER)])
+    admission = Admission([str(SCRAPER)], CHARGED)
     assert admission.enter(OTHER, may_scrape=False)
     assert not admission.enter(OTHER, may_scrape=False), "one connection of a user that may not scrape"
     others = [uid for uid in range(2_000, 2_100) if admission.enter(uid, may_scrape=False)]
@@ -49,6 +52,23 @@ def test_limits() -> None:
     admission.leave(SCRAPER, may_scrape=True)
     assert admission.enter(OTHER, may_scrape=False)
     assert admission.enter(7, may_scrape=True)
+
+
+def test_all_ids_of_a_user_have_the_connections_of_one() -> None:
+    admission = Admission([str(SCRAPER)], CHARGED)
+    entered = [uid for uid in range(100_000, 100_100) if admission.enter(admission.charged_for(uid), may_scrape=False)]
+    assert entered == [100_000]
+    assert not admission.enter(admission.charged_for(OTHER), may_scrape=False)
+    assert admission.enter(admission.charged_for(2_000), may_scrape=False), "another user is not displaced"
+    assert admission.enter(admission.charged_for(None), may_scrape=False)
+    admission.leave(OTHER, may_scrape=False)
+    assert admission.enter(admission.charged_for(100_001), may_scrape=False)
+
+
+def test_the_right_is_that_of_the_id_itself() -> None:
+    admission = Admission([str(OTHER)], CHARGED)
+    assert admission.may_scrape(OTHER)
+    assert not admission.may_scrape(100_000)
 
 
 def test_the_kernel_reports_the_user_of_a_connection() -> None:

@@ -10,14 +10,19 @@ from typing import cast
 
 import pytest
 
-from sbusd.metrics import checked_sockets
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.metrics import checked_sockets, connections
 from sbusd.metrics.admission import Admission
 from sbusd.metrics.checked_sockets import without_descriptors
 from sbusd.metrics.collector import Collector
-from sbusd.metrics.log_messages import CROWDED
+from sbusd.metrics.log_messages import CROWDED, DENIED
 from sbusd.metrics.server import MetricsServer
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import Record
+
+USER, FIRST = 1_000, 100_000
+
+CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(FIRST, 65_536, USER)]))
 
 
 class Sink:
@@ -44,8 +49,8 @@ def test_connections_that_wait_for_closes_are_a_record(
 
     async def main() -> list[Record]:
         sink = Sink()
-        server = MetricsServer(cast(Collector, None), Admission(()), LimitedLog("sbus-metrics", sink))
-        await server.listen([without_descriptors(socket.create_server(path, family=socket.AF_UNIX))])
+        server = MetricsServer(cast(Collector, None), Admission((), CHARGED), LimitedLog("sbus-metrics", sink))
+        await server.listen([without_descriptors(socket.create_server(path, family=socket.AF_UNIX), CHARGED)])
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as client:
             client.connect(path)
             await sink.is_written.wait()
@@ -55,3 +60,28 @@ def test_connections_that_wait_for_closes_are_a_record(
     (record,) = asyncio.run(asyncio.wait_for(main(), 60))
     assert (record.message, record.facts["reason"]) == (CROWDED, "paused accepting connections: too many sockets wait to be closed")
     assert caplog.records == [], "asyncio logs a traceback"
+
+
+def test_all_ids_of_a_user_have_the_log_records_of_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(folder / "metrics.socket")
+    users = iter([*range(FIRST, FIRST + 5), 2_000])
+    monkeypatch.setattr(connections, "user_of", lambda _connection: next(users))
+
+    async def scrape() -> bytes:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        response = await reader.read()
+        writer.close()
+        return response
+
+    async def main() -> list[Record]:
+        sink = Sink()
+        server = MetricsServer(cast(Collector, None), Admission((), CHARGED), LimitedLog("sbus-metrics", sink))
+        await server.listen([socket.create_server(path, family=socket.AF_UNIX)])
+        for _ in range(6):
+            assert b" 403 " in await scrape()
+        await server.close()
+        return sink.records
+
+    records = asyncio.run(asyncio.wait_for(main(), 60))
+    assert [(each.message, each.facts["user"]) for each in records] == [(DENIED, str(FIRST)), (DENIED, "2000")]

@@ -18,10 +18,11 @@ from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import SegmentName
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove
+from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove, with_charged
 from sbusd.recorder.wal import WalWriter, read_wal
 from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
@@ -29,6 +30,11 @@ from tests.support.records import NOON, message
 
 ALICE, BOB, CAROL = 1_000, 1_001, 1_002
 QUOTA = 1_000_000
+
+FIRST = 100_000
+"""The first id that subuid(5) gives to BOB."""
+
+IDS = ChargedUsers(SubordinateIds([SubordinateRange(FIRST, 65_536, BOB)]))
 
 
 def of(uid: int | None, row: Row) -> Row:
@@ -44,12 +50,13 @@ class Hosted:
         for each in (self.archive, self.spool):
             each.mkdir()
         self.quota, self.seq = quota, 0
+        self.charged = ChargedUsers()
 
     def write(self, *batches: list[Row]) -> None:
         """Convert a file for each of *batches*, with a recorder that is new."""
         retention = Retention(self.archive, "alpha", self.quota, 1e9)
         retention.load()
-        converter = Converter(self.archive, retention, self.log, clock=fixed_date(NOON), retry_seconds=0.01)
+        converter = Converter(self.archive, retention, self.log, clock=fixed_date(NOON), charged=self.charged.of, retry_seconds=0.01)
         for rows in batches:
             converter.submit(self.spooled(rows))
         converter.start()
@@ -84,6 +91,21 @@ def test_a_flood_of_one_user_removes_no_row_of_others(tmp_path: Path) -> None:
     assert 0 < host.rows_of(BOB) < 30
     assert sum(entry.bytes for entry in RecordReader(host.archive).entries()) <= host.quota
     assert {facts["whose"] for facts in host.log.facts(REMOVED)} == {f"user {BOB}"}
+
+
+def test_the_ids_of_a_user_have_one_part_of_the_quota(tmp_path: Path) -> None:
+    """With each id below the part of ALICE, the rows of ALICE went first; and no id had a tenth of what BOB may have."""
+    host = Hosted(tmp_path, QUOTA)
+    host.charged = IDS
+    for _ in range(10):
+        host.write(flood(ALICE, 20_000))
+    for number in range(60):
+        host.write([of(FIRST + 8 * number + uid, message(0, payload=os.urandom(10_000))) for uid in range(8)])
+    assert host.rows_of(ALICE) == 10
+    assert sum(entry.bytes for entry in RecordReader(host.archive).entries()) <= host.quota
+    assert {facts["whose"] for facts in host.log.facts(REMOVED)} == {f"user {BOB}"}
+    assert {entry.uid for entry in RecordReader(host.archive).entries()} <= {None, ALICE, BOB}
+    assert all(entry.users.keys() <= {str(ALICE), str(BOB)} for entry in RecordReader(host.archive).entries())
 
 
 def test_rows_of_a_user_within_the_share_are_kept(tmp_path: Path) -> None:
@@ -162,17 +184,19 @@ def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(
     assert [row.seq for row in recorded(host.archive)] == list(range(1, host.seq + 1))
 
 
+@pytest.mark.parametrize("charged", [(ChargedUsers(), ChargedUsers()), (IDS, ChargedUsers()), (ChargedUsers(), IDS)])
 @pytest.mark.parametrize("max_users", [1, 2, 1_000])
-@pytest.mark.parametrize("interrupted", range(5))
+@pytest.mark.parametrize("interrupted", range(6))
 def test_an_interrupted_run_creates_the_same_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int, charged: tuple[ChargedUsers, ChargedUsers]
 ) -> None:
-    """A failed attempt has counted no bytes, and the next attempt must not write any row twice."""
+    """A failed attempt has counted no bytes, and the next attempt must not write any row twice, also if another user is charged then."""
     monkeypatch.setattr("sbusd.recorder.user_shares.MAX_USERS", max_users)
     host = Hosted(tmp_path, QUOTA)
     rows = [
         of(uid, message(0, payload=os.urandom(size))) for uid, size in ((CAROL, 10), (ALICE, 9_000), (BOB, 9_000), (ALICE, 10), (None, 0))
     ]
+    rows += [of(FIRST + number, message(0, payload=os.urandom(5_000))) for number in (0, 0, 1, 1, 2)]
     rows += [of(BOB, message(0, ts=NOON + 3_600 * 10**9)), of(CAROL, message(0, ts=NOON + 3_600 * 10**9, payload=os.urandom(7_000)))]
     with monkeypatch.context() as patched:
         calls = itertools.count()
@@ -184,18 +208,18 @@ def test_an_interrupted_run_creates_the_same_segments(
 
         patched.setattr("sbusd.recorder.converter.write_segments", write)
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
-        converter = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
+        converter = Converter(host.archive, retention, host.log, clock=fixed_date(NOON), charged=charged[0].of)
         path = host.spooled(rows)
         converter.submit(path)
         converter.start()
         converter.close(60)
-        assert path.exists() == (interrupted < {1: 3, 2: 4, 1_000: 3}[max_users])
+        assert path.exists() == (next(calls) - 1 == interrupted)
     if path.exists():
         # With another quota the decision would be another.
         host.quota = 1 << 40 if interrupted == 2 else 300_000
         retention = Retention(host.archive, "alpha", host.quota, 1e9)
         retention.load()
-        again = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
+        again = Converter(host.archive, retention, host.log, clock=fixed_date(NOON), charged=charged[1].of)
         again.submit(path)
         again.start()
         assert again.close(60)
@@ -222,8 +246,8 @@ def test_a_write_ahead_that_begins_with_a_row_of_a_user_apart(tmp_path: Path) ->
 
 def test_the_size_of_rows(tmp_path: Path) -> None:
     rows = [of(ALICE, message(1, key="k" * 50, payload=b"x" * 100)), of(BOB, Row(1, 2, "denial", reason="12345")), of(None, message(3))]
-    assert bytes_by_user(pa.Table.from_batches([batch_of(rows)])) == {ALICE: ROW_BYTES + 150, BOB: ROW_BYTES + 5}
-    assert bytes_by_user(pa.Table.from_batches([batch_of([])])) == {}
+    assert bytes_by_user(with_charged(pa.Table.from_batches([batch_of(rows)]), int)) == {ALICE: ROW_BYTES + 150, BOB: ROW_BYTES + 5}
+    assert bytes_by_user(with_charged(pa.Table.from_batches([batch_of([])]), int)) == {}
 
 
 @pytest.mark.parametrize(

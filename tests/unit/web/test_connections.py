@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import pwd
+import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.protocol import controls
 from sbusd.systemd.processes import Process
@@ -108,6 +111,17 @@ def test_names_are_read_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None
         shown += [each["command"] for each in connections]
     assert shown == ["run-1"] * 4 + ["run-2"]
     assert (looks, reads) == ([1_000], [77, 77])
+
+
+def test_without_a_user_database_there_are_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr("sbusd.web.connections._user_name", lambda _uid: str(answers.wait(60)))
+    monkeypatch.setattr("sbusd.web.connections.LookUps", partial(LookUps, 0.01))
+    try:
+        found = asyncio.run(Names().add({"connections": [{"id": 1, "uid": 1_000}], "hidden": 7}))
+    finally:
+        answers.set()
+    assert found == {"connections": [{"id": 1, "uid": 1_000, "command": None}], "users": {}, "hidden": 7}
 
 
 def test_those_that_have_gone_are_forgotten() -> None:

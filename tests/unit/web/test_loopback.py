@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 from aiohttp import web
 
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.socket_owner import OVERFLOW_UID
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import Record
@@ -34,6 +35,16 @@ def test_only_the_own_user_and_root_are_admitted() -> None:
         assert not admission.admit(user)
     assert (admission.open, admission.of_others) == (2, 3)
     assert any("user unknown" in text for text in sink.texts)
+
+
+def test_all_ids_of_a_user_have_the_log_records_of_one() -> None:
+    sink, charged = Sink(), ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, 1_001)]))
+    admission = Admission(LimitedLog("sbus-web", sink), charged.of)
+    for user in (*range(100_000, 100_100), 1_001, 1_002):
+        assert not admission.admit(user)
+    assert admission.of_others == 102
+    assert [word for text in sink.texts for word in ("100000", "1002") if f"user {word}" in text] == ["100000", "1002"]
+    assert len(sink.texts) == 2
 
 
 def test_the_number_of_connections_is_limited() -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from sbusd.client import Allow, AsyncBus, RemoteError, Request
 from sbusd.client.asyncio import caller_groups
+from sbusd.client.asyncio.look_ups import LookUps
+from sbusd.client.asyncio.service_bus import ServiceBus
 from tests.support.minibus import MiniBus
 
-WAIT_SECONDS = 30.0
-SLOW, DENIED, OTHER = 1001, 1002, 1003
+WAIT_SECONDS = 60.0
+SLOW, DENIED, OTHER, QUICK = 1001, 1002, 1003, 1004
+IDS = range(100_000, 100_012)
+"""Ids that are charged to SLOW."""
+
 GROUP = 4_711
 
 
@@ -27,6 +33,8 @@ class Directory:
     def groups_of(self, uid: int) -> frozenset[int]:
         """Return the groups of a user."""
         self.asked.append(uid)
+        if uid == QUICK:
+            return frozenset({GROUP})
         assert self.answers.wait(WAIT_SECONDS)
         return frozenset({GROUP} if uid == SLOW else ())
 
@@ -36,6 +44,7 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
     """The directory of the service."""
     made = Directory()
     monkeypatch.setattr(caller_groups, "groups_of", made.groups_of)
+    monkeypatch.setattr(caller_groups, "LookUps", partial(LookUps, WAIT_SECONDS))
     yield made
     made.answers.set()
 
@@ -117,6 +126,53 @@ def test_a_request_is_rejected_if_no_thread_can_start(mini_bus: MiniBus, monkeyp
                 patch.setattr(threading.Thread, "start", no_room)
                 with pytest.raises(RemoteError, match="the service cannot check its callers"):
                     await caller.call("groups", timeout=WAIT_SECONDS)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
+
+
+def test_the_ids_of_a_user_do_not_delay_the_calls_of_others(mini_bus: MiniBus, directory: Directory) -> None:
+    """Eight threads looked up the groups of all users in the order of their requests: eight look-ups without end were the last ones."""
+    mini_bus.uids = {2: QUICK, **{3 + number: uid for number, uid in enumerate(IDS)}}
+
+    async def main() -> None:
+        service = await ServiceBus.connect(mini_bus.address)
+        quick, *slow = [await AsyncBus.connect(mini_bus.address) for _ in range(1 + len(IDS))]
+        service.service("groups", allow=Allow(groups=(GROUP,)))(lambda request: request.data)
+        ready = asyncio.Event()
+        running = asyncio.ensure_future(service.serve_all(lambda uid: SLOW if uid in IDS else uid, ready.set))
+        await ready.wait()
+        hung = [asyncio.ensure_future(each.call("groups", timeout=WAIT_SECONDS)) for each in slow]
+        while not directory.asked:
+            await asyncio.sleep(0.01)
+        for each in slow:
+            await each.ping()
+        assert await quick.call("groups", "quick", timeout=WAIT_SECONDS) == b"quick"
+        assert directory.asked[0] in IDS
+        assert directory.asked[1:] == [QUICK]
+        running.cancel()
+        await asyncio.gather(running, *hung, return_exceptions=True)
+        for bus in (service, quick, *slow):
+            await bus.close()
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
+
+
+def test_a_look_up_without_end_is_an_error_of_the_call(mini_bus: MiniBus, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    mini_bus.uids = {2: SLOW}
+    monkeypatch.setattr(caller_groups, "LookUps", partial(LookUps, 0.05))
+
+    async def main() -> None:
+        async with AsyncBus.connect(mini_bus.address) as service, AsyncBus.connect(mini_bus.address) as caller:
+            service.service("groups", allow=Allow(groups=(GROUP,)))(lambda request: request.data)
+            ready = asyncio.Event()
+            running = asyncio.ensure_future(service.serve(ready=ready.set))
+            await ready.wait()
+            for _ in range(2):
+                with pytest.raises(RemoteError, match="the service cannot check its callers"):
+                    await caller.call("groups", timeout=WAIT_SECONDS)
+            assert directory.asked == [SLOW]
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
+from functools import partial
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from sbusd.client import Peer
+from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.config.store import QueueSettings
+from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.store.calls import job_calls
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import JobCalls
 from sbusd.store.context import StoreContext
+
+FIRST = 100_000
+
+IDS = ChargedUsers(SubordinateIds([SubordinateRange(FIRST, 65_536, 1_000)]))
 
 
 def caller(uid: int, gid: int) -> Peer:
@@ -29,12 +38,13 @@ def test_a_slow_directory_does_not_stop_the_store(monkeypatch: pytest.MonkeyPatc
         return [gid]
 
     monkeypatch.setattr("os.getgrouplist", slow)
+    monkeypatch.setattr(job_calls, "LookUps", partial(LookUps, 60))
     monkeypatch.setattr("sbusd.client.rpc.caller_access._known_groups", OrderedDict())
     asyncio.run(_check_others_meanwhile(is_asked, may_answer))
 
 
 async def _check_others_meanwhile(is_asked: threading.Event, may_answer: threading.Event) -> None:
-    jobs = JobCalls(cast(StoreContext, None))
+    jobs = JobCalls(cast(StoreContext, SimpleNamespace(charged=IDS)))
     queue = QueueSettings("work", "jobs", users=(1001,), groups=(99_998,))
     waiting = asyncio.create_task(jobs.check_worker(caller(0, 99_999), queue))
     try:
@@ -47,3 +57,57 @@ async def _check_others_meanwhile(is_asked: threading.Event, may_answer: threadi
         may_answer.set()
     with pytest.raises(CallError, match="EACCES"):
         await waiting
+
+
+class Directory:
+    """A directory service that does not answer about the ids of 1000 until it is released."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers = threading.Event()
+
+    def groups_of(self, uid: int) -> frozenset[int]:
+        """Return the groups of a user."""
+        self.asked.append(uid)
+        if uid != 1_001:
+            self.answers.wait(60)
+        return frozenset({4_711})
+
+
+def test_the_ids_of_a_user_do_not_delay_the_look_ups_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory()
+    monkeypatch.setattr(job_calls, "groups_of", directory.groups_of)
+    monkeypatch.setattr(job_calls, "LookUps", partial(LookUps, 60))
+
+    async def main() -> None:
+        jobs = JobCalls(cast(StoreContext, SimpleNamespace(charged=IDS)))
+        queue = QueueSettings("work", "jobs", groups=(4_711,))
+        hung = [asyncio.create_task(jobs.check_worker(caller(FIRST + number, 1), queue)) for number in range(100)]
+        while not directory.asked:
+            await asyncio.sleep(0.01)
+        await jobs.check_worker(caller(1_001, 1), queue)
+        assert directory.asked == [FIRST, 1_001]
+        for each in hung:
+            each.cancel()
+        await asyncio.gather(*hung, return_exceptions=True)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        directory.answers.set()
+
+
+def test_a_look_up_without_end_is_an_error_that_says_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory()
+    monkeypatch.setattr(job_calls, "groups_of", directory.groups_of)
+    monkeypatch.setattr(job_calls, "LookUps", partial(LookUps, 0.01))
+
+    async def main() -> None:
+        jobs = JobCalls(cast(StoreContext, SimpleNamespace(charged=IDS)))
+        with pytest.raises(CallError, match="EAGAIN cannot look up the groups of user 1000 now; try again"):
+            await jobs.check_worker(caller(1_000, 1), QueueSettings("work", "jobs", groups=(4_711,)))
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        directory.answers.set()
