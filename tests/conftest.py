@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for tier, meaning in tiers.TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
     STARTED.watch()
+    # A shell without job control starts a background command with SIGINT ignored, and the programs that tests interrupt inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
