@@ -77,14 +77,26 @@ class ArchiveIndex:
         """Return the tasks for *hours*, as :meth:`task`; *made* has the manifests of computed hours. All segments are verified at once."""
         hours = list(hours)
         self._check(entry for hour in hours for entry in self._unverified(hour, made.get(hour)))
-        return [task for hour in hours if (task := self.task(hour, made.get(hour), rebuild=rebuild)) is not None]
+        found = {hour: task for hour in hours if (task := self._planned(hour, made.get(hour), rebuild=rebuild)) is not None}
+        # What was verified by an earlier run may have been damaged since, and would be read again.
+        self._check(entry for hour, task in found.items() for entry in _known(task, made.get(hour)))
+        tasks = []
+        for hour, task in found.items():
+            is_damaged = any(self._is_damaged(entry) for entry in _known(task, made.get(hour)))
+            now = self._planned(hour, made.get(hour), rebuild=rebuild) if is_damaged else task
+            if now is not None:
+                tasks.append(now)
+        return tasks
 
     def task(self, hour: Hour, made: Manifest | None, *, rebuild: bool = False) -> HourTask | None:
         """Return the task for *hour*, whose manifest is *made*; None if it is up to date.
 
         *rebuild* computes it even without changes. An hour is never computed from less than before.
         """
-        self._check(self._unverified(hour, made))
+        return next(iter(self.tasks([hour], {} if made is None else {hour: made}, rebuild=rebuild)), None)
+
+    def _planned(self, hour: Hour, made: Manifest | None, *, rebuild: bool) -> HourTask | None:
+        """As :meth:`task`, with what is known about damaged segments."""
         found = self._sorted_out(self._hours.get(hour, []), made.segments if made else ())
         found.absent += self._unreadable.get(hour, [])
         following = self._sorted_out(self._following(hour), made.following if made else ())
@@ -105,15 +117,26 @@ class ArchiveIndex:
         return HourTask(manifest, ()) if made.absent != manifest.absent else None
 
     def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> HourTask | None:
-        """Return the task for an hour that cannot be recomputed: list the segments that arrived too late, and warn once."""
+        """Return the task for an hour that cannot be recomputed: list the segments that arrived too late, and warn once.
+
+        Segments that are damaged are listed as absent, so that the hour is computed when they are repaired.
+        """
         late = tuple(sorted(_names(present).keys() - _names(made.segments).keys()))
-        if late == made.left_out:
+        known = (*made.segments, *made.following)
+        damaged = tuple(entry.path for entry in known if self._is_damaged(entry))
+        absent = (*(path for path in made.absent if path not in _names(known)), *damaged)
+        if (late, absent) == (made.left_out, made.absent):
             return None
         self._progress.warn(
-            f"kept {made.hour} unchanged: segments that it was made from are gone: {len(lost)}, the first is {lost[0]};"
+            f"kept {made.hour} unchanged: segments that it was made from are gone or damaged: {len(lost)}, the first is {lost[0]};"
             f" later segments left out: {len(late)}"
         )
-        return HourTask(replace(made, left_out=late), ())
+        return HourTask(replace(made, left_out=late, absent=absent), ())
+
+    def _is_damaged(self, entry: IndexEntry) -> bool:
+        """Return whether the segment of *entry* was verified in this run, and cannot be used although it exists."""
+        error = self._damage.get(_identity(entry))
+        return error is not None and self._archive.exists(entry)
 
     def _following(self, hour: Hour) -> list[IndexEntry]:
         """Return the entries of the next hour that can have replies to calls of *hour*."""
@@ -158,18 +181,21 @@ class ArchiveIndex:
                 found.absent.append(entry.path)
         # The manifest describes a segment that is there, even if a listing of the index is stale, or its entry was lost.
         named = {entry.path for entry in entries}
-        found.present += [entry for entry in known if entry.path not in named and self._archive.exists(entry)]
+        found.present += [
+            entry for entry in known if entry.path not in named and self._archive.exists(entry) and not self._is_damaged(entry)
+        ]
         found.present.sort(key=lambda entry: entry.path)
         found.gone += sorted(verified.keys() - _names(found.present).keys())
         return found
 
     def _is_readable(self, entry: IndexEntry, verified: dict[str, str]) -> bool:
         """Return whether the segment of *entry* exists and is complete."""
-        if verified.get(entry.path) == entry.sha256:
+        is_known = verified.get(entry.path) == entry.sha256
+        if is_known and _identity(entry) not in self._damage:
             return self._archive.exists(entry)
         if (error := self._damage[_identity(entry)]) is None:
             return True
-        if entry.path not in verified and entry.path not in self._reported:
+        if (is_known or entry.path not in verified) and entry.path not in self._reported:
             self._reported.add(entry.path)
             self._progress.warn(f"skipped until it is available: {error}")
         return False
@@ -260,6 +286,15 @@ def _unread(manifest: Manifest, made: Manifest | None) -> HourTask | None:
 def _identity(entry: IndexEntry) -> tuple[str, str]:
     """Return path and checksum of a segment."""
     return entry.path, entry.sha256
+
+
+def _known(task: HourTask, made: Manifest | None) -> tuple[IndexEntry, ...]:
+    """Return the segments that *task* reads, or whose damage in *made* it clears; none if it does neither."""
+    manifest = task.manifest
+    known = (*manifest.segments, *manifest.following)
+    if task.tables:
+        return known
+    return tuple(entry for entry in known if made is not None and entry.path in made.absent)
 
 
 def _names(entries: Iterable[IndexEntry]) -> dict[str, str]:

@@ -86,7 +86,7 @@ class Converter:
         """When index entries are merged next, on the monotonic clock."""
         self._unmerged = 0
         self._unshipped = 0
-        self._files: deque[tuple[Path, int]] = deque()
+        self._files: deque[tuple[Path, int, int]] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -116,11 +116,11 @@ class Converter:
         """Whether nothing is removed by the date of the wall clock, because it has jumped."""
         return self._clock.is_doubted
 
-    def submit(self, path: Path) -> None:
-        """Add a finished write-ahead file to the queue."""
+    def submit(self, path: Path, missing: int = 0) -> None:
+        """Add a finished write-ahead file to the queue; *missing* rows before it were lost with another file."""
         size = path.stat().st_size
         with self._changed:
-            self._files.append((path, size))
+            self._files.append((path, size, missing))
             self.submitted += 1
             self._waiting_bytes += size
             self._changed.notify()
@@ -170,8 +170,8 @@ class Converter:
     def _convert_oldest(self) -> None:
         """Convert the oldest queued file, if there is one. Raises OSError."""
         if self._files:
-            path, size = self._files[0]
-            self._convert(path)
+            path, size, missing = self._files[0]
+            self._convert(path, missing)
             with self._changed:
                 self._files.popleft()
                 self.finished += 1
@@ -221,10 +221,11 @@ class Converter:
                 raise _AbandonedError
             self._changed.wait(self._retry_seconds)
 
-    def _convert(self, path: Path) -> None:
+    def _convert(self, path: Path, missing: int) -> None:
         """Write the segments of one file, and remove the file. Raises OSError, HostTakenError."""
         try:
             content = read_wal(path)
+            content.missing_before = missing
         except FileNotFoundError:
             return
         except (WalError, pa.ArrowException) as error:

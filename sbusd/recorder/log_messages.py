@@ -48,6 +48,12 @@ DAMAGED = LogMessage(
     "damaged",
     "found a damaged write-ahead log {file}: {reason}",
 )
+INDEX_DAMAGED = LogMessage(
+    "0c5e8f3b7d2a4916b8a1f64e93d7c052",
+    Priority.ERR,
+    "index-damaged",
+    "found {count} damaged files in the index, whose segments are not removed: {reason}",
+)
 ARCHIVE_FAILED = LogMessage(
     "a39530bd0c104f5e90d99df988a2006d",
     Priority.ERR,

@@ -19,11 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import NO_ROOM, RecordError
+from sbusd.archive.record.days import DayName
 from sbusd.archive.record.entry import IndexEntry, Removal
-from sbusd.archive.record.index import read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, hour_of
+from sbusd.archive.record.index import Unreadable, read_index, segment_of_entry, write_entry
+from sbusd.archive.record.layout import HOUR_NS, SUFFIX, hour_of
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
+
+_MAX_WAL_ROWS = 100_000_000
+"""More rows than a file of the write-ahead log has, so more positions than a segment whose number is known."""
 
 
 @dataclass(slots=True)
@@ -64,7 +68,8 @@ class Retention:
         self.bytes = 0
         """Bytes of all segments."""
         self.last_seq = 0
-        """The highest ``seq`` in the index when it was loaded, also of removed segments; 0 without segments."""
+        """The highest ``seq`` in the index when it was loaded, also of removed segments; 0 without segments. Not less than that of
+        segments whose entries are damaged."""
         self.newest_ns = 0
         """The latest date in the index when it was loaded; 0 without segments."""
         self.keep_ns = int(keep_seconds * 1e9)
@@ -86,22 +91,42 @@ class Retention:
         self._common: Counter[int] = Counter()
         """Bytes of each user's rows in common segments, before compression."""
 
-    def load(self) -> None:
+    def load(self, unreadable: Unreadable = lambda _error: None) -> None:
         """Read the index, and finish an interrupted removal.
 
+        *unreadable* is called for each damaged file of the index. Its segments are not removed, and do not count for the quota.
+
         Raises:
-            RecordError: an entry is damaged.
+            RecordError: the archive cannot be read.
             OSError: a file cannot be removed.
         """
         for entry in list(self._entries.values()):
             self._forget(entry)
-        for entry in read_index(self._archive, wanted=lambda _date, _hour, host: host == self.host):
+
+        def skip(error: RecordError) -> None:
+            self._pass_over(error.path.name)
+            unreadable(error)
+
+        for entry in read_index(self._archive, skip, wanted=lambda _date, _hour, host: host == self.host):
             self.last_seq = max(self.last_seq, entry.last_seq)
             self.newest_ns = max(self.newest_ns, entry.max_ts)
             if entry.is_removed:
                 self._delete(entry)
             else:
                 self._keep(entry)
+
+    def _pass_over(self, file: str) -> None:
+        """Raise ``last_seq`` above the positions in the segments of *file*, a damaged one of the index: no position is used twice, and
+        no segment is replaced."""
+        if (segment := segment_of_entry(file)) is not None:
+            numbers = [segment.first_seq]
+        elif (day := DayName.parse(file)) is not None:
+            numbers = [
+                int(path.stem) for path in self._archive.glob(f"date={day.date}/hour=*/host={day.host}/*{SUFFIX}") if path.stem.isdecimal()
+            ]
+        else:
+            return
+        self.last_seq = max(self.last_seq, *(number + _MAX_WAL_ROWS for number in numbers), 0)
 
     def add(self, entries: Iterable[IndexEntry]) -> None:
         """Add new segments; they replace those with the same path."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sbusd import wall_clock
-from sbusd.archive.files import make_folder, make_private
+from sbusd.archive.files import RecordError, make_folder, make_private
 from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
@@ -21,7 +21,19 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.converter import Converter, date_of_recorder
 from sbusd.recorder.host_claims import HostClaims
-from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
+from sbusd.recorder.log_messages import (
+    BUS_AWAY,
+    BUS_BACK,
+    CROWDED,
+    DAMAGED,
+    INDEX_DAMAGED,
+    RECOVERED,
+    STARTED,
+    STOPPED,
+    TAP_LOSS,
+    UNREAD,
+    UNREADABLE,
+)
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
@@ -142,7 +154,7 @@ class Recorder:
             SpoolInUseError: another recorder uses the spool.
             HostTakenError: another recorder writes to the archive as this host.
             NoBus, TapRefusedError: the tap cannot be opened.
-            RecordError: the index is damaged.
+            RecordError: the archive cannot be read.
             ExposedFolderError: other users can enter a directory, and this user must not change it.
             OSError: a directory cannot be used.
         """
@@ -155,7 +167,10 @@ class Recorder:
         settings = self._settings
         shipped = ShippedList(Path(settings.shipped)) if settings.shipped else None
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention, shipped=shipped)
-        retention.load()
+        damaged: list[RecordError] = []
+        retention.load(damaged.append)
+        if damaged:
+            self._journal.record(INDEX_DAMAGED, count=len(damaged), reason=str(damaged[0]))
         clocks = wall_clock.Clocks(wall=self._clocks.wall_ns, boot=self._clocks.boot_ns)
         date = date_of_recorder(self._journal, retention, kept=self._spool / _DATE, clocks=clocks)
         converter = Converter(
@@ -365,6 +380,8 @@ class Recorder:
     def _recover(self, converter: Converter) -> int:
         """Pass on the files of an earlier run; return the highest position in them, 0 if there is none."""
         last = rows = torn = 0
+        expected: tuple[str, int] | None = None
+        """Host, empty if unknown, and first position of the next file, if nothing is missing before it."""
         for path in wal_files(self._spool):
             self._manager.extend_timeout()
             try:
@@ -372,11 +389,15 @@ class Recorder:
             except WalError as error:
                 # Renamed now: a file of this run can get the same name.
                 self._journal.record(DAMAGED, file=str(path), reason=f"{error.reason}; renamed to {set_aside(path).name}")
+                expected = expected or ("", int(path.stem))
                 continue
+            missing = content.first_seq - expected[1] if expected and expected[0] in {"", content.host} else 0
             last, rows, torn = max(last, content.last_seq), rows + content.rows, torn + content.torn_bytes
             if content.rows:
-                converter.submit(path)
+                converter.submit(path, max(0, missing))
+                expected = content.host, content.last_seq + 1
             else:
+                expected = expected or (content.host, content.first_seq)
                 path.unlink()
         if rows:
             self._journal.record(RECOVERED, rows=rows, torn=torn)

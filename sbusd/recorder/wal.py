@@ -140,6 +140,8 @@ class WalContent:
     """Bytes after the last complete frame: a write was interrupted."""
     damaged_frames: int = 0
     """Frames with a wrong checksum that are followed by correct ones."""
+    missing_before: int = 0
+    """Rows before the first position that were lost with another file."""
 
     @property
     def rows(self) -> int:
@@ -153,7 +155,7 @@ class WalContent:
 
     def missing_ranges(self) -> Iterator[tuple[int, int]]:
         """Yield position and number of the rows of each damaged range."""
-        expected = self.first_seq
+        expected = self.first_seq - self.missing_before
         for batch in self.batches:
             first = batch.column("seq")[0].as_py()
             if first > expected:

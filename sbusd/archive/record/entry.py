@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import SegmentName, hour_of
 
 INDEX_VERSION = 1
 """Readers reject later versions, because they would miss rows without notice."""
@@ -103,6 +103,9 @@ class IndexEntry:
         entry = cls(**known)
         if entry.name != SegmentName(entry.date, entry.hour, entry.host, entry.name.first_seq):
             raise ValueError(f"invalid index entry: path {entry.path!r} does not match date, hour and host")
+        # Retention and the search for replies use them; an entry has no checksum of its own.
+        if not (hour_of(entry.min_ts) == hour_of(entry.max_ts) == entry.name.start_ns and entry.min_ts <= entry.max_ts):
+            raise ValueError("invalid index entry: 'min_ts' and 'max_ts' are not in its hour")
         return entry
 
 

@@ -294,10 +294,10 @@ def hour_of_entry(name: str) -> tuple[str, int] | None:
 
 
 def entries_between(archive: Path, host: str, first: int, last: int) -> list[IndexEntry]:
-    """Return the entries of *host* with files of their own whose names have a number from *first* to *last*.
+    """Return the entries of *host* with files of their own whose names have a number from *first* to *last*, without damaged ones.
 
     Raises:
-        RecordError: an entry is damaged, or the index cannot be read.
+        RecordError: the index cannot be read.
     """
     folder = archive / INDEX
     try:
@@ -306,4 +306,5 @@ def entries_between(archive: Path, host: str, first: int, last: int) -> list[Ind
         return []
     except OSError as error:
         raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
-    return [read_entry(folder / match[0]) for match in matches if first <= int(match[2]) <= last]
+    names = [match[0] for match in matches if first <= int(match[2]) <= last]
+    return [entry for _, entry in read_files(store_of(archive), names, lambda _error: None)]

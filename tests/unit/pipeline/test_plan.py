@@ -32,10 +32,12 @@ class Bench:
         self.root = root
         self.said = io.StringIO()
 
-    def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> HourTask | None:
+    def task(self, hour: Hour = HOUR, made: Manifest | None = None, *, rebuild: bool = False) -> HourTask | None:
         """Read the index, and return what to do about *hour*."""
         archive = RecordReader(self.root)
-        return ArchiveIndex(archive, Progress(errors=self.said), partial(verify_in_threads, archive), [hour]).task(hour, made)
+        return ArchiveIndex(archive, Progress(errors=self.said), partial(verify_in_threads, archive), [hour]).task(
+            hour, made, rebuild=rebuild
+        )
 
     def deliver(self, host: str, seq: int, hour: int = 0) -> IndexEntry:
         """Put a segment with one row into the archive."""
@@ -104,6 +106,52 @@ def test_an_entry_in_a_file_of_another_name_is_listed_and_hides_no_segment(bench
     assert task is not None
     assert (task.manifest.segments, task.manifest.absent) == ((good,), ("index/2026-11-20T12.alpha.copy.json",))
     assert f"it describes another segment, {good.path}" in bench.said.getvalue()
+
+
+@pytest.mark.parametrize("place", ["segments", "following"])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_segment_that_was_damaged_after_it_was_verified_is_not_read_again(bench: Bench, place: str, is_listed: bool) -> None:
+    """Parquet does not notice most damage, so the numbers would be wrong; the hour waits for the segment."""
+    first, other = bench.deliver("alpha", 1), bench.deliver("alpha", 2, hour=1)
+    made = bench.task()
+    assert made is not None
+    entry = first if place == "segments" else other
+    path, index = bench.root / entry.path, bench.root / entry.name.index_path
+    whole = path.read_bytes()
+    late = bench.deliver("beta", 3)
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    if not is_listed:
+        index.unlink()
+    kept = bench.task(made=made.manifest)
+    assert kept is not None
+    assert kept.tables == ()
+    assert kept.manifest == replace(made.manifest, absent=(entry.path,), left_out=(late.path,))
+    assert "checksum mismatch" in bench.said.getvalue() or not is_listed
+    assert "kept 2026-11-20T12 unchanged: segments that it was made from are gone or damaged: 1" in bench.said.getvalue()
+    assert bench.task(made=kept.manifest) is None  # as long as it is damaged
+    path.write_bytes(whole)
+    then = bench.task(made=kept.manifest)
+    assert then is not None
+    assert then.tables
+    assert (then.manifest.segments, then.manifest.following) == ((first, late), (other,))
+    assert (then.manifest.absent, then.manifest.left_out) == ((), ())
+
+
+def test_a_damaged_segment_is_not_computed_again_on_request(bench: Bench) -> None:
+    entry = bench.deliver("alpha", 1)
+    made = bench.task()
+    assert made is not None
+    path = bench.root / entry.path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    kept = bench.task(made=made.manifest, rebuild=True)
+    assert kept is not None
+    assert (kept.tables, kept.manifest) == ((), replace(made.manifest, absent=(entry.path,)))
+    assert bench.task(made=kept.manifest) is None
+    path.write_bytes(whole)
+    then = bench.task(made=kept.manifest)
+    assert then is not None
+    assert then.manifest.absent == ()
 
 
 @pytest.mark.parametrize("name", ["x.json", "2026-11-20T24.alpha.1.json", "2026-13-20T12.alpha.1.json"])

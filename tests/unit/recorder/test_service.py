@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.files import ExposedFolderError
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.files import ExposedFolderError, RecordError
+from sbusd.archive.record.days import DayName
+from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.record.schema import Kind, batch_of
 from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder import service
-from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
+from sbusd.recorder.log_messages import DAMAGED, INDEX_DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbusd.recorder.recording import Clocks
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.tap import RecorderTap
@@ -121,6 +122,33 @@ def test_positions_go_on_where_an_earlier_run_stopped(settings: RecorderSettings
     ]
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version":1}'])
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_a_damaged_index_does_not_end_the_record(
+    settings: RecorderSettings, bus: TappedBus, log: RecordedLog, content: bytes, is_merged: bool
+) -> None:
+    """No position is used twice, and no segment replaced: the file of the index may be repaired."""
+    archive = Path(settings.archive)
+    with running(make(settings, bus, log), bus):
+        pass
+    (entry,) = RecordReader(archive).entries()
+    segment = (archive / entry.path).read_bytes()
+    index = archive / entry.name.index_path
+    if is_merged:
+        index.unlink()
+        index = archive / DayName(entry.date, entry.host).path
+        index.parent.mkdir()
+    index.write_bytes(content)
+    (archive / INDEX / "x.json").write_bytes(content)
+    with running(make(settings, bus, log), bus):
+        pass
+    assert [facts["count"] for facts in log.facts(INDEX_DAMAGED)] == [2]
+    assert (archive / entry.path).read_bytes() == segment
+    unreadable: list[RecordError] = []
+    (later,) = RecordReader(archive).entries(unreadable=unreadable.append)
+    assert (later.first_seq > entry.last_seq, later.path != entry.path, len(unreadable)) == (True, True, 2)
+
+
 def test_files_of_a_killed_run_are_completed(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
     spool = Path(settings.spool)
     spool.mkdir()
@@ -129,13 +157,48 @@ def test_files_of_a_killed_run_are_completed(settings: RecorderSettings, bus: Ta
     wal.close()
     with wal.path.open("ab") as file:
         file.write(b"half a frame")
-    wal_path(spool, 1).write_bytes(b"")
+    wal_path(spool, 7).write_bytes(b"")
     with running(make(settings, bus, log), bus):
         pass
     assert [row.seq for row in recorded(settings.archive)] == [5, 6, 7]
     assert log.facts(RECOVERED) == [{"rows": 2, "torn": len(b"half a frame")}]
     assert len(log.facts(DAMAGED)) == 1
-    assert [path.name for path in spool.iterdir() if path.suffix == ".damaged"] == ["00000000000000000001.wal.damaged"]
+    assert [path.name for path in spool.iterdir() if path.suffix == ".damaged"] == ["00000000000000000007.wal.damaged"]
+
+
+def _no_header(whole: bytes) -> bytes:
+    return whole[:10] + bytes([whole[10] ^ 1]) + whole[11:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (_no_header, [(5, "gap", 2)]),
+        (lambda whole: bytes(len(whole)), [(5, "gap", 2)]),
+        (lambda _whole: b"", [(5, "gap", 2)]),
+        (lambda whole: whole[:200], [(5, "gap", 2)]),
+        (lambda whole: whole[:-1], [(5, "message", None), (6, "gap", 1)]),
+        (lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]), [(5, "message", None), (6, "gap", 1)]),
+    ],
+    ids=["header", "zeros", "empty", "only a header", "truncated", "last frame"],
+)
+def test_rows_of_a_damaged_file_before_another_one_are_a_gap(
+    settings: RecorderSettings, bus: TappedBus, log: RecordedLog, damage: Callable[[bytes], bytes], found: list[tuple[int, str, int | None]]
+) -> None:
+    """At the end of the last file, an incomplete frame is a kill, and a restart follows in the record. Between two files it is damage."""
+    spool = Path(settings.spool)
+    spool.mkdir()
+    for first in (5, 7):
+        wal = WalWriter.create(spool, "alpha", first)
+        wal.append(batch_of([message(first)], first))
+        wal.append(batch_of([message(first + 1)], first + 1))
+        wal.close()
+    path = wal_path(spool, 5)
+    path.write_bytes(damage(path.read_bytes()))
+    with running(make(settings, bus, log), bus):
+        pass
+    rows = [(row.seq, str(row.kind), row.lost) for row in recorded(settings.archive)]
+    assert rows == [*found, (7, "message", None), (8, "message", None), (9, "restart", None)]
 
 
 def test_losses_of_the_tap_are_recorded_as_a_count(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:

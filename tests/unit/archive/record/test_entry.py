@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from tests.unit.archive.record.test_index import entry
 
 
@@ -18,3 +20,14 @@ def test_an_entry_survives_encoding() -> None:
 
 def test_an_entry_names_its_segment() -> None:
     assert SegmentName.parse(entry(7).path) == entry(7).name
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"), [("min_ts", -HOUR_NS), ("min_ts", HOUR_NS), ("min_ts", 10**9), ("max_ts", HOUR_NS), ("max_ts", -HOUR_NS)]
+)
+def test_times_outside_the_hour_are_damage(name: str, shift: int) -> None:
+    """Retention would remove the segment, or keep it for ever."""
+    good = dataclasses.replace(entry(), max_ts=entry().min_ts)
+    damaged = dataclasses.replace(good, **{name: getattr(good, name) + shift})
+    with pytest.raises(ValueError, match="'min_ts' and 'max_ts' are not in its hour"):
+        IndexEntry.from_json(damaged.to_json())

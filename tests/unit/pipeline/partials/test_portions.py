@@ -19,7 +19,7 @@ def entry(host: str, seq: int, rows: int = 10, hour: Hour = HOUR, **kinds: int) 
     """Return an index entry; other rows are messages."""
     path = SegmentName(hour.date, hour.hour, host, seq).path
     counts = {"message": rows - sum(kinds.values()), **kinds}
-    return IndexEntry(path, hour.date, hour.hour, host, rows, rows, "0", 0, 0, seq, seq + rows - 1, counts)
+    return IndexEntry(path, hour.date, hour.hour, host, rows, rows, "0", hour.start, hour.start, seq, seq + rows - 1, counts)
 
 
 def sizes(found: list[Portion]) -> list[tuple[str, int]]:
