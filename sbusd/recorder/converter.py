@@ -55,13 +55,14 @@ class Converter:
         reserve_bytes: int = 0,
         clock: WallClock | None = None,
         charged: Callable[[int], int] = int,
+        failed: Callable[[], None] = lambda: None,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Write into *archive*, which exists. From now on *retention* and *clock* belong to this thread.
 
         *hold* is called with the host before each change of the archive; an error other than OSError ends the thread.
         *reserve_bytes* is room for the file that is being written. *clock* decides what is expired. *charged* returns the user whose part
-        of the quota a uid uses.
+        of the quota a uid uses. *failed* is called in this thread when :attr:`failure` is set.
         """
         self.segments = 0
         """Number of files that were converted."""
@@ -80,6 +81,7 @@ class Converter:
         self._reserve_bytes = reserve_bytes
         self._clock = clock or date_of_recorder(journal, retention)
         self._charged = charged
+        self._on_failure = failed
         self._retry_seconds = retry_seconds
         self._is_held_reported = False
         self._merge_at = 0.0
@@ -143,6 +145,7 @@ class Converter:
             return
         except BaseException as error:
             self.failure = error
+            self._on_failure()
 
     def _wait(self) -> bool:
         """Wait for a file, or for the time to search for expired segments; return False when closed."""

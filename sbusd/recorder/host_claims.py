@@ -48,6 +48,6 @@ class HostClaims:
     def _advice(self, host: str) -> str:
         """Return how to end a conflict."""
         return (
-            "Give one of them another host in recorder.toml. If this machine replaces the other one, stop the recorder there, and delete"
-            f" {self._archive / HOSTS / host}.json"
+            "To run both, give one of them another host in recorder.toml. If no other recorder writes as this host, or this one is to"
+            f" replace it, stop the other one, and delete {self._archive / HOSTS / host}.json"
         )

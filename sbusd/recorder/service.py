@@ -181,6 +181,7 @@ class Recorder:
             reserve_bytes=settings.rotate_bytes,
             clock=date,
             charged=self._charged,
+            failed=self._wake_up,  # an idle bus does not
         )
         next_seq = max(retention.last_seq, self._recover(converter)) + 1
         self._converter = converter

@@ -42,10 +42,10 @@ def make(tmp_path: Path, log: RecordedLog) -> Callable[..., Converter]:
     (tmp_path / "archive").mkdir()
     (tmp_path / "spool").mkdir()
 
-    def make(quota: int = GIB) -> Converter:
+    def make(quota: int = GIB, failed: Callable[[], None] = lambda: None) -> Converter:
         retention = Retention(tmp_path / "archive", "alpha", quota, 1e9)
         retention.load()
-        return Converter(tmp_path / "archive", retention, log, clock=fixed_date(NOON), retry_seconds=0.01)
+        return Converter(tmp_path / "archive", retention, log, clock=fixed_date(NOON), failed=failed, retry_seconds=0.01)
 
     return make
 
@@ -141,11 +141,13 @@ def test_a_defect_of_the_conversion_ends_it_although_the_archive_cannot_be_prune
 
     monkeypatch.setattr("sbusd.recorder.converter.write_segments", fail)
     monkeypatch.setattr(Retention, "prune", cannot)
-    converter = make()
+    failures: list[BaseException | None] = []
+    converter = make(failed=lambda: failures.append(converter.failure))
     converter.submit(spooled(tmp_path, 1, 3))
     converter.start()
     assert not converter.close(30)
     assert isinstance(converter.failure, LookupError)
+    assert failures == [converter.failure], "a recorder of an idle bus does not notice"
     assert log.records == []
 
 
