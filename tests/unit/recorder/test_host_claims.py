@@ -76,7 +76,7 @@ def test_the_second_recorder_of_a_name_is_refused(
     assert said.startswith(
         f"{archive}/hosts/alpha.json: host alpha belongs to machine {os.uname().nodename} with archive {archive} and spool "
     )
-    assert said.endswith(f"stop the recorder there, and delete {archive}/hosts/alpha.json")
+    assert said.endswith(f"stop the other one, and delete {archive}/hosts/alpha.json")
     assert [row.payload for row in recorded(archive)] == [b"first"]
     assert wal_files(spool)
 
