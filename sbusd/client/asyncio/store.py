@@ -70,6 +70,7 @@ class AsyncJob:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else "settled" if self.is_settled else "leased"
@@ -122,7 +123,12 @@ class AsyncJob:
             self._store._renewal.remove(self)
 
     async def _finish(self) -> None:
-        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
+        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on.
+
+        A job whose retry or failure could not be reported is tried again when its lease ends.
+        """
+        if self._has_failed:
+            return
         try:
             await self.ack()
         except StoreError:
@@ -132,6 +138,7 @@ class AsyncJob:
 
     async def _settle(self, name: str, **options: object) -> None:
         """End the lease by the call *name*. If that fails, the lease is renewed as before, unless it has ended."""
+        self._has_failed = name != "ack"
         try:
             await self._store._on_lease(name, self, **options)
         except StoreError:

@@ -116,9 +116,13 @@ def calling_problem(command: str, caller: Peer, allow: Allow | None, groups: fro
 
 def relaying_problem(command: str, twin: int, twins: Twins, sender: Peer) -> str:
     """Return why *sender* may not call *command* in the name of the remote host *twin*, or no words."""
-    if not twins.believes(sender):
+    try:
+        is_believed, is_admitted = twins.believes(sender), twins.admits(twin)
+    except Exception:  # of a subclass: one request must not end the service
+        return UNCHECKED
+    if not is_believed:
         return f"{_author(sender)} is not a relay and cannot call for a remote host"
-    return "" if twins.admits(twin) else f"twin {twin} may not call {command}"
+    return "" if is_admitted else f"twin {twin} may not call {command}"
 
 
 def _author(peer: Peer) -> str:

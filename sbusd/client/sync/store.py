@@ -67,6 +67,7 @@ class Job:
         self.lease = lease
         self.is_settled = False
         self.is_lost = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else "settled" if self.is_settled else "leased"
@@ -136,7 +137,12 @@ class Job:
             self._store._renewal.remove(self)
 
     def _finish(self) -> None:
-        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on."""
+        """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on.
+
+        A job whose retry or failure could not be reported is tried again when its lease ends.
+        """
+        if self._has_failed:
+            return
         try:
             self.ack()
         except StoreError:
@@ -146,6 +152,7 @@ class Job:
 
     def _settle(self, name: str, **options: object) -> None:
         """End the lease by the call *name*. If that fails, the lease is renewed as before, unless it has ended."""
+        self._has_failed = name != "ack"
         try:
             self._store._on_lease(name, self, **options)
         except StoreError:

@@ -50,3 +50,15 @@ def test_a_user_whose_groups_cannot_be_looked_up_has_none(error: Exception, monk
     monkeypatch.setattr("os.getgrouplist", fails)
     monkeypatch.setattr(caller_access, "_known_groups", type(caller_access._known_groups)())
     assert not Allow(groups=(99_998,)).admits(caller(0, 99_999))
+
+
+@pytest.mark.parametrize("name", ["admits", "believes"])
+def test_an_error_of_a_rule_of_ones_own_ends_no_service(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object) -> NoReturn:
+        raise LookupError("a defect")
+
+    for kind in (Allow, Twins):
+        monkeypatch.setattr(kind, name, fails, raising=False)
+    assert caller_access.relaying_problem("x", 1, Twins(), caller(0, 0)) == caller_access.UNCHECKED
+    if name == "admits":
+        assert caller_access.calling_problem("x", caller(0, 0), Allow(users=(0,))) == caller_access.UNCHECKED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,6 +39,8 @@ class Bus:
         self.answer = answer
         self.is_renewed: Callable[[], bool] = lambda: False
         self.renewed: list[bool] = []
+        self.called: list[str] = []
+        self._link = SimpleNamespace(target=SimpleNamespace(text="/run/sbus.socket"))
 
     def answered(self) -> bytes:
         """Return the answer of a call, or raise it."""
@@ -48,12 +51,14 @@ class Bus:
 
 
 class BlockingBus(Bus):
-    def call(self, _command: str, _data: bytes, **_options: object) -> bytes:
+    def call(self, command: str, _data: bytes, **_options: object) -> bytes:
+        self.called.append(command)
         return self.answered()
 
 
 class AsyncBus(Bus):
-    async def call(self, _command: str, _data: bytes, **_options: object) -> bytes:
+    async def call(self, command: str, _data: bytes, **_options: object) -> bytes:
+        self.called.append(command)
         return self.answered()
 
 
@@ -108,6 +113,26 @@ def test_the_end_of_a_block_renews_the_lease_until_the_answer(answer: bytes, err
             await outcome(lambda: job.__exit__(error and type(error), error, None))
         assert bus.renewed == [True]
         assert job not in renewals
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("name", ["retry", "fail"])
+@pytest.mark.parametrize("answer", [FAILED, TIMED_OUT], ids=["failed", "timed out"])
+def test_a_job_that_failed_is_never_acknowledged_by_a_loop(name: str, answer: bytes | SbusError, is_async: bool) -> None:
+    """The store may not have got the failure: then the job is tried again when its lease ends."""
+
+    async def scenario() -> None:
+        bus: Any = AsyncBus(answer) if is_async else BlockingBus(answer)
+        store, kind, _ = made(bus)
+        job = kind(store, "mail", lease(), None)
+        await outcome(lambda: CALLS[name](store, job))
+        bus.answer = DONE
+        await outcome(job._finish)
+        assert bus.called == [f"store/{name}"]
+        await outcome(job.ack)
+        assert job.is_settled
 
     asyncio.run(scenario())
 
