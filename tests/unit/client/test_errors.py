@@ -64,6 +64,7 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
     ),
     (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8; publish_blob() sends more"),
+    (errors.PayloadTooLarge(9, 8).without_advice(), ValueError, "packet too long: 9 bytes, this connection can send at most 8"),
     (errors.NotSubscribed(b"a"), LookupError, "not subscribed to 'a'"),
 ]
 
