@@ -26,7 +26,7 @@ def test_an_entry_names_its_segment() -> None:
     ("name", "shift"), [("min_ts", -HOUR_NS), ("min_ts", HOUR_NS), ("min_ts", 10**9), ("max_ts", HOUR_NS), ("max_ts", -HOUR_NS)]
 )
 def test_times_outside_the_hour_are_damage(name: str, shift: int) -> None:
-    """Retention would remove the segment, or keep it for ever."""
+    """Retention would remove the segment, or never remove it."""
     good = dataclasses.replace(entry(), max_ts=entry().min_ts)
     damaged = dataclasses.replace(good, **{name: getattr(good, name) + shift})
     with pytest.raises(ValueError, match="'min_ts' and 'max_ts' are not in its hour"):

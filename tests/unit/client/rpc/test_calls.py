@@ -17,7 +17,6 @@ from sbusd.client import (
     ErrorCode,
     Message,
     NoRecipient,
-    PayloadTooLarge,
     Peer,
     PeerDisconnected,
     RemoteError,
@@ -64,12 +63,6 @@ def test_a_call_is_answered(face: Face, services: ServiceThreads) -> None:
     assert answer.callee is not None
     assert answer.callee.connection == service.connection
     assert answer.source == 0
-
-
-def test_a_request_that_no_packet_holds_has_no_advice_about_publications(face: Face) -> None:
-    with pytest.raises(PayloadTooLarge, match=r"at most 409600$") as caught:
-        face.call("echo", bytes(500_000))
-    assert caught.value.advice == ""
 
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
