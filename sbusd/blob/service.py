@@ -108,7 +108,7 @@ class BlobService:
         self._loop.add_reader(self._listener, self._accept)
         try:
             while True:
-                alive(f"{len(self._handlers.registry)} blobs, {len(self._clients)} connections")
+                alive(f"blobs: {len(self._handlers.registry)}, connections: {len(self._clients)}")
                 await asyncio.sleep(TICK_SECONDS)
                 self._users.forget_idle()
                 self._handlers.registry.forget_ended()

@@ -155,8 +155,8 @@ class Recipients:
         if not client.subscriptions:
             return "the client has no subscription"
         if self._keyspace.namespace(key) is not None:
-            return f"none of its {client.subscriptions} patterns spells out this reserved key; wildcards do not match reserved keys"
-        return f"none of its {client.subscriptions} patterns matches the key"
+            return f"none of its patterns ({client.subscriptions}) spells out this reserved key; wildcards do not match reserved keys"
+        return f"none of its patterns ({client.subscriptions}) matches the key"
 
 
 def parse_start(payload: bytes, what: str = "connection") -> int:

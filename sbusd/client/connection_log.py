@@ -56,8 +56,8 @@ class ConnectionLog:
         """Note that the bus has discarded *count* packets for this connection, 0: an unknown number; *total* are known so far."""
         self._losses += 1
         if self._losses.bit_count() == 1:
-            number = f"{count} packets" if count else "an unknown number of packets"
-            self._add(_INFO, f"lost {number} for {self._address}: {self._losses} losses and {total} packets so far")
+            number = str(count or "an unknown number")
+            self._add(_INFO, f"lost packets for {self._address}: {number} (so far: {total}; losses: {self._losses})")
 
     def write(self) -> None:
         """Write the records. Call it without a lock."""

@@ -197,12 +197,21 @@ class InboxFull(SbusError, BufferError):
 
 
 class PayloadTooLarge(SbusError, ValueError):
-    """A packet of ``size`` bytes, including its verb and key, is larger than ``limit``, the largest that this connection can send."""
+    """A packet of ``size`` bytes, including its verb and key, is larger than ``limit``, the largest that this connection can send.
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"packet too long: {size} bytes, this connection can send at most {limit}; publish_blob() sends more")
+    ``advice`` says how to send more; it is empty for what is not a publication, such as a call.
+    """
+
+    def __init__(self, size: int, limit: int, advice: str = "publish_blob() sends more") -> None:
+        text = f"packet too long: {size} bytes, this connection can send at most {limit}"
+        super().__init__(f"{text}; {advice}" if advice else text)
         self.size = size
         self.limit = limit
+        self.advice = advice
+
+    def without_advice(self) -> PayloadTooLarge:
+        """Return the same error of a packet that is not a publication."""
+        return PayloadTooLarge(self.size, self.limit, advice="")
 
 
 class NotSubscribed(SbusError, LookupError):

@@ -93,8 +93,12 @@ def words_of(item: Gap | Reconnected | Replaced) -> str:
     if isinstance(item, BlobGone):
         return f"the blob of a message is missing: {item.reason}"
     if isinstance(item, Gap):
+        if item.lost == 1:
+            return "1 message is missing"
         return f"{item.lost} messages are missing" if item.lost else "an unknown number of messages is missing"
     if isinstance(item, Replaced):
+        if item.count == 1:
+            return "1 message was replaced by a newer one with the same key"
         return f"{item.count} messages were replaced by newer ones with the same keys"
     return f"reconnected after {item.seconds:.1f} s; messages that were published meanwhile are missing"
 

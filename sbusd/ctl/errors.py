@@ -11,6 +11,7 @@ import typer
 
 from sbusd.client import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError
 from sbusd.ctl.output import OutputClosedError, visible
+from sbusd.ctl.payloads import BLOB_ADVICE
 from sbusd.helptext import shortened
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.standard_error import write_errors
@@ -64,7 +65,8 @@ def error_text(error: Exception) -> str:
     if isinstance(error, ProtocolError):
         return error.words
     if isinstance(error, PayloadTooLarge):
-        return f"packet too long: {error.size} bytes, at most {error.limit} can be sent; 'sbusctl pub --blob FILE KEY' sends more"
+        text = f"packet too long: {error.size} bytes, at most {error.limit} can be sent"
+        return f"{text}; {BLOB_ADVICE}" if error.advice else text
     if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)

@@ -15,6 +15,9 @@ import typer
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 
+BLOB_ADVICE = "'sbusctl pub --blob FILE KEY' sends more"
+"""What to do with a publication that is too large for a packet."""
+
 END_SECONDS = 1
 """How long the end of a pipe is awaited before its data is asked for: its writer may be closing it."""
 
@@ -26,10 +29,9 @@ class InputError(SbusError):
 class InputTooLongError(SbusError):
     """Standard input is longer than a packet."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes; 'sbusctl pub --blob FILE KEY' sends more"
-        )
+    def __init__(self, advice: str = "") -> None:
+        text = f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes"
+        super().__init__(f"{text}; {advice}" if advice else text)
 
 
 @contextlib.contextmanager
@@ -43,8 +45,10 @@ def reading() -> Iterator[None]:
         raise InputError(f"cannot read standard input: {error.strerror or error}") from None
 
 
-def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") -> bytes:
+def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD", advice: str = "") -> bytes:
     """Return the payload for the argument *payload*, whose metavariable is *name*; without one it is empty.
+
+    *advice* says what to do if it is too large.
 
     Raises:
         BadParameter: there is no argument, and *source* may have data. In ``while read line; do sbusctl pub KEY; done < FILE`` they are
@@ -61,7 +65,7 @@ def one_payload(payload: str | None, source: BinaryIO, name: str = "PAYLOAD") ->
     with reading():
         data = source.read(MAX_PACKET_BYTES + 1)
     if len(data) > MAX_PACKET_BYTES:
-        raise InputTooLongError
+        raise InputTooLongError(advice)
     return data
 
 

@@ -272,7 +272,7 @@
     state.unit = "messages";
     bars("refusals", sums(table, rows, "user", "events"), user, userColour, OTHER_USERS);
     state.unit = unit;
-    byId("security-note").textContent = rows.length ? `${count(total(table, rows, "events"))} refusals. Times are UTC.` : "";
+    byId("security-note").textContent = rows.length ? `${many(total(table, rows, "events"), "refusal")}. Times are UTC.` : "";
     tables.show("security", rows, [
       ["user", "who", (row) => user(table.user[row])], ["key or pattern", "long", (row) => table.what[row]], number("count", (row) => table.events[row]),
       ["class", "", (row) => CLASSES[table.class[row]] ?? table.class[row]], ["reason", "long", (row) => table.reason[row]], ["code", "", (row) => table.code[row]],
@@ -321,7 +321,7 @@
     ], data.omitted.relay);
   }
 
-  const lostWords = (lost, unknown) => [lost ? `${count(lost)} lost` : "", unknown ? `${count(unknown)} losses of an unknown number` : ""].filter(Boolean).join(", ");
+  const lostWords = (lost, unknown) => [lost ? `${count(lost)} lost` : "", unknown ? `an unknown number lost ${many(unknown, "time")}` : ""].filter(Boolean).join(", ");
 
   function drawLinks() {
     const [links, times] = [data.links, data.linkTimes];
@@ -408,20 +408,20 @@
   function describe() {
     const { period, hostCount, names, records, missing, payloads, hosts, gaps, moreGaps, silent, silentCount, interruptions, absent, removed, late } = data.covers;
     const named = names.slice(0, 3).map(visible).join(", ") + (hostCount > 3 ? ` and ${many(hostCount - 3, "more host")}` : "");
-    byId("period").textContent = period ? `${utc(period[0])} to ${utc(period[1])} UTC · ${named} · ${count(records)} rows` : "No rows were recorded in this period.";
+    byId("period").textContent = period ? `${utc(period[0])} to ${utc(period[1])} UTC · ${named} · ${many(records, "row")}` : "No rows were recorded in this period.";
     const lines = [];
     if (gaps.length) lines.push(`Periods of whole hours without rows: ${count(gaps.length + moreGaps)}, latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
     const stopped = silent.map((each) => `${visible(each.host)}, ${count(each.hours)} h`);
     if (silentCount) lines.push(`Hosts that stopped recording, with the hours from their last row to the last row of all hosts: ${stopped.slice(0, 20).join("; ")}${silentCount > 20 ? ` and ${count(silentCount - 20)} more` : ""}.`);
-    if (missing) lines.push(`${count(missing)} rows are missing because the recorder was too slow or could not write.`);
-    if (interruptions) lines.push(`The recorder was not running or had no connection to the bus: ${count(interruptions)} times. The traffic during these times is unknown.`);
-    if (absent) lines.push(`${count(absent)} segments or index entries were missing or damaged and could not be read.`);
-    if (removed) lines.push(`${count(removed)} segments were removed before they were read.`);
-    if (late) lines.push(`${count(late)} segments arrived after their hour could no longer be recomputed.`);
+    if (missing) lines.push(`Rows that are missing because the recorder was too slow or could not write: ${count(missing)}.`);
+    if (interruptions) lines.push(`The recorder was not running or had no connection to the bus: ${many(interruptions, "time")}. The traffic during these times is unknown.`);
+    if (absent) lines.push(`Segments or index entries that were missing or damaged and could not be read: ${count(absent)}.`);
+    if (removed) lines.push(`Segments that were removed before they were read: ${count(removed)}.`);
+    if (late) lines.push(`Segments that arrived after their hour could no longer be recomputed: ${count(late)}.`);
     const whole = byId("whole");
     whole.textContent = lines.length ? "Parts of the record are missing. For details see Coverage below." : "Nothing is known to be missing.";
     whole.className = lines.length ? "alarm" : "faint";
-    if (payloads) lines.push(`Of ${count(payloads)} payloads, the record has only a part or the length, as configured. The sizes in this report are those of the complete payloads.`);
+    if (payloads) lines.push(`Of ${many(payloads, "payload")}, the record has only a part or the length, as configured. The sizes in this report are those of the complete payloads.`);
     byId("missing").replaceChildren(...lines.map((line) => element("p", line.startsWith("Of") ? "faint" : "", line)));
     tables.show("covers", hosts, [
       ["host", "who", (each) => each.host], ["from", "time", (each) => utc(each.first)], ["to", "time", (each) => utc(each.last)], number("hours", (each) => each.hours),

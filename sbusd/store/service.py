@@ -327,7 +327,7 @@ class Store:
                 await self._charge()
             figures = await self._calls.admin.figures()
             messages = sum(each.messages for each in figures.streams)
-            self._alive(f"{messages} messages, {sum(each.leased for each in figures.queues)} jobs with workers")
+            self._alive(f"messages: {messages}, jobs with workers: {sum(each.leased for each in figures.queues)}")
             if self._calls_bus is not None and loop.time() >= due:
                 due = loop.time() + self._settings.state_interval
                 with contextlib.suppress(SbusError, OSError):

@@ -189,7 +189,7 @@ def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(tmp_path: Pat
         assert shown["gamma", "alpha"] == ["2 min", "12", "1.95 KiB", "3", "1", "0", "0", "0", "–", "–"]
         assert shown["link itself", "alpha"] == ["2 min", "–", "–", "–", "–", "–", "0", "0", "0", "0 B"]
         assert shown["gamma", "h2 (R/other)"][:2] == ["0 s", "0"]
-        assert await found.evaluate(traces) == [["gamma", 2, 7, "7"], ["losses", 1, 7, "3 lost, 1 losses of an unknown number"]]
+        assert await found.evaluate(traces) == [["gamma", 2, 7, "7"], ["losses", 1, 7, "3 lost, an unknown number lost 1 time"]]
         await choose("2")
         assert (await found.evaluate("document.getElementById('links-note').textContent")).startswith("The record has no state")
         assert await found.evaluate("document.getElementById('links').hidden && document.getElementById('link-times').hidden")

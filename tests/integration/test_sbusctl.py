@@ -200,7 +200,11 @@ def test_something_else_listens(shell: Shell, folder: object) -> None:
 
 def test_a_payload_that_is_too_large(shell: Shell) -> None:
     assert "at most 409600 can be sent; 'sbusctl pub --blob FILE KEY' sends more" in shell.fail("pub", "a", "-", stdin=bytes(409_599))
-    assert "payload too large: the maximum packet size is 409600 bytes" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
+    large = "payload too large: the maximum packet size is 409600 bytes"
+    assert f"{large}; 'sbusctl pub --blob FILE KEY' sends more" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
+    assert shell.fail("call", "a", "-", stdin=bytes(409_599)).endswith("at most 409600 can be sent\n")
+    for command in (["call", "a", "-"], ["store", "put", "a", "-"]):
+        assert shell.fail(*command, stdin=bytes(500_000)) == f"sbusctl: {large}\n"
     said = shell.fail("pub", "-l", "a", stdin=b"one\ntwo\n" + b"x" * 409_599 + b"\nfour\n")
     assert said.startswith("sbusctl: cannot publish message 3 of standard input: ")
     assert said.endswith("; published 2 messages before it\n")

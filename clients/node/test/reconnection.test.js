@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 
-import { connect, Disconnected, Message, Reconnected, Refused } from '../index.js';
+import { CallTimeout, connect, Disconnected, Message, Reconnected, Refused, TimedOut } from '../index.js';
 import { FrameReader } from '../lib/frames.js';
 import { BusProcess, take } from './bus_process.js';
 
@@ -167,6 +167,19 @@ test('messages that wait for a new connection stay before later ones', async () 
   await one.ping();
   assert.deepEqual(got.map(Number), [...sent.keys()]);
   assert.ok((await subscription.next()) instanceof Reconnected);
+  await one.close();
+  await fake.stop();
+});
+
+test('without a connection, a call and a ping say that nothing was sent', async () => {
+  const fake = await fakeBus(plainBus([], null));
+  const one = await connect({ address: fake.address, reconnect: true, timeout: 3000 });
+  fake.pause();
+  await one.publish('x'); // it closes the connection
+  while (one.state === 'connected') await new Promise(setImmediate);
+  const isUnsent = (error) => error.isSent === false && /was not sent/.test(error.message);
+  await assert.rejects(one.call('x', '', { timeout: 100 }), (error) => error instanceof CallTimeout && isUnsent(error));
+  await assert.rejects(one.ping(), (error) => error instanceof TimedOut && /was not sent/.test(error.message));
   await one.close();
   await fake.stop();
 });

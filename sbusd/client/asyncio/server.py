@@ -181,7 +181,9 @@ class AsyncServer:
         """Send a part. Raises ServiceError if that is not possible: the stream would have a gap."""
         try:
             await self._link.writer.send(packet)
-        except (PayloadTooLarge, TimedOut, Closed, ConnectionError) as error:
+        except PayloadTooLarge as error:
+            raise ServiceError(f"cannot send a part: {error.without_advice()}") from error
+        except (TimedOut, Closed, ConnectionError) as error:
             raise ServiceError(f"cannot send a part: {error}") from error
 
     async def _send(self, packet: bytes, task: Task | None = None) -> None:
@@ -195,7 +197,7 @@ class AsyncServer:
             raise
         except PayloadTooLarge as error:
             if task is not None:
-                await self._send(task.error(str(error)))
+                await self._send(task.error(str(error.without_advice())))
         except (TimedOut, Closed, ConnectionError) as error:
             # run() raises the end of the connection; this is about one response.
             self._dispatcher.counts["unsent"] += 1

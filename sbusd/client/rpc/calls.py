@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from sbusd.client.arguments import check_count, check_type, time_limit
 from sbusd.client.bus_calls import Call, Expects, RequestCall, members_question, parse_members
 from sbusd.client.encoding import publication
-from sbusd.client.errors import CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError, TimedOut
+from sbusd.client.errors import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.operations import Begin, Deadline, Operation, Settle, ask_members, members
 from sbusd.client.rpc.cancellation import post, withdraw
 from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests
@@ -301,6 +301,9 @@ class Caller:
                 packets.insert(0, control_packet(controls.MEMBERS, members_question(key)))
             self.session.send_call(call, *packets)
             self.session.ask_for_batches()  # for the packets of the next call
+        except PayloadTooLarge as error:
+            self.requests.close(pending)
+            raise error.without_advice() from None
         except BaseException:
             self.requests.close(pending)
             raise

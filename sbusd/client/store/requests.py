@@ -101,7 +101,7 @@ def put_requests(messages: Iterable[NewMessage]) -> Iterator[PutRequest]:
         frame, option = message.frame, message.options
         added = len(frame) + 5 + len(framed_data(option))
         if added + _HEAD_BYTES > MAX_DATA_BYTES:
-            raise PayloadTooLarge(added, MAX_DATA_BYTES - _HEAD_BYTES)
+            raise PayloadTooLarge(added, MAX_DATA_BYTES - _HEAD_BYTES, advice="")
         if frames and (len(frames) >= MAX_FRAMES or size + added + _HEAD_BYTES > MAX_DATA_BYTES):
             yield _put_request(frames, options)
             frames, options, size = [], [], 0

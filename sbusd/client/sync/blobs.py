@@ -56,7 +56,8 @@ class BlobMethods:
         *data* is bytes, the path of a file, or an open file, which is read to its end; a str is encoded in UTF-8. It is copied once,
         however many recipients there are; a file that is a sealed memfd is not copied. Subscribers need *blobs*. *type* is a media type,
         for them. The blob ends after *expire* seconds, 30 by default, at most 600; when used *uses* times; and, without *keep*, with this
-        connection. Every client that gets the message can get the blob, unless *to* names a uid, ``gid:NUMBER``, or a connection.
+        connection: a program that publishes and then ends needs *keep*, or the blob ends before its subscribers can get it. Every client
+        that gets the message can get the blob, unless *to* names a uid, ``gid:NUMBER``, or a connection.
 
         Raises:
             BlobRefused: a quota is used up, or an argument is invalid.

@@ -155,7 +155,9 @@ class Server:
             return False
         try:
             self._link.send(stream.part(part))
-        except (PayloadTooLarge, TimedOut) as error:
+        except PayloadTooLarge as error:
+            raise ServiceError(f"cannot send a part: {error.without_advice()}") from error
+        except TimedOut as error:
             # Without it, the stream would have a gap.
             raise ServiceError(f"cannot send a part: {error}") from error
         return True
@@ -215,7 +217,7 @@ class Server:
             self._link.send(packet)
         except PayloadTooLarge as error:
             if task is not None:
-                self._send(task.error(str(error)))
+                self._send(task.error(str(error.without_advice())))
         except TimedOut as error:
             self._dispatcher.counts["unsent"] += 1
             LOG.error("cannot send a response: %s", error)

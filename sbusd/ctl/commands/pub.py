@@ -16,7 +16,7 @@ from sbusd.ctl.errors import NO_RECIPIENT, error_text
 from sbusd.ctl.formatting import human_plural
 from sbusd.ctl.keys import one_key
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
-from sbusd.ctl.payloads import InputError, InputTooLongError, one_payload, reading
+from sbusd.ctl.payloads import BLOB_ADVICE, InputError, InputTooLongError, one_payload, reading
 from sbusd.ctl.settings import forbid_json, settings_of
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE
 from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
@@ -108,7 +108,7 @@ def pub_command(
             publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"), to=to)
         return
     # Read first: the source of the payload may be slow, and the bus is not needed meanwhile.
-    data = one_payload(payload, source)
+    data = one_payload(payload, source, advice=BLOB_ADVICE)
     with settings_of(context).connect(pace=wait) as bus:
         if not receipt:
             bus.publish(name, data, to=to)
@@ -168,6 +168,6 @@ def read_records(source: BinaryIO, end: bytes) -> Iterator[list[bytes]]:
         *records, pending = (pending + chunk).split(end)
         yield records
         if len(pending) > MAX_PACKET_BYTES:
-            raise InputTooLongError
+            raise InputTooLongError(BLOB_ADVICE)
     if pending:
         yield [pending]

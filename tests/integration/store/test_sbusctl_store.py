@@ -130,3 +130,4 @@ def test_tables_fit_and_errors_say_what_to_do(store: StoreProgram) -> None:
     assert max(map(len, table.splitlines())) <= 80
     assert "no stream stores the key" in run(store, "store", "put", "elsewhere", "x", expected=1)
     assert "must be the number of a message" in run(store, "store", "revive", "mail", "x", expected=2)
+    assert run(store, "store", "put", "log/a", "-", data=bytes(409_000), expected=1).endswith(" can be sent\n")

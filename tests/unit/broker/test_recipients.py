@@ -41,7 +41,7 @@ def test_trace_lists_recipients_and_reasons_for_the_others(bus: InProcessBus) ->
     assert (recipient, sorted(patterns)) == ({"id": 1, "pid": ALICE, "uid": ALICE}, ["a/", "a/*"])
     reasons = {entry["id"]: entry["reason"] for entry in listed(answer, "others")}
     assert reasons == {
-        2: "none of its 1 patterns matches the key",
+        2: "none of its patterns (1) matches the key",
         3: "the client has no subscription",
         4: "the client has no subscription",
     }

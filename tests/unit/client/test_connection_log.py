@@ -99,9 +99,9 @@ def test_losses_are_recorded_more_and_more_rarely() -> None:
     words = [words for _, words in log.pending]
     assert len(words) == 11
     assert words[1:4] == [
-        "lost an unknown number of packets for /s: 1 losses and 0 packets so far",
-        "lost 5 packets for /s: 2 losses and 5 packets so far",
-        "lost 5 packets for /s: 4 losses and 15 packets so far",
+        "lost packets for /s: an unknown number (so far: 0; losses: 1)",
+        "lost packets for /s: 5 (so far: 5; losses: 2)",
+        "lost packets for /s: 5 (so far: 15; losses: 4)",
     ]
 
 

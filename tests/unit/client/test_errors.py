@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import pickle
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sbusd.client import bus_address, errors
+from sbusd.client import AsyncBus, Bus, bus_address, errors
 from sbusd.client.bus_unit import named_unit
 from sbusd.client.errors import RemoteError, SbusError, no_bus
 from sbusd.client.store.errors import StoreNotRunning, store_error
 from sbusd.client.sync.blob_socket import no_service
 from sbusd.protocol.blobs import blob_address
 from tests.support import skips
+from tests.support.minibus import MiniBus
 from tools.stage import ROOT
 
 _SYSTEMCTL = re.compile(r"systemctl(?: --user)?(?= [a-z])")
@@ -64,6 +67,7 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
         "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
     ),
     (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8; publish_blob() sends more"),
+    (errors.PayloadTooLarge(9, 8).without_advice(), ValueError, "packet too long: 9 bytes, this connection can send at most 8"),
     (errors.NotSubscribed(b"a"), LookupError, "not subscribed to 'a'"),
 ]
 
@@ -188,3 +192,20 @@ def test_advice_names_the_service_manager_of_the_bus(monkeypatch: pytest.MonkeyP
     missing = OSError(errno.ENOENT, "")
     said = [str(each) for each in (no_bus(bus, missing), StoreNotRunning("store/put", bus), no_service(blob_address(bus), missing))]
     assert [_SYSTEMCTL.findall(each) for each in said] == [[systemctl] if systemctl else []] * 3, said
+
+
+def call(address: str) -> None:
+    with Bus.connect(address) as bus:
+        bus.call("echo", bytes(500_000))
+
+
+async def call_asyncio(address: str) -> None:
+    async with AsyncBus.connect(address) as bus:
+        await bus.call("echo", bytes(500_000))
+
+
+@pytest.mark.parametrize("face", [call, lambda address: asyncio.run(call_asyncio(address))], ids=["blocking", "asyncio"])
+def test_a_request_that_is_too_long_has_no_advice_about_publications(mini_bus: MiniBus, face: Callable[[str], None]) -> None:
+    with pytest.raises(errors.PayloadTooLarge, match=r"at most 409600$") as caught:
+        face(mini_bus.address)
+    assert caught.value.advice == ""

@@ -11,7 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Change, Gap, Message, Peer, PresenceEvent, ProtocolError, TimedOut
+from sbusd.client import (
+    AsyncBus,
+    Bus,
+    Change,
+    Gap,
+    Message,
+    MessagesMissing,
+    Peer,
+    PresenceEvent,
+    ProtocolError,
+    Replaced,
+    TimedOut,
+    raise_missing,
+)
 from sbusd.client.items import TapRecord, presence_item, tap_item
 from sbusd.protocol.credentials import vouched_peer
 from tests.support.minibus import WAIT_SECONDS, MiniBus
@@ -160,3 +173,19 @@ def test_a_forgotten_await_of_a_subscription_is_a_warning(mini_bus: MiniBus) -> 
                 gc.collect()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (Gap(0), "an unknown number of messages is missing"),
+        (Gap(1), "1 message is missing"),
+        (Gap(2), "2 messages are missing"),
+        (Replaced(1), "1 message was replaced by a newer one with the same key"),
+        (Replaced(2), "2 messages were replaced by newer ones with the same keys"),
+    ],
+)
+def test_words_for_each_number_of_missing_messages(item: Gap | Replaced, words: str) -> None:
+    with pytest.raises(MessagesMissing) as caught:
+        raise_missing(item)
+    assert str(caught.value) == words

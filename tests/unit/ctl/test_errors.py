@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from sbusd.client import CallTimeout, NoBus, NoRecipient, PeerDisconnected, RemoteError, TimedOut
+from sbusd.client import CallTimeout, NoBus, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, TimedOut
 from sbusd.ctl import errors
-from sbusd.ctl.errors import status_of
+from sbusd.ctl.errors import error_text, status_of
 from tools.stage import ROOT
 
 
@@ -28,6 +28,13 @@ def test_the_status_and_the_manual(error: Exception, status: int, words: str) ->
     assert status_of(error) == status
     section = (ROOT / "man" / "sbusctl.1").read_text("utf-8").split("\n.Sh EXIT STATUS\n")[1].split("\n.Sh ")[0]
     assert words in section.split(f"\n.It {status}\n")[1].split("\n.It ")[0]
+
+
+def test_only_a_publication_that_is_too_large_can_be_a_blob() -> None:
+    publication = PayloadTooLarge(9, 8)
+    text = "packet too long: 9 bytes, at most 8 can be sent"
+    assert error_text(publication) == f"{text}; 'sbusctl pub --blob FILE KEY' sends more"
+    assert error_text(publication.without_advice()) == text
 
 
 def test_complaints_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

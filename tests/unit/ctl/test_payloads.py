@@ -65,7 +65,7 @@ def test_a_pipe_that_has_ended_without_data_is_an_empty_payload(pair: Callable[[
 def test_the_maximum_packet_size_bounds_the_input() -> None:
     assert len(one_payload("-", io.BytesIO(bytes(MAX_PACKET_BYTES)))) == MAX_PACKET_BYTES
     source = io.BytesIO(bytes(MAX_PACKET_BYTES * 3))
-    with pytest.raises(InputTooLongError):
+    with pytest.raises(InputTooLongError, match=r"409600 bytes$"):
         one_payload("-", source)
     assert source.tell() == MAX_PACKET_BYTES + 1
 

@@ -83,7 +83,16 @@ _TABLES = {
     ),
     "trace": (
         routing._TRACE_COLUMNS,
-        ["184467", "4194304", "systemd-network", "NetworkManager", "no", "disconnect", "12 13 14 +3", "none of its 16384 patterns matches"],
+        [
+            "184467",
+            "4194304",
+            "systemd-network",
+            "NetworkManager",
+            "no",
+            "disconnect",
+            "12 13 14 +3",
+            "none of its patterns (16384) matches",
+        ],
         "ID USER COMMAND RECEIVES REASON",
     ),
     "link": (
