@@ -9,6 +9,7 @@ import stat
 
 from systemd import daemon
 
+from sbusd.client.errors import systemctl
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -29,7 +30,13 @@ def listening_socket(path: str | None, default: str) -> tuple[socket.socket, str
     if path is None and (passed := _passed()) is not None:
         name = passed.getsockname()
         return passed, os.fsdecode(name)
-    return _created(path or default), path or default
+    try:
+        return _created(path or default), path or default
+    except ListenError as error:
+        if path is not None or not os.environ.get("NOTIFY_SOCKET"):
+            raise
+        # The socket unit does not hold the socket any more, as after mask and unmask.
+        raise ListenError(f"systemd passed no socket: run: {systemctl(default)} restart sbus-blob.socket ({error})") from None
 
 
 def _passed() -> socket.socket | None:

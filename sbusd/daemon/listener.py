@@ -122,21 +122,32 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
         activated = _activated_socket(passed_descriptors() if passed is None else passed, socket.SOCK_SEQPACKET)
         if activated is not None:
             return Listener(activated)
+        # A service without a socket has a socket unit that does not hold it any more, as after mask and unmask.
+        is_service = bool(os.environ.get("NOTIFY_SOCKET"))
+        is_user, instance = _instance(options)
+        restart = f"systemctl {'--user ' if is_user else ''}restart sbus{instance}.socket"
+        if is_service and instance:
+            # Only the socket unit has the address of an instance. The default address is that of another bus.
+            raise ListenError(f"systemd passed no socket: run: {restart}, or use -a")
         address = options.default_address()
         try:
             return _open(address, options, socket.SOCK_SEQPACKET)
         except ListenError as error:
-            if not os.environ.get("NOTIFY_SOCKET"):
+            if not is_service:
                 raise
-            # Its unit has a socket unit that does not hold the socket any more, as after mask and unmask.
-            raise ListenError(f"systemd passed no socket: run: {_restart(options)} ({error})") from None
+            raise ListenError(f"systemd passed no socket: run: {restart} ({error})") from None
     return _open(address, options, socket.SOCK_SEQPACKET)
 
 
-def _restart(options: Options) -> str:
-    """Return the command that makes systemd listen again for the bus with *options*."""
-    instance = f"@{options.config_file.stem}" if options.config_file is not None and options.config_file != default_main_file() else ""
-    return f"systemctl {'--user ' if options.user_bus else ''}restart sbus{instance}.socket"
+def _instance(options: Options) -> tuple[bool, str]:
+    """Return whether the unit with *options* is a user's, and ``@NAME`` if ``-C`` is the file of ``sbus@NAME.service``, else ''."""
+    file = options.config_file
+    if file is None:
+        return options.user_bus, ""
+    is_user = options.user_bus or file.parent == default_main_file(user_bus=True).parent
+    main_file = default_main_file(user_bus=is_user)
+    # Any other file is that of a drop-in for the main unit.
+    return is_user, f"@{file.stem}" if file.parent == main_file.parent and file != main_file else ""
 
 
 def open_stream_listener(options: Options, passed: Mapping[int, str] | None = None) -> Listener | None:

@@ -106,7 +106,7 @@ def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socke
         sockets.append(made)
     sockets = sockets or passed_sockets()
     if not sockets:
-        fail("sbus-metrics", "no socket was passed: start sbus-metrics.socket, or use --listen")
+        fail("sbus-metrics", "no socket was passed: run: systemctl restart sbus-metrics.socket, or use --listen")
     return sockets
 
 

@@ -20,6 +20,7 @@ _COMMANDS = tuple(
     for pattern in (
         rf"(?:systemctl|\{{[\w.()]*systemctl(?:\(\w+\))?\}})(?: --user|\{{[^{{}}]*\}})? (?:{_VERBS}){_REST}",
         rf"(?:sudo )?(?:sbusctl|\{{sbusctl(?:\(\w+\))?\}}) (?:{_NAMES})\b{_REST}",
+        r"start sbus[\w@-]*\.socket",
         r"sbusd --check-config",
         rf"journalctl{_REST}",
         rf"(?:chmod|chown|sysctl|sqlite3|runuser|usermod)(?! \d| or){_REST}",

@@ -36,8 +36,10 @@ def check_listener(unit: BusUnit, shown: Mapping[str, Unit], address: str, peer:
     if peer not in (1, main) and main is not None and command_name(peer) not in (_SERVICE_MANAGER, UNKNOWN):
         reason = f"process {peer} listens at {address}, and not {unit.name}: {name} has lost its path"
         return [Finding("listener", CheckResult.WARN, reason, f"stop that process, then: {advice}")]
-    if not unit.is_user and manager_holds(1, address) is False:
-        reason = f"systemd does not hold the socket of {name} any more, as after mask and unmask: the next start of the bus would fail"
+    manager = parent_of(main) if unit.is_user else 1
+    if manager is not None and manager_holds(manager, address) is False:
+        holder = "the service manager" if unit.is_user else "systemd"
+        reason = f"{holder} does not hold the socket of {name} any more, as after mask and unmask: the next start of the bus would fail"
         return [Finding("listener", CheckResult.FAIL, reason, advice)]
     return []
 
@@ -54,6 +56,16 @@ def check_errors(pid: int | None, unit: BusUnit | None, proc: Path = _PROC) -> l
         return []
     reason = "standard error is the null device, because journald did not run when the bus started: tracebacks of the interpreter are lost"
     return [Finding("standard error", CheckResult.WARN, reason, f"{unit.systemctl} restart {unit.name}")]
+
+
+def parent_of(pid: int | None) -> int | None:
+    """Return the parent of the process *pid*: of a user's service that is their service manager. None if it is not known."""
+    if pid is None:
+        return None
+    try:
+        return int((_PROC / str(pid) / "status").read_text(errors="replace").partition("\nPPid:")[2].split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def manager_holds(manager: int, address: str, proc: Path = _PROC) -> bool | None:

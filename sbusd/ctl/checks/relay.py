@@ -28,6 +28,8 @@ def check_relay(unit: Unit, main_file: Path | None = None) -> list[Finding]:
             certificate = Path(settings.tls.certificate)
             certified = [judge_certificate("relay certificate", "sbus-relay", certificate)] if settings.tls.is_on else []
     except ConfigError as error:
+        if is_missing(unit):
+            return [without_package("sbus-relay", unit, file)]
         # A unit that does not run because of it has a finding of its own.
         return [Finding("relay.toml", CheckResult.FAIL, str(error), "see sbus-relay(8)")] if is_running else []
     return (check_redis(settings.redis) if is_running else []) + certified

@@ -21,16 +21,20 @@ FEEDS = {"net": "netlink", "udev": "udev", "journal": "journal", "systemd": "sys
 def check_trigger(scope: Literal["system", "user"], main_file: Path | None = None) -> list[Finding]:
     """Return the findings for the trigger of *scope*; none if its service is not enabled and its configuration has no rule."""
     file = main_file or default_main_file("trigger.toml", user_bus=scope == "user")
+    rules: Sequence[TriggerRule] = ()
+    invalid: list[Finding] = []
     try:
-        rules: Sequence[TriggerRule] = load_settings(file, TriggerSettings).rules
+        rules = load_settings(file, TriggerSettings).rules
     except ConfigError as error:
-        return [Finding("trigger", CheckResult.FAIL, str(error), f"correct {file}; see trigger.toml(5)")]
+        invalid = [Finding("trigger", CheckResult.FAIL, str(error), f"correct {file}; see trigger.toml(5)")]
     shown = shown_units(scope, UNIT, *sorted({unit_of(rule) for rule in rules} | {feed for rule in rules for feed in feeds_of(rule)}))
     if isinstance(shown, Finding):
-        return [Finding("trigger", shown.result, shown.reason, shown.advice)] if rules else []
+        return invalid or ([Finding("trigger", shown.result, shown.reason, shown.advice)] if rules else [])
     unit = shown.get(UNIT, {})
     if is_missing(unit):
-        return [without_package("sbus-trigger", unit, file)] if rules else []
+        return [without_package("sbus-trigger", unit, file)] if rules or invalid else []
+    if invalid:
+        return invalid
     if not rules and not is_enabled(unit):
         return []
     systemctl = systemctl_of(scope)

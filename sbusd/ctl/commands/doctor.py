@@ -21,6 +21,7 @@ from sbusd.ctl.checks import (
     listener,
     metrics,
     relay,
+    service_files,
     store,
     trigger,
     units,
@@ -89,7 +90,7 @@ def examine(settings: Settings) -> list[Finding]:
     findings += _bus_findings(settings, address)
     if scope is not None:
         findings += _store_findings(settings, scope) + blob.check_blobs(_unit(scope, blob.UNIT), address, scope)
-        findings += trigger.check_trigger(scope)
+        findings += trigger.check_trigger(scope) + service_files.check_files(scope)
     if scope == "system":
         findings += metrics.check_metrics(_unit(scope, metrics.UNIT)) + _link_findings(settings)
         findings += relay.check_relay(_unit(scope, relay.UNIT))

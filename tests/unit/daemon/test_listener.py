@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import stat
@@ -368,13 +369,17 @@ def test_a_socket_that_cannot_listen_is_an_error() -> None:
     [
         (Options(), "systemctl restart sbus.socket"),
         (Options(user_bus=True), "systemctl --user restart sbus.socket"),
-        (Options(config_file=Path("/etc/sbus/lab.toml")), "systemctl restart sbus@lab.socket"),
+        (Options(config_file=Path("/etc/sbus/sbusd.toml")), "systemctl restart sbus.socket"),
+        (Options(config_file=Path("/srv/lab.toml")), "systemctl restart sbus.socket"),
+        (Options(config_file=Path("/home/x/.config/sbus/sbusd.toml")), "systemctl --user restart sbus.socket"),
     ],
 )
 def test_a_service_whose_socket_systemd_has_lost_says_so(
     options: Options, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path still belongs to the previous socket, which -r would not be allowed to replace."""
+    monkeypatch.setenv("HOME", "/home/x")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setattr(Options, "default_address", lambda _self: UnixName(os.fsencode(folder / "s")))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as before:
         before.bind(str(folder / "s"))
@@ -382,3 +387,27 @@ def test_a_service_whose_socket_systemd_has_lost_says_so(
     assert _refusal(options).startswith(f"systemd passed no socket: run: {command} (cannot listen on ")
     monkeypatch.delenv("NOTIFY_SOCKET")
     assert "replace it with -r" in _refusal(options)
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("/etc/sbus/lab.toml", "systemctl restart sbus@lab.socket"),
+        ("/home/x/.config/sbus/lab.toml", "systemctl --user restart sbus@lab.socket"),
+    ],
+)
+def test_an_instance_does_not_take_the_address_of_another_bus(
+    file: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its socket unit has its address. So an instance without a socket is refused, even if the default address is free."""
+    monkeypatch.setattr(Options, "default_address", lambda _self: UnixName(os.fsencode(folder / "s")))
+    monkeypatch.setenv("HOME", "/home/x")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    options = Options(config_file=Path(file))
+    assert _refusal(options) == f"systemd passed no socket: run: {command}, or use -a"
+    assert not (folder / "s").exists()
+    # From a shell, and with an address, it is a bus like others.
+    open_listener(dataclasses.replace(options, address=UnixName(os.fsencode(folder / "s")))).close()
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    open_listener(options).close()

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from sbusd.ctl.application import application
-from tests.support.hints import source_hints
+from tests.support.hints import hints_in, source_hints
 from tests.system.test_hints import SITUATIONS
 from tools.stage import ROOT
 
@@ -111,6 +111,7 @@ NOT_RUN = {
         "store/engine/disk_space.py: sbusctl store purge STREAM",
     ),
     "it is the command of another hint, which is run, for another unit": (
+        "blob/listener.py: {systemctl(default)} restart sbus-blob.socket",
         "client/sync/blob_socket.py: {systemctl(address)} restart sbus-blob.socket",
         "ctl/checks/metrics.py: systemctl restart {UNIT}",
         "ctl/checks/trigger.py: {systemctl} reset-failed {feed}",
@@ -121,6 +122,7 @@ NOT_RUN = {
         "ctl/fresh_tables.py: systemctl enable --now {RECORDER}",
         "ctl/fresh_tables.py: systemctl restart {RECORDER}",
         "client/errors.py: systemctl start sbus-relay",
+        "metrics/main.py: systemctl restart sbus-metrics.socket",
         "pipeline/main.py: systemctl enable --now sbus-recorder.service",
         "pipeline/live/main.py: systemctl enable --now sbus-live.service",
         "relay/redis/client.py: systemctl start redis-server@sbus-relay.service",
@@ -166,6 +168,13 @@ def test_a_hint_without_a_scope_names_a_unit_that_only_the_system_has() -> None:
     for hint in source_hints():
         if found := re.search(r": systemctl (?:start|restart|enable --now|status) ([\w.@-]+)", hint):
             assert found[1] in _units("system") - _units("user"), hint
+
+
+def test_no_hint_starts_a_socket_unit_by_its_name() -> None:
+    """It does nothing while the unit is active, as after its socket was lost. Only a restart helps in both cases."""
+    assert hints_in("no socket: start sbus-x.socket") == ["start sbus-x.socket"]
+    assert hints_in("restart sbus-x.socket") == []
+    assert [hint for hint in source_hints() if re.search(r"\bstart sbus[\w@-]*\.socket", hint)] == []
 
 
 _SBUSCTL = {each.partition("sbusctl ")[2] for each in source_hints() - {*NOT_RUN[_WRITTEN_BY]} if re.search(": (sudo )?sbusctl ", each)}

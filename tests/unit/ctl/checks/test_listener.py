@@ -47,6 +47,24 @@ def test_a_socket_that_only_the_bus_holds_is_lost_at_its_next_start(monkeypatch:
     assert (found.result, found.advice) == (CheckResult.FAIL, "systemctl restart sbus.socket")
 
 
+def test_the_manager_of_a_users_bus_is_the_parent_of_its_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "4321").mkdir()
+    (tmp_path / "4321/status").write_text("Name:\tsbusd (x)\nPPid:\t99\n")
+    monkeypatch.setattr(listener, "_PROC", tmp_path)
+    asked: list[int] = []
+    monkeypatch.setattr(listener, "manager_holds", lambda manager, address: asked.append(manager))
+    user = BusUnit("sbus.service", is_user=True)
+    assert check_listener(user, ACTIVE, ADDRESS, 4321, None) == []
+    monkeypatch.setattr(listener, "manager_holds", lambda manager, address: manager != 99)
+    (found,) = check_listener(user, ACTIVE, ADDRESS, 4321, None)
+    assert (asked, found.result, found.advice) == ([99], CheckResult.FAIL, "systemctl --user restart sbus.socket")
+    assert found.reason.startswith("the service manager does not hold the socket of sbus.socket any more")
+    stopped = ACTIVE | {"sbus.service": {"MainPID": "0"}}
+    assert check_listener(user, stopped, ADDRESS, 1, None) == []
+    (tmp_path / "4321/status").unlink()
+    assert check_listener(user, ACTIVE, ADDRESS, 4321, None) == []
+
+
 def test_a_process_holds_what_it_has_bound(folder: Path) -> None:
     path = str(folder / "s")
     assert manager_holds(os.getpid(), path) is None

@@ -32,3 +32,6 @@ def test_only_root_and_the_relay_use_its_own_redis(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_configuration_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "relay.toml").write_text("twin = true\n")
     assert [each.check for each in checks.check_relay(RUNNING, tmp_path / "relay.toml")] == ["relay.toml"]
+    (finding,) = checks.check_relay({"LoadState": "not-found"}, tmp_path / "relay.toml")
+    assert finding.result is CheckResult.SKIP
+    assert "configuration without the package" in finding.reason

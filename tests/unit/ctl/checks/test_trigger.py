@@ -60,6 +60,17 @@ def test_nothing_is_checked_where_it_is_not_used(shown: Shown, configure: Callab
     assert check_trigger("system", configure("")) == []
 
 
+@pytest.mark.parametrize("state", ["not-found", "masked"])
+def test_an_invalid_file_that_a_removed_package_left_is_no_failure(state: str, shown: Shown, configure: Callable[[str], Path]) -> None:
+    file = configure("[[on]]\nkeys = 1\n")
+    (finding,) = check_trigger("system", file)
+    assert (finding.result, finding.advice) == (CheckResult.FAIL, f"correct {file}; see trigger.toml(5)")
+    shown[UNIT] = {"LoadState": state}
+    (finding,) = check_trigger("system", file)
+    assert finding.result is CheckResult.SKIP
+    assert "configuration without" in finding.reason
+
+
 def test_all_is_well(shown: Shown, configure: Callable[[str], Path]) -> None:
     (finding,) = check_trigger("system", configure(RULES))
     assert (finding.result, finding.reason) == (CheckResult.OK, f"{UNIT} runs with 2 rules")

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.ctl.application import application
-from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.checks import CheckResult, Finding, service_files
+from sbusd.ctl.commands import doctor
 from sbusd.ctl.commands.doctor import examine, lines
 from sbusd.ctl.settings import Settings
 
@@ -57,6 +58,13 @@ def test_without_a_bus_it_fails_with_advice(tmp_path: Path) -> None:
     assert set(failed) == {"socket", "connection"}
     assert said["failed"] == 2
     assert all(each["advice"] for each in failed.values())
+
+
+def test_it_checks_the_configuration_of_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Finding("blob.toml", CheckResult.FAIL, "wrong", "correct it")
+    monkeypatch.setattr(doctor, "_scope", lambda address: "user")
+    monkeypatch.setattr(service_files, "check_files", lambda scope: [wrong])
+    assert wrong in examine(Settings(address=f"{tmp_path}/none"))
 
 
 def test_a_user_s_bus_without_a_login_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
