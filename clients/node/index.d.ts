@@ -33,7 +33,10 @@ export interface PublishOptions {
 export interface SubscribeOptions {
   /** Gets what is not a message when the subscription is iterated over. Default: a warning of the process. */
   onGap?: (item: Gap | Replaced | Reconnected) => void;
-  /** Bytes of messages that wait for the program, at least 1; more are dropped and reported as a Gap. Infinity: no limit. Default: 64 MiB. */
+  /**
+   * Bytes of messages that wait for the program, at least 1; more are dropped and reported as a Gap. Infinity: no limit. Default: 64 MiB.
+   * With `senders`, a foreign user can fill half of the space that the messages of all others leave free.
+   */
   maxBytes?: number;
   /** Share the messages with the other members of this queue group: 1 to 64 bytes of printable text without /. Default: null, for no group. */
   group?: string | null;

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pwd
 from typing import Any
 
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.client import AsyncBus, SbusError
 from sbusd.client.errors import AnswerLost, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.client.rpc.calls import Answer
+from sbusd.named_user import NamedUser
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
 
@@ -39,6 +39,7 @@ class LinkCalls:
         self._address = address
         self._bus: AsyncBus | None = None
         self._connecting = asyncio.Lock()
+        self._link_user = NamedUser(LINK_USER)
 
     async def ask(self, host: str, ticket: str, ask: str, **members: object) -> tuple[dict[str, Any], list[bytes]]:
         """Return the answer of *host* to a question about the blob with *ticket*: its object and its frames.
@@ -60,7 +61,7 @@ class LinkCalls:
             if not isinstance(error, CallTimeout | PeerDisconnected | AnswerLost):
                 await self.close()
             raise AgainError(str(error)) from None
-        _check_callee(answer)
+        await self._check_callee(answer)
         try:
             return parse_framed_data(bytes(answer))
         except ProtocolError as error:
@@ -80,6 +81,19 @@ class LinkCalls:
                 self._bus = await AsyncBus.connect(self._address, timeout=CALL_SECONDS, name="sbus-blob other hosts")
             return self._bus
 
+    async def _check_callee(self, answer: Answer) -> None:
+        """Raise Refusal unless root, the user of this service or that of the link has answered: others could answer with blobs of
+        their own. Raises AgainError if the user database does not respond."""
+        uid = -1 if answer.callee is None else answer.callee.uid
+        if uid in (0, os.geteuid()):
+            return
+        try:
+            is_link = await self._link_user.has_uid(uid)
+        except (TimeoutError, RuntimeError, MemoryError):
+            raise AgainError(f"the user {LINK_USER} was not looked up in time") from None
+        if not is_link:
+            raise Refusal(Cause.NO_LINK, f"user {uid} serves {COMMAND}, and is not {LINK_USER}; see RIGHTS in sbus-link(8)")
+
 
 def _refusal(words: str) -> Exception:
     """Return the exception for an error of the link, which is a code and words."""
@@ -87,13 +101,3 @@ def _refusal(words: str) -> Exception:
     if code == "EAGAIN" or not (code.startswith("E") and code.isalnum() and code.isupper()):
         return AgainError(reason if code == "EAGAIN" else words)
     return Refusal(Cause.NOT_THERE if code == "ENOENT" else Cause.NOT_PULLED, reason)
-
-
-def _check_callee(answer: Answer) -> None:
-    """Raise Refusal unless root, the user of this service or that of the link has answered: others could answer with blobs of their own."""
-    uid = -1 if answer.callee is None else answer.callee.uid
-    trusted = {0, os.geteuid()}
-    with contextlib.suppress(KeyError):
-        trusted.add(pwd.getpwnam(LINK_USER).pw_uid)
-    if uid not in trusted:
-        raise Refusal(Cause.NO_LINK, f"user {uid} serves {COMMAND}, and is not {LINK_USER}; see RIGHTS in sbus-link(8)")

@@ -100,7 +100,7 @@ def check_private(file: Path, status: os.stat_result, service_user: str) -> None
     Root's group may read it: systemd creates credentials so. The group of the service may not: it can have other members.
     """
     mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid not in _owners(service_user):
+    if not _may_own(status.st_uid, service_user):
         words = f"owned by user {status.st_uid}; make the service's user its owner: chown {service_user} {shlex.quote(str(file))}"
         raise ConfigError(file, "", words)
     if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
@@ -108,13 +108,13 @@ def check_private(file: Path, status: os.stat_result, service_user: str) -> None
         raise ConfigError(file, "", f"{words} chmod 0600 {shlex.quote(str(file))}")
 
 
-def _owners(service_user: str) -> set[int]:
-    """Return the users that may own a key: root and the own user. Root also accepts the service user, to check its configuration."""
-    owners = {0, os.geteuid()}
-    if os.geteuid() == 0:
-        with contextlib.suppress(KeyError):
-            owners.add(pwd.getpwnam(service_user).pw_uid)
-    return owners
+def _may_own(uid: int, service_user: str) -> bool:
+    """Return whether the user *uid* may own a key: root or the own user. Root also accepts the service user: it checks configurations."""
+    if uid in (0, os.geteuid()):
+        return True
+    with contextlib.suppress(KeyError):
+        return os.geteuid() == 0 and uid == pwd.getpwnam(service_user).pw_uid
+    return False
 
 
 def _load(context: ssl.SSLContext, files: CertificateFiles, service_user: str) -> ssl.SSLContext:

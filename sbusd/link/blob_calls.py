@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from sbusd.config.link import is_name
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets, host_label
 from sbusd.link.exchange import ExchangeError
 from sbusd.link.network.backoff import Backoff
+from sbusd.named_user import NamedUser
 from sbusd.protocol.blobs import CHUNK_BYTES, MAX_EXPIRE, is_media_type, is_ticket
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
@@ -48,6 +48,7 @@ class BlobCalls:
         self._tickets = tickets
         self._asking = asking
         self._charged = charged
+        self._blob_user = NamedUser(BLOB_USER)
 
     async def run(self) -> None:
         """Serve, and connect again whenever the connection ends, until cancelled."""
@@ -66,7 +67,7 @@ class BlobCalls:
 
     async def _on_call(self, request: Request) -> bytes:
         """Serve a call. Raises ServiceError: a code such as ENOENT, and words."""
-        if not _is_blob_service(request.caller.uid):
+        if not await self._may_call(request.caller.uid):
             raise ServiceError(f"EACCES only sbus-blob may call {COMMAND}; use its get")
         try:
             head, _ = parse_framed_data(request.data)
@@ -75,6 +76,15 @@ class BlobCalls:
             raise ServiceError(f"EINVAL {error.words}") from None
         except ExchangeError as error:
             raise ServiceError(str(error)) from None
+
+    async def _may_call(self, uid: int) -> bool:
+        """Return whether the user *uid* may call: root, the user of the link, and that of sbus-blob.service. Raises ServiceError."""
+        if uid in (0, os.geteuid()):
+            return True
+        try:
+            return await self._blob_user.has_uid(uid, self._charged(uid))
+        except (TimeoutError, RuntimeError, MemoryError):
+            raise ServiceError(f"EAGAIN the user {BLOB_USER} was not looked up in time") from None
 
     async def _pulled(self, head: dict[str, Any]) -> bytes:
         """Return the answer of the host that *head* names, checked. Raises ExchangeError."""
@@ -109,13 +119,3 @@ def _checked(origin: str, answer: dict[str, Any], max_bytes: int) -> dict[str, o
     if size > max_bytes:
         raise ExchangeError("EFBIG", f"the blob has {size} bytes; max_blob for host {origin} is {max_bytes}")
     return {"size": size, "type": kind, "expire": expire}
-
-
-def _is_blob_service(uid: int) -> bool:
-    """Return whether the user *uid* may call: root, the user of the link, and that of sbus-blob.service."""
-    if uid in (0, os.geteuid()):
-        return True
-    try:
-        return uid == pwd.getpwnam(BLOB_USER).pw_uid
-    except KeyError:
-        return False

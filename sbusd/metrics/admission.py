@@ -5,14 +5,16 @@ A limit is that of the user who is charged for a uid, subuid(5). The right to sc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import pwd
 import socket
 import struct
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from sbusd.client.asyncio.look_ups import in_thread
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.socket_owner import OVERFLOW_UID, client_user
 
@@ -26,7 +28,7 @@ MAX_PER_USER = 32
 """Connections of one user."""
 
 _NAMES_SECONDS = 10.0
-"""Time for which the numbers of the users are remembered: their packages can be installed later."""
+"""Pause between look-ups of the users: their packages can be installed later."""
 
 _PEER = struct.Struct("=iII")
 
@@ -34,22 +36,35 @@ _PEER = struct.Struct("=iII")
 class Admission:
     """Counts the connections of each user that is *charged*. *users*, who may scrape, are names or numbers."""
 
-    def __init__(self, users: Sequence[str], charged: ChargedUsers, clock: Callable[[], float] = time.monotonic) -> None:
-        self._users = users
+    def __init__(self, users: Sequence[str], charged: ChargedUsers) -> None:
+        self._names = [user for user in users if not _is_number(user)]
         self._charged = charged
-        self._clock = clock
-        self._known: frozenset[int] = frozenset()
-        self._known_until = -1.0
+        self._always = frozenset({0, os.geteuid(), *(int(user) for user in users if _is_number(user))})
+        self._known = self._always
         self._open: dict[bool, Counter[int | None]] = {True: Counter(), False: Counter()}
         """Connections by charged user, of those that may scrape and of others."""
+
+    async def look_up(self) -> None:
+        """Look up the names of the users, in a thread: a directory service can be slow, and nobody who connects waits for it. Until it
+        responds, those that were found before may scrape.
+
+        Raises:
+            RuntimeError, MemoryError: no thread is left.
+        """
+        if self._names:
+            self._known = self._always | await in_thread(_ids, self._names)
+
+    async def run(self) -> None:
+        """Look up the names again and again, until cancelled."""
+        while self._names:
+            await asyncio.sleep(_NAMES_SECONDS)
+            with contextlib.suppress(RuntimeError, MemoryError):  # those found before may still scrape
+                await self.look_up()
 
     def may_scrape(self, user: int | None) -> bool:
         """Return whether *user* may read the metrics; an unknown user may not."""
         if user is None or user == OVERFLOW_UID:
             return False
-        if self._clock() >= self._known_until:
-            self._known = frozenset({0, os.geteuid(), *_ids(self._users)})
-            self._known_until = self._clock() + _NAMES_SECONDS
         return user in self._known
 
     def charged_for(self, user: int | None) -> int | None:
@@ -84,15 +99,15 @@ def user_of(connection: socket.socket) -> int | None:
     return int(user)
 
 
-def _ids(users: Sequence[str]) -> list[int]:
-    """Return the numbers of those of *users* that exist."""
-    found = []
-    for user in users:
-        if user.isascii() and user.isdecimal():
-            found.append(int(user))
-            continue
-        try:
-            found.append(pwd.getpwnam(user).pw_uid)
-        except KeyError:
-            continue
-    return found
+def _is_number(user: str) -> bool:
+    """Return whether *user* is a number and not a name."""
+    return user.isascii() and user.isdecimal()
+
+
+def _ids(names: Sequence[str]) -> frozenset[int]:
+    """Return the numbers of those users that exist."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(KeyError):
+            found.add(pwd.getpwnam(name).pw_uid)
+    return frozenset(found)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sbusd.client import bus_address
+from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
 from sbusd.config.subordinate_ids import ChargedUsers
@@ -127,10 +128,14 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         lambda cause, reason: log.record_limited(log_messages.NO_METRICS, cause, reason=reason),
         charged,
     )
-    server = MetricsServer(collector, Admission(settings.users, charged), log)
+    admission = Admission(settings.users, charged)
+    with contextlib.suppress(TimeoutError, RuntimeError, MemoryError):  # numbers may scrape, and names once they are found
+        await asyncio.wait_for(admission.look_up(), LOOK_UP_SECONDS)
+    server = MetricsServer(collector, admission, log)
     sockets = [without_descriptors(each, charged) for each in sockets]
     await server.listen(sockets)
     counting = asyncio.ensure_future(prefixes.run())
+    looking_up = asyncio.ensure_future(admission.run())
     log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
     manager.ready("serving metrics")
     server.used_at = loop.time()  # the connection that has started this program may still wait
@@ -146,7 +151,8 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
     finally:
         manager.stopping()
         counting.cancel()
-        await asyncio.gather(counting, return_exceptions=True)
+        looking_up.cancel()
+        await asyncio.gather(counting, looking_up, return_exceptions=True)
         await server.close()
         charged.close()
         manager.close()

@@ -1,4 +1,4 @@
-"""Each wait without a time limit is in the table of docs/waits.md, with what ends it."""
+"""Each wait without a time limit is in docs/waits.md, with what ends it, and each look-up of a user or group, with where it runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tools.stage import ROOT
 
 _PAGE = ROOT / "docs" / "waits.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \| .+ \|$", re.MULTILINE)
+
+_LOOK_UP = re.compile(r"^\| `([^`]+)` \| ((?:`\w+\.\w+` ?)+) \| (?:start|thread|tool)\b.* \|$", re.MULTILINE)
 
 _RUN = {"run", "call", "check_call", "check_output"}
 _START = {"Popen", "create_subprocess_exec", "create_subprocess_shell", "waitpid", "waitid", "wait3", "wait4", "lockf", "flock"}
@@ -97,6 +99,32 @@ def test_each_wait_without_a_limit_has_a_reason() -> None:
     }
     listed = {name: int(count) for name, count in _ROW.findall(_PAGE.read_text("utf-8"))}
     assert found == listed, "give the wait a limit, or say in docs/waits.md what ends it"
+
+
+def _look_ups(source: str) -> set[str]:
+    """Return the names in *source* that ask for users and groups, called or passed on."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if re.fullmatch(r"(?:pwd|grp)\.get\w+|os\.(?:getgrouplist|initgroups)", name):
+                found.add(name)
+        elif isinstance(node, ast.ImportFrom) and node.module in {"pwd", "grp", "os"}:
+            names = {f"{node.module}.{each.name}" for each in node.names}
+            found |= {name for name in names if node.module != "os" or name in {"os.getgrouplist", "os.initgroups"}}
+    return found
+
+
+def test_each_look_up_of_a_user_or_group_says_where_it_runs() -> None:
+    paths = [(path, path.relative_to(ROOT)) for path in committed_files() if path.suffix == ".py"]
+    found = {str(name): names for path, name in paths if name.parts[0] == "sbusd" and (names := _look_ups(path.read_text("utf-8")))}
+    listed = {name: set(re.findall(r"`([^`]+)`", names)) for name, names in _LOOK_UP.findall(_PAGE.read_text("utf-8"))}
+    assert found == listed, "look it up in a thread, and say in docs/waits.md where it runs"
+
+
+@pytest.mark.parametrize("line", ["pwd.getpwnam(name)", "in_thread(grp.getgrall)", "from pwd import getpwuid", "os.getgrouplist(name, 1)"])
+def test_a_look_up_is_found(line: str) -> None:
+    assert len(_look_ups(line)) == 1
 
 
 @pytest.mark.parametrize(

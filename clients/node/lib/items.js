@@ -20,13 +20,21 @@ function isAscii(text) {
 
 /** The publisher of a message, as the bus verifies it. */
 export class Sender {
-  constructor(connection, credentials, gid, uid, pid, origin) {
+  #publisher;
+
+  constructor(connection, credentials, gid, uid, pid, origin, publisher) {
     this.connection = connection;
     this.credentials = credentials;
     this.gid = gid;
     this.uid = uid;
     this.pid = pid;
     this.origin = origin;
+    this.#publisher = publisher;
+  }
+
+  /** @internal The uid of the connection, also if it has passed on the message of another author. */
+  get _publisher() {
+    return this.#publisher;
   }
 
   /** Return the sender that a `!/from/…` names, or null if it has another form. */
@@ -39,7 +47,7 @@ export class Sender {
     // The publisher's own credentials are the last ones; those before them are the prefix of the bus. The author of a message that was
     // passed on is not a user of this host.
     const [gid, uid, pid] = origin === null ? found.slice(6, 9).map(Number) : [UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID];
-    return new Sender(Number(found[1]), found[2], gid, uid, pid, origin);
+    return new Sender(Number(found[1]), found[2], gid, uid, pid, origin, Number(found[7]));
   }
 
   /** Where only this connection receives messages. */

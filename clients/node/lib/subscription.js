@@ -7,12 +7,15 @@ const END = { value: undefined, done: true };
 
 const ITEM_BYTES = 256; // what a message takes in memory besides its bytes, by estimate
 
+const OWN_USER = process.geteuid();
+
 /** An async iterable of messages. Ends when it is closed, or drained; throws when the connection ends for good. */
 export class Subscription {
   #bus;
   #items = [];
   #next = 0;
   #bytes = 0;
+  #foreign = new Map(); // the bytes of each foreign user
   #maxBytes;
   #onGap;
   #wake = null;
@@ -112,7 +115,7 @@ export class Subscription {
       return null;
     }
     const item = items[place];
-    this.#bytes -= sizeOf(item);
+    this.#charge(item, -sizeOf(item));
     this.#next = place + 1;
     if (this.#next === items.length) {
       this.#items = [];
@@ -133,6 +136,7 @@ export class Subscription {
       this.#items = [];
       this.#next = 0;
       this.#bytes = 0;
+      this.#foreign.clear();
       this.#bus._unsubscribe(this);
       this._end();
     }
@@ -153,7 +157,7 @@ export class Subscription {
     if (item instanceof Reconnected && this.#last instanceof Reconnected) {
       return;
     }
-    if (item instanceof Message && this.#bytes + size > this.#maxBytes) {
+    if (item instanceof Message && this.#bytes + this.#bytesOf(item) + size > this.#maxBytes) {
       this.dropped += 1;
       const last = this.#last;
       if (last instanceof Gap && last.where === 'client') {
@@ -163,9 +167,27 @@ export class Subscription {
       item = new Gap(1, 'client');
     }
     this.#items.push(item);
-    this.#bytes += item instanceof Message ? size : ITEM_BYTES;
+    this.#charge(item, sizeOf(item));
     if (this.#wake !== null) {
       this.#rouse();
+    }
+  }
+
+  /** Return the bytes of the foreign user that has sent a message. It may hold at most as much as it leaves free, as in the bus. */
+  #bytesOf(message) {
+    return this.#foreign.get(foreignUser(message)) ?? 0;
+  }
+
+  #charge(item, size) {
+    this.#bytes += size;
+    const user = foreignUser(item);
+    if (user !== null) {
+      const bytes = (this.#foreign.get(user) ?? 0) + size;
+      if (bytes > 0) {
+        this.#foreign.set(user, bytes);
+      } else {
+        this.#foreign.delete(user);
+      }
     }
   }
 
@@ -235,4 +257,10 @@ class Iteration {
 
 function sizeOf(item) {
   return item instanceof Message ? ITEM_BYTES + item._size : ITEM_BYTES;
+}
+
+/** Return the uid of another user that has sent an item, or null: it is known only with `senders`. */
+function foreignUser(item) {
+  const user = item.sender?._publisher ?? OWN_USER;
+  return user === OWN_USER ? null : user;
 }

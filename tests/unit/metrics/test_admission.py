@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import socket
+import threading
 
 import pytest
 
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.metrics import admission as admission_module
 from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
 from sbusd.socket_owner import OVERFLOW_UID
 
@@ -19,6 +22,7 @@ CHARGED = ChargedUsers(SubordinateIds([SubordinateRange(100_000, 65_536, OTHER)]
 
 def test_root_this_user_and_those_of_the_configuration_may_scrape() -> None:
     admission = Admission(["daemon", "7", "no-such-user"], CHARGED)
+    asyncio.run(admission.look_up())
     assert all(map(admission.may_scrape, (0, os.geteuid(), pwd.getpwnam("daemon").pw_uid, 7)))
     assert not any(map(admission.may_scrape, (OTHER, OVERFLOW_UID, None)))
 
@@ -28,14 +32,46 @@ def test_nobody_of_another_namespace_may_scrape_whatever_the_configuration_says(
 
 
 def test_a_user_that_is_added_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    admission = Admission(["prometheus-of-a-test"], CHARGED, clock=lambda: now)
+    monkeypatch.setattr(admission_module, "_NAMES_SECONDS", 0.01)
+    admission = Admission(["prometheus-of-a-test"], CHARGED)
+    asyncio.run(admission.look_up())
     assert not admission.may_scrape(SCRAPER)
     made = pwd.struct_passwd(("prometheus-of-a-test", "x", SCRAPER, 1, "", "/", "/"))
     monkeypatch.setattr(pwd, "getpwnam", lambda _: made)
-    assert not admission.may_scrape(SCRAPER), "the names are remembered for some seconds"
-    now = 11.0
-    assert admission.may_scrape(SCRAPER)
+
+    async def found() -> None:
+        looking_up = asyncio.ensure_future(admission.run())
+        while not admission.may_scrape(SCRAPER):
+            await asyncio.sleep(0.01)
+        looking_up.cancel()
+
+    asyncio.run(asyncio.wait_for(found(), 60))
+
+
+def test_a_directory_service_that_does_not_respond_delays_no_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def getpwnam(_name: str) -> pwd.struct_passwd:
+        assert threading.current_thread() is not threading.main_thread()
+        asked.set()
+        assert answered.wait(60)
+        return pwd.struct_passwd(("slow", "x", SCRAPER, 1, "", "/", "/"))
+
+    monkeypatch.setattr(pwd, "getpwnam", getpwnam)
+    admission = Admission(["slow", "7"], CHARGED)
+
+    async def main() -> None:
+        look_up = asyncio.ensure_future(admission.look_up())
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(asked.wait, 60)
+        assert admission.may_scrape(0)
+        assert admission.may_scrape(7)
+        assert not admission.may_scrape(SCRAPER)
+        answered.set()
+        await look_up
+        assert admission.may_scrape(SCRAPER)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_limits() -> None:

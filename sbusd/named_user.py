@@ -1,0 +1,35 @@
+"""The user of another service, by name. The user database is read in a thread: a directory service can be slow, and the event loop serves
+all users."""
+
+from __future__ import annotations
+
+import pwd
+
+from sbusd.client.asyncio.look_ups import LookUps
+
+
+class NamedUser:
+    """The user *name*. Its number is remembered once it is found: the package of the service can be installed later."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._uid: int | None = None
+        self._look_ups = LookUps()
+
+    async def has_uid(self, uid: int, charged: int = 0) -> bool:
+        """Return whether *uid* is the number of this user. *charged* waits for the look-up, and delays nobody else.
+
+        Raises:
+            TimeoutError: the user database did not respond in time.
+            RuntimeError, MemoryError: no thread is left.
+        """
+        if self._uid is None:
+            self._uid = await self._look_ups.run(charged, self._found)
+        return uid == self._uid
+
+    def _found(self) -> int | None:
+        """Return the number of the user, None if there is none."""
+        try:
+            return pwd.getpwnam(self._name).pw_uid
+        except KeyError:
+            return None
