@@ -58,6 +58,9 @@ class FlowTable:
         """Flows that ended before LISTED heartbeats had listed their last number."""
         self.ended = 0
         """Flows that ended. After a change, `find` has to be asked again."""
+        self.forgotten = 0
+        """Losses that no gap in the numbers shows: hosts that were forgotten because they were silent, and messages lost before they came
+        here. Each frame with messages has it, so a receiver reports a loss before newer messages."""
         self._moment = 0
         self._open: OrderedDict[tuple[str | None, bytes], Flow] = OrderedDict()
         self._listed: dict[str | None, dict[int, Flow]] = {}

@@ -42,8 +42,6 @@ class InterestReceiver:
         self.is_connected = False
         self.beat = 0
         """Number of the last heartbeat of this host."""
-        self.forgotten = 0
-        """Hosts that this one has forgotten; see `Heartbeat`."""
 
     def changes(self, peer: Peer, head: Changes, body: bytes) -> None:
         """Apply the next changes of *peer*, or ask it for a snapshot. Raises FrameError."""
@@ -149,7 +147,8 @@ class InterestReceiver:
     def _confirm(self, peer: Peer, version: int) -> None:
         peer.confirmations += 1
         if self.is_connected:
-            head = Applied(self._epoch, peer.epoch, version, peer.confirmations, self._flows.next, peer.refused, self.beat, self.forgotten)
+            flows = self._flows
+            head = Applied(self._epoch, peer.epoch, version, peer.confirmations, flows.next, peer.refused, self.beat, flows.forgotten)
             self._network.publish(self._subjects.direct(peer.name), encode_head(head), b"")
 
     def _change(self, peer: Peer, line: Line, is_wanted: bool) -> None:

@@ -68,8 +68,6 @@ class Outgoing:
         *charged* returns the user that is charged for a uid.
         """
         self.flows = FlowTable()
-        self.forgotten = 0
-        """Hosts that this one has forgotten because it heard nothing of them, and that wanted something."""
         self._rules = rules
         self._epoch = epoch
         self._interest = interest
@@ -135,6 +133,11 @@ class Outgoing:
         """Send all frames, or spool them while the network is away."""
         for number in list(self._open):
             self._close(number)
+
+    def lose_unknown(self) -> None:
+        """Have the receivers report an unknown loss, after all messages so far and before later ones."""
+        self.flush()
+        self.flows.forgotten += 1
 
     def connected(self) -> None:
         """Send what the spool has kept, and from now on everything directly."""
@@ -232,7 +235,7 @@ class Outgoing:
     def _finish(self, frame: _OpenFrame, first: int, parts: list[_Part], tails: bytes, owner: int) -> Frame:
         """Return the frame with *parts* of *frame*, whose first message has the number *first*."""
         messages = sum(part.messages for part in parts)
-        head = encode_head(Data(self._epoch, frame.flow.number, first, messages, self.forgotten, len(tails)))
+        head = encode_head(Data(self._epoch, frame.flow.number, first, messages, self.flows.forgotten, len(tails)))
         return Frame(frame.subject, head, b"".join([tails, *(part.body for part in parts)]), messages, owner)
 
     def _publish(self, frame: Frame) -> None:

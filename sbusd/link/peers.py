@@ -70,7 +70,7 @@ class Peer:
     earlier_since: float = 0.0
     """When that came."""
     forgotten: int = 0
-    """How many hosts it has forgotten, as far as this one knows."""
+    """How many hosts it has forgotten, and how often its bus lost messages, as far as this one knows."""
     address: str = ""
     """Where it is, as its last heartbeat says."""
     other_run: OtherRun = field(default_factory=OtherRun)
@@ -112,7 +112,8 @@ class Peer:
 def note_forgotten(peer: Peer, host: str, count: int, names: Collection[bytes] = ()) -> None:
     """Report an unknown loss if *peer* may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
 
-    *count* is how many hosts it has forgotten, *names* are the digests of the last ones. It sends them before later messages.
+    *count* is how many hosts it has forgotten and how often its bus lost messages, *names* are the digests of the hosts forgotten last. It
+    sends them before later messages.
     """
     if count == peer.forgotten:
         return

@@ -97,7 +97,6 @@ class Session:
         self._receiver = InterestReceiver(rules, epoch, self._peers, self._remote, self._outgoing.flows, network=numbered, bus=bus)
         self._is_connected = False
         self._next_beat = now
-        self._losses = 0
         self._requests: set[str] = set()
         """Hosts that asked for a snapshot."""
         self._refusing: set[str] = set()
@@ -251,7 +250,7 @@ class Session:
         self._local.remove_client(client_id, self._now)
 
     def lost(self, count: int) -> None:
-        """Report a loss of unknown messages to all other hosts, with the next heartbeat."""
+        """Report a loss of unknown messages to all other hosts, between the messages before it and after it."""
         del count  # of which flows is unknown
         self.counters.bus_losses += 1
         self._lose_unknown()
@@ -267,6 +266,8 @@ class Session:
         for pattern in self._remote.subscriptions():
             self._bus.subscribe(pattern)
         self._receiver.bus_restarted()
+        if self._restarts:
+            self._lose_unknown()  # newer messages can come before the acknowledgement, and others be missing until then
         self._restarts += 1
         self._bus.acknowledge(2 * self._restarts - 1)
 
@@ -432,7 +433,7 @@ class Session:
                 peer.incoming.withdrawn(line)
 
     def _lose_unknown(self) -> None:
-        self._losses += 1
+        self._outgoing.lose_unknown()
         self._next_beat = self._now
 
     def _answer_requests(self) -> None:
@@ -463,17 +464,15 @@ class Session:
         for peer in silent:
             self._receiver.forget(peer)
             peer.incoming.report_unknown(list(peer.incoming.served))
-        self._receiver.forgotten = self._outgoing.forgotten = self._outgoing.forgotten + len(forgotten)
         flows = self._outgoing.flows
-        if flows.cut != self.counters.flows_cut:
-            self.counters.flows_cut = flows.cut
-            self._losses += 1
+        flows.forgotten += len(forgotten)
+        self.counters.flows_cut = flows.cut
         interval = self._peers.interval
         self._next_beat = self._now + interval
         beat = self._receiver.beat = self._receiver.beat + 1
         address = self._network.address.encode("ascii", "replace")[:MAX_ADDRESS_BYTES]
-        state = self._announcements.version, self._announcements.digest, self._losses, flows.floor
-        head = Heartbeat(self._epoch, beat, int(interval * 1_000), *state, self._outgoing.forgotten, len(forgotten), len(address))
+        state = self._announcements.version, self._announcements.digest, flows.cut, flows.floor
+        head = Heartbeat(self._epoch, beat, int(interval * 1_000), *state, flows.forgotten, len(forgotten), len(address))
         self._network.publish(self._subjects.heartbeat, encode_head(head), heartbeat_body(address, forgotten, flows.tails(None)))
         self._direct_since = {target: self._direct_since.get(target, beat) for target in flows.targets()}
         for target, first in self._direct_since.items():

@@ -27,6 +27,7 @@ SENDERS = st.sampled_from([b"!/cred/100/%d/7" % uid for uid in range(1_000, 1_00
 ACTIONS = st.one_of(
     st.tuples(st.just("publish"), st.sampled_from(HOSTS), st.sampled_from(KEYS), st.integers(1, 20)),
     st.tuples(st.just("publish"), st.just("a"), st.sampled_from(KEYS), st.integers(1, 20)),
+    st.tuples(st.just("lose"), st.sampled_from(HOSTS), st.sampled_from(KEYS), st.integers(1, 5)),
     st.tuples(st.just("run"), st.sampled_from([0.01, 0.3, 2.0, 9.0])),
     st.tuples(st.just("subscribe"), st.sampled_from(HOSTS), st.sampled_from(PATTERNS)),
     st.tuples(st.just("leave"), st.integers(0, 5)),
@@ -55,8 +56,8 @@ def _world(seed: int, rules: Rules | None = None) -> tuple[World, History]:
 
 def _perform(world: World, history: History, action: tuple[object, ...]) -> None:
     match action:
-        case ("publish", str(host), bytes(key), int(count)):
-            history.publish(host, key, count)
+        case ("publish" | "lose" as kind, str(host), bytes(key), int(count)):
+            getattr(history, kind)(host, key, count)
         case ("run", float(seconds)):
             world.run(seconds)
         case ("subscribe", str(host), tuple(patterns)):
@@ -333,6 +334,25 @@ def test_a_receiver_that_was_forgotten_is_notified_before_newer_messages(fault: 
     lost = history.check()
     assert bool(lost) == (fault != "one is not heard")  # then the other one wants all that this one does
     assert b.session.counters.hosts["a"].unknown_losses > 0
+
+
+@pytest.mark.parametrize("fault", ["none", "away", "no heartbeats"])
+def test_a_loss_of_the_bus_is_reported_between_older_and_newer_messages(fault: str) -> None:
+    """Exactly there, and once: older messages come before the only notice, and newer ones after it."""
+    world, history = _world(7)
+    if fault == "away":
+        world.hosts["a"].cut(1.4, 0.0)
+        world.run(0.1)
+    elif fault == "no heartbeats":
+        world.drop, world.spared = 1.0, {"m", "x", "i"}
+    history.lose("a", b"net/x", 4)
+    world.run(1.0)
+    history.publish("a", b"net/x", 4)
+    world.run(0.5)
+    _settle(world)
+    assert history.check() == 4 * 4
+    notices = [watch.client.losses for watch in history.watches]
+    assert sorted(notices) == [[(0, 0)]] + [[(4, 0)]] * 4  # the bus does not say of which keys; one subscriber wants others
 
 
 def test_the_end_of_a_flow_is_known_before_a_newer_message() -> None:

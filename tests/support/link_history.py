@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from sbusd.protocol.keys import pattern_matches
@@ -42,9 +42,17 @@ class History:
         """Publish *count* messages, each with a number of its own as payload."""
         self.publish_runs(origin, [(key, count, SENDER)])
 
-    def publish_runs(self, origin: str, runs: Iterable[tuple[bytes, int, bytes]]) -> None:
-        """Publish runs of such messages, which reach the link in one turn: their key, their number and their sender."""
-        self.world.hosts[origin].runs([(key, [b"%d" % next(self._numbers) for _ in range(count)], sender) for key, count, sender in runs])
+    def publish_runs(self, origin: str, runs: Iterable[tuple[bytes, int, bytes]], lost: Container[int] = ()) -> None:
+        """Publish runs of such messages, which reach the link in one turn: their key, their number and their sender.
+
+        The bus discards those at the places *lost*.
+        """
+        numbered = [(key, [b"%d" % next(self._numbers) for _ in range(count)], sender) for key, count, sender in runs]
+        self.world.hosts[origin].runs(numbered, lost)
+
+    def lose(self, origin: str, key: bytes, count: int) -> None:
+        """Publish *count* messages that the bus discards for the link, and as many before and after them, in one turn."""
+        self.publish_runs(origin, [(key, count, SENDER)] * 3, lost={1})
 
     def subscribe(self, host: str, *patterns: bytes, is_static: bool = False) -> int:
         """Subscribe a new client; it counts from the moment at which the live hosts have confirmed it. Return its number."""

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -132,19 +132,25 @@ class Host:
         """Publish messages of a local client, which reach the link as one run."""
         self.runs([(key, payloads, credentials)])
 
-    def runs(self, runs: Iterable[tuple[bytes, Sequence[bytes], bytes]]) -> None:
-        """Publish messages of local clients, which reach the link in one turn: keys, payloads and senders."""
-        wanted: list[MessageRun] = []
-        for key, payloads, credentials in runs:
+    def runs(self, runs: Iterable[tuple[bytes, Sequence[bytes], bytes]], lost: Container[int] = ()) -> None:
+        """Publish messages of local clients, which reach the link in one turn: keys, payloads and senders.
+
+        For the link, the bus discards the runs at the places *lost*, and notifies it.
+        """
+        wanted: list[MessageRun | int] = []
+        for place, (key, payloads, credentials) in enumerate(runs):
             for payload in payloads:
                 self.published.append((self.world.now, key, payload))
                 self._route(key, payload, b"")
             if any(pattern_matches(pattern, key) for pattern in self.bus.stored):
-                wanted.append(run_of(key, *payloads, credentials=credentials))
+                wanted.append(len(payloads) if place in lost else run_of(key, *payloads, credentials=credentials))
 
         def give() -> None:
-            for run in wanted:
-                self.session.messages(run)
+            for each in wanted:
+                if isinstance(each, int):
+                    self.session.lost(each)
+                else:
+                    self.session.messages(each)
 
         if wanted:
             self.bus.report(give)

@@ -274,15 +274,42 @@ def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
     assert done == ["first"]
 
 
-def test_a_loss_of_the_bus_is_in_the_next_heartbeat_at_once() -> None:
-    session, network, _ = _session()
-    network.frames.clear()
-    session.lost(3)
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("cause", ["loss", "restart"])
+def test_a_loss_of_the_bus_is_between_older_and_newer_messages(cause: str, is_away: bool) -> None:
+    session, network, bus = _session()
+    receive(session, "s.R.i.b", Changes(1, 1), encode_line(Line(b"a", b"net/"), wanted=True))
     session.tick(0.1)
-    ((_, head, _),) = network.taken("H")
-    beat, _ = parse_head(add_serial(head, 1))
-    assert isinstance(beat, Heartbeat)
-    assert (beat.losses, session.counters.bus_losses) == (1, 1)
+    session.acknowledged(bus.acknowledgements[-1])
+    if is_away:
+        session.disconnected("cut")
+    network.frames.clear()
+    session.messages(run_of(b"net/x", b"old"))
+    if cause == "loss":
+        session.lost(3)
+    else:
+        session.restarted()
+    session.messages(run_of(b"net/x", b"new"))
+    session.tick(0.2)
+    if is_away:
+        assert network.frames == []
+        session.connected()
+        session.barrier_passed(0)
+        session.tick(0.3)
+    heads = [parse_head(add_serial(head, 1))[0] for _, head, _ in network.frames]
+    assert [head for head in heads if isinstance(head, Data)] == [Data(7, 1, 1, 1, 0), Data(7, 1, 2, 1, 1)]
+    assert isinstance(heads[-1], Heartbeat)  # at once, if there is no newer message
+    assert (heads[-1].forgotten, heads[-1].losses) == (1, 0)
+    assert session.counters.bus_losses == (cause == "loss")
+
+
+def test_a_loss_that_no_gap_shows_is_reported_once_and_before_newer_messages() -> None:
+    session, _, bus = _announced()
+    _confirm(session, 1, 1, 1)
+    receive(session, "s.R.m.b.net.x", Data(1, 1, 1, 1), join_body([sent(b"net/x")]))
+    receive(session, "s.R.m.b.net.x", Data(1, 1, 2, 1, 1), join_body([sent(b"net/x")]))
+    receive(session, "s.R.h.b", Heartbeat(1, 2, 2_000, 0, 0, 0, 1, 1), b"")
+    assert bus.events == ["packet", "lost 0", "packet"]
 
 
 def test_a_host_is_gone_after_three_missed_heartbeats_but_not_while_this_one_slept() -> None:
