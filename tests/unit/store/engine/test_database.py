@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -69,8 +70,8 @@ def lose(path: Path, what: str) -> None:
         content = bytearray(log.read_bytes())
         content[len(content) // 3 : len(content) // 3 + 12] = b"\xff" * 12
         log.write_bytes(content)
-    elif what == "a cut log":
-        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    elif what.startswith("a log cut at"):
+        log.write_bytes(log.read_bytes()[: log.stat().st_size * int(what.split()[-2]) // 100])
     elif what == "a removed log":
         log.unlink()
     else:
@@ -78,16 +79,21 @@ def lose(path: Path, what: str) -> None:
         log.unlink()
 
 
-@pytest.mark.parametrize("what", ["a damaged log", "a cut log", "a removed log", "a removed file"])
-def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: str) -> None:
+LOSSES = ["a damaged log", "a removed log", "a removed file", *(f"a log cut at {each} %" for each in (50, 55, 70, 90))]
+
+
+@pytest.mark.parametrize("what", LOSSES)
+@pytest.mark.parametrize("is_swept", [True, False])
+def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: str, is_swept: bool) -> None:
     folder, copy = tmp_path / "store", tmp_path / "copy"
     folder.mkdir()
     engine = opened(folder / "store.sqlite")
     for _ in range(100):
         put(engine)
     engine.set_reader("log", 1000, "me", 31)
-    engine.sweep()  # the numbers are noted
-    numbers = [put(engine).seq for _ in range(20)]
+    if is_swept:
+        engine.sweep()  # the numbers are synced
+    numbers = [put(engine).seq for _ in range(120)]
     run = engine.run
     shutil.copytree(folder, copy)  # as after SIGKILL
     engine.close()
@@ -104,6 +110,44 @@ def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: 
     engine = opened(copy / "store.sqlite")
     assert engine.statistics().streams[0].gaps == 1
     engine.close()
+
+
+def test_a_loss_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path)
+    for _ in range(3):
+        put(engine)
+    assert not engine.sweep().lost
+    engine.close()
+    path.unlink()
+    engine = opened(path)
+    assert set(engine.sweep().lost) == {"log"}
+    assert not engine.sweep().lost
+    engine.close()
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link", "a pipe", "other bytes", "a cut record", "a damaged record"])
+def test_without_the_acknowledged_numbers_the_store_works(tmp_path: Path, what: str) -> None:
+    path, noted = tmp_path / "store.sqlite", tmp_path / "store.sqlite.acknowledged"
+    engine = opened(path)
+    put(engine)
+    engine.close()
+    content = noted.read_bytes()
+    noted.unlink()
+    if what == "a folder":
+        noted.mkdir()
+    elif what == "a link":
+        noted.symlink_to(tmp_path / "other")
+    elif what == "a pipe":
+        os.mkfifo(noted)
+    else:
+        found = {"other bytes": b"\xff" * 1_000, "a cut record": content[:-1], "a damaged record": content[:5] + b"\xff" + content[6:]}
+        noted.write_bytes(found[what])
+    engine = opened(path)
+    assert put(engine) == Put(2)
+    assert not engine.statistics().streams[0].gaps
+    engine.close()
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_kill_is_no_loss(tmp_path: Path) -> None:
