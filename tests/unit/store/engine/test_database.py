@@ -6,14 +6,15 @@ import os
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sbusd.config.store import StoreSettings, StreamSettings
+from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine import database
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError
+from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
 from tests.support.store_clocks import OneClock
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
@@ -263,6 +264,69 @@ def test_a_file_that_is_not_at_its_path_any_more_takes_no_message(tmp_path: Path
     with pytest.raises(StoreError, match=rf"^EIO .*{words}"):
         put(engine)
     assert len(engine.read("log", 0, 9, 1_000).items) == 1
+    engine.close()
+
+
+WORKER = Worker(5, 1000)
+JOBS = StoreSettings(
+    streams=(StreamSettings("log", ("log/",)), StreamSettings("mail", ("mail/",))), queues=(QueueSettings("mail", "mail"),)
+)
+
+WRITES: dict[str, Callable[[Engine, int, int], object]] = {
+    "put": lambda engine, lease, dead: put(engine),
+    "put_many": lambda engine, lease, dead: engine.put_many("log", [NewMessage(b"log/b", b"", ALICE)]),
+    "put_unpublished": lambda engine, lease, dead: engine.put_unpublished("log", [NewMessage(b"log/b", b"", ALICE)]),
+    "add_gap": lambda engine, lease, dead: engine.add_gap("log", b"", 1, "lost"),
+    "set_reader": lambda engine, lease, dead: engine.set_reader("log", 1000, "me", 2),
+    "new reader": lambda engine, lease, dead: engine.set_reader("log", 1000, "other", 1),
+    "drop_reader": lambda engine, lease, dead: engine.drop_reader("log", 1000, "me"),
+    "forget": lambda engine, lease, dead: engine.forget("log", b"log/a"),
+    "purge": lambda engine, lease, dead: engine.purge("log"),
+    "take": lambda engine, lease, dead: engine.take("mail", WORKER, 1, 1_000),
+    "ack": lambda engine, lease, dead: engine.ack("mail", [lease], WORKER),
+    "retry": lambda engine, lease, dead: engine.retry("mail", [lease], WORKER),
+    "fail": lambda engine, lease, dead: engine.fail("mail", [lease], WORKER, "bad"),
+    "extend": lambda engine, lease, dead: engine.extend("mail", [lease], WORKER, 90_000),
+    "release": lambda engine, lease, dead: engine.release(WORKER.connection),
+    "revive": lambda engine, lease, dead: engine.revive("mail", [dead]),
+    "drop_dead": lambda engine, lease, dead: engine.drop_dead("mail", [dead]),
+}
+
+
+def state_of(engine: Engine) -> tuple[object, ...]:
+    """Return what the operations above change, by reading."""
+    jobs = [engine.jobs("mail", state) for state in ("ready", "leased", "delayed", "dead")]
+    figures = engine.statistics()
+    return engine.read("log", 0, 99, 1 << 20), engine.readers("log"), jobs, figures.streams, figures.queues
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_file_that_is_not_at_its_path_any_more_takes_no_change(tmp_path: Path, name: str, in_group: bool) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = Engine(path, JOBS, OneClock(lambda: 1_000_000), 1)
+    put(engine)
+    engine.set_reader("log", 1000, "me", 1)
+    for _ in range(3):
+        engine.put("mail", NewMessage(b"mail/a", b"x", ALICE))
+    failed, held = engine.take("mail", WORKER, 2, 1_000).jobs
+    engine.fail("mail", [failed.lease], WORKER, "bad")
+    (dead,) = engine.jobs("mail", "dead")
+    before = state_of(engine)
+    path.rename(tmp_path / "moved")
+    if in_group:
+        engine.begin()
+    with pytest.raises(StoreError, match=r"^EIO .*is not there any more"):
+        WRITES[name](engine, held.lease, dead.stored.seq)
+    if in_group:
+        engine.commit()
+    assert state_of(engine) == before
+    shutil.copy(tmp_path / "moved", path)
+    with pytest.raises(StoreError, match=r"^EIO .*was replaced by another one"):
+        WRITES[name](engine, held.lease, dead.stored.seq)
+    (tmp_path / "moved").rename(path)
+    WRITES[name](engine, held.lease, dead.stored.seq)
+    assert state_of(engine) != before
     engine.close()
 
 
