@@ -9,6 +9,7 @@ from functools import partial
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.checksums import DAMAGED
+from sbusd.store.engine.continuity import LOST
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, NewMessage, Places, StoreError, Sweep, Taken
 from sbusd.store.operation_queue import SERVICE
@@ -96,6 +97,8 @@ class Sweeper:
             context.jobs_ready(queue)
         for stream, seq in sweep.damaged:
             self._report(f"a stored message is damaged on the disk: number {seq} of stream {stream}")
+        for stream, seq in sweep.lost.items():
+            self._report(f"stream {stream} has lost messages: {LOST}; it continues after a gap, number {seq}")
         for letter in sweep.dead:
             if letter.place > self._logged:
                 self._logged = letter.place

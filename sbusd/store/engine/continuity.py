@@ -4,6 +4,8 @@ A second, small file of the store is synced. It has, for each stream a number up
 no message has exceeded. If the file has less, because it or its log was damaged, removed or replaced, the stream continues above, after a
 gap. Each start of the store is a *run* with a random number, and the file has the numbers of all streams at the beginning of each run. So
 a number that was valid in a run of another file, or of a part of this one that is gone, is recognized.
+
+A third file has what was acknowledged since the second one was synced. It is not synced: only a power cut can lose it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import secrets
 import sqlite3
 import time
 
+from sbusd.store.engine.acknowledged import AcknowledgedNumbers
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 
@@ -51,6 +54,7 @@ class Continuity:
         self._database = database
         self._figures = figures
         self._file = database.path.with_name(f"{database.path.name}.numbers")
+        self._acknowledged = AcknowledgedNumbers(database.path.with_name(f"{database.path.name}.acknowledged"))
         self._bounds = self._read()
         """Of each stream, the number up to which messages were acknowledged, and the one that none exceeds."""
         self._last: dict[str, int] = {}
@@ -131,6 +135,7 @@ class Continuity:
         last = {each.name: each.last_seq for each in self._figures.streams.values()}
         if last != self._last:
             self._last, self._is_changed = last, True
+            self._acknowledged.note(last)
 
     def keep(self, *, at_once: bool = False) -> None:
         """Write the numbers that were acknowledged, once in a while. A failure only makes the next loss less certain."""
@@ -143,13 +148,21 @@ class Continuity:
         with contextlib.suppress(OSError):
             self._write()
 
+    def close(self) -> None:
+        """Write the numbers that were acknowledged, and close the third file."""
+        self.keep(at_once=True)
+        self._acknowledged.close()
+
     def _read(self) -> dict[str, tuple[int, int]]:
-        """Return the content of the second file; empty if there is none, or it is damaged."""
-        try:
+        """Return the content of both files; without one that does not exist, or is damaged."""
+        bounds: dict[str, tuple[int, int]] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             found = json.loads(self._file.read_bytes())
-            return {str(name): (int(last), int(most)) for name, (last, most) in found["streams"].items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return {}
+            bounds = {str(name): (int(last), int(most)) for name, (last, most) in found["streams"].items()}
+        for name, last in self._acknowledged.read().items():
+            low, most = bounds.get(name, (0, 0))
+            bounds[name] = (max(low, last), max(most, last))
+        return bounds
 
     def _write(self) -> None:
         """Write the second file; it is on the disk when this returns. Raises OSError."""

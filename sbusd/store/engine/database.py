@@ -158,13 +158,22 @@ class Database:
             return
         self.begin()
         try:
-            yield
+            with self._checked():
+                yield
         except BaseException as error:
             self.rollback()
             if isinstance(error, sqlite3.Error):
                 raise self.error(error) from None
             raise
         self.commit()
+
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        """An operation that fails if it changes a file that is not at its path any more; it can read. Raises StoreError."""
+        before = self.connection.total_changes
+        yield
+        if self.connection.total_changes != before:
+            self._check_place()
 
     @contextlib.contextmanager
     def _part(self) -> Iterator[None]:
@@ -176,7 +185,8 @@ class Database:
             raise self.error(error) from None
         self._in_part = True
         try:
-            yield
+            with self._checked():
+                yield
             self._in_part = False
             self.execute("RELEASE operation")
         except BaseException as error:
@@ -219,16 +229,27 @@ class Database:
 
     def free_bytes(self) -> int:
         """Return the free space of the disk, in bytes. Raises StoreError (EIO) if the file is not at its path any more."""
-        name = printable(str(self.path))
+        self._check_place()
         try:
-            found, status = os.statvfs(self.path), os.stat(self.path)
+            found = os.statvfs(self.path)
         except OSError as error:
-            raise StoreError(
-                "EIO", f"the file {name} is not there any more: {error.strerror}; move it back, or restart the store"
-            ) from None
-        if (status.st_dev, status.st_ino) != self._identity:
-            raise StoreError("EIO", f"the file {name} was replaced by another one while the store runs; restart the store")
+            raise self._moved(error) from None
         return found.f_bavail * found.f_frsize
+
+    def _check_place(self) -> None:
+        """Raise StoreError (EIO) if the file is not at its path any more: what is written into it would be gone at the next start."""
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise self._moved(error) from None
+        if (status.st_dev, status.st_ino) != self._identity:
+            name = printable(str(self.path))
+            raise StoreError("EIO", f"the file {name} was replaced by another one while the store runs; restart the store")
+
+    def _moved(self, error: OSError) -> StoreError:
+        """Return *error*, of a system call with the path, as an error of the store."""
+        words = f"the file {printable(str(self.path))} is not there any more: {error.strerror}; move it back, or restart the store"
+        return StoreError("EIO", words)
 
     def size(self) -> int:
         """Return the size of the file and its write-ahead log, in bytes."""

@@ -78,6 +78,8 @@ class Engine:
         """
         self.clock = clock
         self._settings = settings
+        self._lost: dict[str, int] = {}
+        """The gaps of streams that have lost messages, for the next sweep."""
         self.database = Database(path)
         try:
             with self.database.operation():
@@ -127,6 +129,7 @@ class Engine:
             for each in streams.values():
                 if self._continuity.lost(each.figures):
                     self._intake.add_gap(each, b"", 0, LOST, self.clock.date())
+                    self._lost[each.figures.name] = each.figures.last_seq
         self._settings = settings
         self._streams = streams
         self.keys = KeyMap(settings.streams)
@@ -138,7 +141,7 @@ class Engine:
 
     def close(self) -> None:
         """Close the file. A transaction that is open is undone."""
-        self._continuity.keep(at_once=True)
+        self._continuity.close()
         self.database.close()
 
     def begin(self) -> None:
@@ -370,7 +373,8 @@ class Engine:
             self._continuity.keep()
             damaged = self._checksums.note(self.clock.date())
             sweep = self._retention.sweep(self._streams, self.clock, max_rows, places, is_full=self._space.is_short())
-            return replace(sweep, damaged=damaged)
+            lost, self._lost = self._lost, {}
+            return replace(sweep, damaged=damaged, lost=lost)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
         """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""

@@ -237,7 +237,7 @@ class Sweep:
     ``ready``: queues that have jobs for workers again. ``dead``: new dead letters. ``removed``: messages that retention removed.
     ``ended``: connection and lease of each lease that was over. ``values``: keys that have no value any more.
     ``places``: up to which dead letters and values were looked at, for the next sweep. ``damaged``: stream and number of messages that
-    were found damaged.
+    were found damaged. ``lost``: streams that have lost messages, and the number of the gap.
     ``more``: call it again soon. ``next_ms``: the time of the next event, or
     0 if none is known.
     """
@@ -251,6 +251,7 @@ class Sweep:
     values: list[EndedValue] = field(default_factory=list)
     places: Places = NOWHERE
     damaged: list[tuple[str, int]] = field(default_factory=list)
+    lost: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

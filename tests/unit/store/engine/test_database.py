@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sbusd.config.store import StoreSettings, StreamSettings
+from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine import database
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError
+from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
 from tests.support.store_clocks import OneClock
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
@@ -69,8 +71,8 @@ def lose(path: Path, what: str) -> None:
         content = bytearray(log.read_bytes())
         content[len(content) // 3 : len(content) // 3 + 12] = b"\xff" * 12
         log.write_bytes(content)
-    elif what == "a cut log":
-        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    elif what.startswith("a log cut at"):
+        log.write_bytes(log.read_bytes()[: log.stat().st_size * int(what.split()[-2]) // 100])
     elif what == "a removed log":
         log.unlink()
     else:
@@ -78,16 +80,21 @@ def lose(path: Path, what: str) -> None:
         log.unlink()
 
 
-@pytest.mark.parametrize("what", ["a damaged log", "a cut log", "a removed log", "a removed file"])
-def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: str) -> None:
+LOSSES = ["a damaged log", "a removed log", "a removed file", *(f"a log cut at {each} %" for each in (50, 55, 70, 90))]
+
+
+@pytest.mark.parametrize("what", LOSSES)
+@pytest.mark.parametrize("is_swept", [True, False])
+def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: str, is_swept: bool) -> None:
     folder, copy = tmp_path / "store", tmp_path / "copy"
     folder.mkdir()
     engine = opened(folder / "store.sqlite")
     for _ in range(100):
         put(engine)
     engine.set_reader("log", 1000, "me", 31)
-    engine.sweep()  # the numbers are noted
-    numbers = [put(engine).seq for _ in range(20)]
+    if is_swept:
+        engine.sweep()  # the numbers are synced
+    numbers = [put(engine).seq for _ in range(120)]
     run = engine.run
     shutil.copytree(folder, copy)  # as after SIGKILL
     engine.close()
@@ -104,6 +111,44 @@ def test_numbers_do_not_go_back_and_what_is_lost_is_a_gap(tmp_path: Path, what: 
     engine = opened(copy / "store.sqlite")
     assert engine.statistics().streams[0].gaps == 1
     engine.close()
+
+
+def test_a_loss_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path)
+    for _ in range(3):
+        put(engine)
+    assert not engine.sweep().lost
+    engine.close()
+    path.unlink()
+    engine = opened(path)
+    assert set(engine.sweep().lost) == {"log"}
+    assert not engine.sweep().lost
+    engine.close()
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link", "a pipe", "other bytes", "a cut record", "a damaged record"])
+def test_without_the_acknowledged_numbers_the_store_works(tmp_path: Path, what: str) -> None:
+    path, noted = tmp_path / "store.sqlite", tmp_path / "store.sqlite.acknowledged"
+    engine = opened(path)
+    put(engine)
+    engine.close()
+    content = noted.read_bytes()
+    noted.unlink()
+    if what == "a folder":
+        noted.mkdir()
+    elif what == "a link":
+        noted.symlink_to(tmp_path / "other")
+    elif what == "a pipe":
+        os.mkfifo(noted)
+    else:
+        found = {"other bytes": b"\xff" * 1_000, "a cut record": content[:-1], "a damaged record": content[:5] + b"\xff" + content[6:]}
+        noted.write_bytes(found[what])
+    engine = opened(path)
+    assert put(engine) == Put(2)
+    assert not engine.statistics().streams[0].gaps
+    engine.close()
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_kill_is_no_loss(tmp_path: Path) -> None:
@@ -219,6 +264,69 @@ def test_a_file_that_is_not_at_its_path_any_more_takes_no_message(tmp_path: Path
     with pytest.raises(StoreError, match=rf"^EIO .*{words}"):
         put(engine)
     assert len(engine.read("log", 0, 9, 1_000).items) == 1
+    engine.close()
+
+
+WORKER = Worker(5, 1000)
+JOBS = StoreSettings(
+    streams=(StreamSettings("log", ("log/",)), StreamSettings("mail", ("mail/",))), queues=(QueueSettings("mail", "mail"),)
+)
+
+WRITES: dict[str, Callable[[Engine, int, int], object]] = {
+    "put": lambda engine, lease, dead: put(engine),
+    "put_many": lambda engine, lease, dead: engine.put_many("log", [NewMessage(b"log/b", b"", ALICE)]),
+    "put_unpublished": lambda engine, lease, dead: engine.put_unpublished("log", [NewMessage(b"log/b", b"", ALICE)]),
+    "add_gap": lambda engine, lease, dead: engine.add_gap("log", b"", 1, "lost"),
+    "set_reader": lambda engine, lease, dead: engine.set_reader("log", 1000, "me", 2),
+    "new reader": lambda engine, lease, dead: engine.set_reader("log", 1000, "other", 1),
+    "drop_reader": lambda engine, lease, dead: engine.drop_reader("log", 1000, "me"),
+    "forget": lambda engine, lease, dead: engine.forget("log", b"log/a"),
+    "purge": lambda engine, lease, dead: engine.purge("log"),
+    "take": lambda engine, lease, dead: engine.take("mail", WORKER, 1, 1_000),
+    "ack": lambda engine, lease, dead: engine.ack("mail", [lease], WORKER),
+    "retry": lambda engine, lease, dead: engine.retry("mail", [lease], WORKER),
+    "fail": lambda engine, lease, dead: engine.fail("mail", [lease], WORKER, "bad"),
+    "extend": lambda engine, lease, dead: engine.extend("mail", [lease], WORKER, 90_000),
+    "release": lambda engine, lease, dead: engine.release(WORKER.connection),
+    "revive": lambda engine, lease, dead: engine.revive("mail", [dead]),
+    "drop_dead": lambda engine, lease, dead: engine.drop_dead("mail", [dead]),
+}
+
+
+def state_of(engine: Engine) -> tuple[object, ...]:
+    """Return what the operations above change, by reading."""
+    jobs = [engine.jobs("mail", state) for state in ("ready", "leased", "delayed", "dead")]
+    figures = engine.statistics()
+    return engine.read("log", 0, 99, 1 << 20), engine.readers("log"), jobs, figures.streams, figures.queues
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_file_that_is_not_at_its_path_any_more_takes_no_change(tmp_path: Path, name: str, in_group: bool) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = Engine(path, JOBS, OneClock(lambda: 1_000_000), 1)
+    put(engine)
+    engine.set_reader("log", 1000, "me", 1)
+    for _ in range(3):
+        engine.put("mail", NewMessage(b"mail/a", b"x", ALICE))
+    failed, held = engine.take("mail", WORKER, 2, 1_000).jobs
+    engine.fail("mail", [failed.lease], WORKER, "bad")
+    (dead,) = engine.jobs("mail", "dead")
+    before = state_of(engine)
+    path.rename(tmp_path / "moved")
+    if in_group:
+        engine.begin()
+    with pytest.raises(StoreError, match=r"^EIO .*is not there any more"):
+        WRITES[name](engine, held.lease, dead.stored.seq)
+    if in_group:
+        engine.commit()
+    assert state_of(engine) == before
+    shutil.copy(tmp_path / "moved", path)
+    with pytest.raises(StoreError, match=r"^EIO .*was replaced by another one"):
+        WRITES[name](engine, held.lease, dead.stored.seq)
+    (tmp_path / "moved").rename(path)
+    WRITES[name](engine, held.lease, dead.stored.seq)
+    assert state_of(engine) != before
     engine.close()
 
 
