@@ -141,13 +141,13 @@ def test_a_defect_of_the_conversion_ends_it_although_the_archive_cannot_be_prune
 
     monkeypatch.setattr("sbusd.recorder.converter.write_segments", fail)
     monkeypatch.setattr(Retention, "prune", cannot)
-    failures: list[BaseException | None] = []
-    converter = make(failed=lambda: failures.append(converter.failure))
+    failed = threading.Event()
+    converter = make(failed=failed.set)
     converter.submit(spooled(tmp_path, 1, 3))
     converter.start()
     assert not converter.close(30)
     assert isinstance(converter.failure, LookupError)
-    assert failures == [converter.failure], "a recorder of an idle bus does not notice"
+    assert failed.is_set(), "a recorder of an idle bus does not notice"
     assert log.records == []
 
 
