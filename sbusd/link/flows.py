@@ -8,9 +8,10 @@ joins a flow in its middle. Numbers of flows are never used again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from sbusd.link.frames import MAX_FRAME_BYTES, MAX_TAILS, MAX_TAILS_BYTES, Tail, encode_tail
 
@@ -41,6 +42,8 @@ class Flow:
     informed: int = 0
     listings: int = 0
     """Heartbeats that still have to list it."""
+    before: dict[int, Flow] = field(default_factory=dict)
+    """Flows that had keys of the next frame, at most MAX_TAILS."""
 
     def take(self, count: int = 1) -> None:
         """Use the next *count* numbers."""
@@ -85,6 +88,12 @@ class FlowTable:
         """Have the next heartbeats list *flow*, after a number was taken."""
         self._listed.setdefault(flow.target, {})[flow.number] = flow
 
+    def move(self, key_flows: Iterable[Flow], flow: Flow) -> None:
+        """Have the next frame of *flow* report the numbers of *key_flows*, which had its key before, whatever others have changed."""
+        for other in key_flows:
+            if other is not flow and other.target in (None, flow.target) and other.listings and len(flow.before) < MAX_TAILS:
+                flow.before[other.number] = other
+
     def note_sent(self, flow: Flow) -> None:
         """Have frames of other flows report the numbers of *flow*, all of which are in frames that were sent, or lost."""
         self._moment += 1
@@ -100,17 +109,14 @@ class FlowTable:
         """
         body: list[bytes] = []
         size = 0
-        scopes = [None] if flow.target is None else [None, flow.target]
-        for scope in scopes if flow.key != PRIVATE_KEY else []:
-            for other in reversed(self._listed.get(scope, {}).values()):
-                if other is flow or not other.sent or other.key == PRIVATE_KEY:
-                    continue
-                if other.changed <= flow.informed or len(body) == MAX_TAILS:
-                    break
-                tail = encode_tail(Tail(other.number, other.sent, other.key))
-                if size + len(tail) <= MAX_TAILS_BYTES:
-                    body.append(tail)
-                    size += len(tail)
+        for other in itertools.chain(flow.before.values(), self._changed_since(flow)):
+            if len(body) == MAX_TAILS:
+                break
+            tail = encode_tail(Tail(other.number, other.sent, other.key))
+            if size + len(tail) <= MAX_TAILS_BYTES:
+                body.append(tail)
+                size += len(tail)
+        flow.before.clear()
         flow.informed = self._moment
         return b"".join(body)
 
@@ -137,6 +143,18 @@ class FlowTable:
             if not flow.listings:
                 del listed[flow.number]
         return b"".join(body)
+
+    def _changed_since(self, flow: Flow) -> Iterator[Flow]:
+        """Yield the other flows for its receivers that have changed since its last frame, the latest first."""
+        if flow.key == PRIVATE_KEY:
+            return
+        for scope in (None,) if flow.target is None else (None, flow.target):
+            for other in reversed(self._listed.get(scope, {}).values()):
+                if other is flow or not other.sent or other.key == PRIVATE_KEY or other.number in flow.before:
+                    continue
+                if other.changed <= flow.informed:
+                    break
+                yield other
 
     def _end(self, flow: Flow) -> None:
         """Note that *flow* gets no further message."""

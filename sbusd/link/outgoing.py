@@ -81,6 +81,9 @@ class Outgoing:
         self._rates = {id(rule): SharedRate(rule.rate) for rule in rules.exports if rule.rate is not None}
         self._routes: dict[bytes, tuple[Export, str, list[Flow]]] = {}
         self._routes_bytes = 0
+        self._former: dict[bytes, tuple[Export, str, list[Flow]]] = {}
+        """Routes before the last changes, of keys without a message since then."""
+        self._former_bytes = 0
         self._routes_version = (-1, 0)
         self._open: dict[int, _OpenFrame] = {}
         self._connected = False
@@ -156,6 +159,10 @@ class Outgoing:
         if self._routes_version != version or self._routes_bytes > MAX_ROUTE_BYTES:
             # A key can be in another flow from now on: its earlier messages have to leave first.
             self.flush()
+            self._former_bytes += self._routes_bytes
+            if self._former_bytes > MAX_ROUTE_BYTES:
+                self._former, self._former_bytes = {}, self._routes_bytes
+            self._former.update(self._routes)
             self._routes.clear()
             self._routes_bytes = 0
             self._routes_version = version
@@ -166,6 +173,9 @@ class Outgoing:
         if export is None:
             return None, "", []
         flows = [self.flows.find(target, names, key) for target, names in self._interest.match(key, export)]
+        _, _, former = self._former.pop(key, (None, "", []))
+        for flow in flows:
+            self.flows.move(former, flow)
         self._routes[key] = export, self._subjects.message(key), flows
         self._routes_bytes += len(key) + 512
         return self._routes[key]

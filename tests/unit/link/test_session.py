@@ -6,7 +6,21 @@ import json
 
 import pytest
 
-from sbusd.link.frames import Applied, Changes, Data, Heartbeat, Line, Tail, add_serial, encode_head, encode_line, encode_tail, parse_head
+from sbusd.link.frames import (
+    MAX_TAILS,
+    Applied,
+    Changes,
+    Data,
+    Heartbeat,
+    Line,
+    Tail,
+    add_serial,
+    encode_head,
+    encode_line,
+    encode_tail,
+    parse_head,
+    parse_tails,
+)
 from sbusd.link.local_interest import Cost
 from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.link.rules import Export, Import, Rules
@@ -257,6 +271,36 @@ def test_a_key_that_changes_its_flow_keeps_the_order() -> None:
     ]
     bodies[2] = encode_tail(Tail(1, 2, b"net/y")) + bodies[2]  # the end of the flow before, for receivers that miss something of it
     assert [body for _, _, body in network.taken("D")] == bodies
+
+
+@pytest.mark.parametrize("changes", [1, 2])
+def test_a_key_that_changes_its_flow_brings_the_end_of_its_former_one(changes: int) -> None:
+    """Also if more other flows were active than a frame can list."""
+    session, network, bus = _session()
+    receive(session, "s.R.h.c", Heartbeat(1, 1, 2_000, 0, 0, 0, 1), b"")
+    others = [b"net/%02d/" % number for number in range(20)]
+    lines = [encode_line(Line(b"a", pattern), wanted=True) for pattern in (b"net/x", *others)]
+    receive(session, "s.R.i.b", Changes(1, 1), b"".join(lines))
+    session.tick(0.1)
+    session.acknowledged(bus.acknowledgements[-1])
+    session.messages(run_of(b"net/x", b"first", b"second"))
+    session.tick(0.2)
+    for change in range(changes):
+        receive(session, "s.R.i.c", Changes(1, 1 + change), encode_line(Line(b"a", (b"net/x", others[0])[change]), wanted=True))
+        session.tick(0.2)
+        session.acknowledged(bus.acknowledgements[-1])
+        for key in others:
+            session.messages(run_of(key, b"other"))
+        session.tick(0.3)
+    network.frames.clear()
+    session.messages(run_of(b"net/x", b"third"))
+    session.messages(run_of(b"net/x", b"fourth"))
+    session.tick(0.4)
+    ((_, head, body),) = network.taken("D")
+    data, _ = parse_head(add_serial(head, 1))
+    assert isinstance(data, Data)
+    tails = list(parse_tails(body[: data.tails]))
+    assert (tails[0], len(tails), len(set(tails))) == (Tail(1, 2, b"net/x"), MAX_TAILS, MAX_TAILS)
 
 
 def test_sync_waits_for_the_confirmation_of_each_live_host() -> None:
