@@ -169,6 +169,8 @@ def test_a_reader_goes_on_after_the_file_of_the_store_was_lost(store: StoreProgr
         assert isinstance(gap, StoreGap)
         assert gap.reason in {"the stream was begun again", "the file of the store was damaged, removed or replaced by an older copy"}
         assert new == [b"new %d" % number for number in range(5)]
+        if not removes_all:
+            wait_for(lambda: "stream log has lost messages: " in store.log, "the report of the loss")
 
 
 def test_what_the_bus_refuses_is_counted_and_the_log_has_the_reason(daemon: StartDaemon, folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine import database
+from sbusd.store.engine.acknowledged import AcknowledgedNumbers
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
 from tests.support.store_clocks import OneClock
@@ -149,6 +151,24 @@ def test_without_the_acknowledged_numbers_the_store_works(tmp_path: Path, what: 
     assert not engine.statistics().streams[0].gaps
     engine.close()
     assert not (tmp_path / "other").exists()
+
+
+def test_numbers_that_a_full_disk_refused_are_noted_with_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.sqlite"
+    engine = opened(path)
+    refused: list[int] = []
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        refused.append(offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert put(engine) == Put(1)
+    assert refused
+    assert put(engine) == Put(2)
+    assert AcknowledgedNumbers(path.with_name("store.sqlite.acknowledged")).read() == {"log": 2}
+    engine.close()
 
 
 def test_a_kill_is_no_loss(tmp_path: Path) -> None:
