@@ -9,9 +9,9 @@ from typing import Any
 
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.client import AsyncBus, SbusError
+from sbusd.client.asyncio.named_user import NamedUser
 from sbusd.client.errors import AnswerLost, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.client.rpc.calls import Answer
-from sbusd.named_user import NamedUser
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
 

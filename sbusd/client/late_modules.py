@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Literal
 
-BOTH = ("logging", "subprocess", "sbusd.client.exit_statuses", "sbusd.client.rpc.handlers", "sbusd.client.rpc.service")
+BOTH = ("logging", "shlex", "subprocess", "sbusd.client.exit_statuses", "sbusd.client.rpc.handlers", "sbusd.client.rpc.service")
 """For records and errors, for the state of the unit of the bus, and for services."""
 
 STYLES = {

@@ -29,7 +29,17 @@ def test_a_surrogate_is_one_clear_line() -> None:
         payload_bytes("\udcff")
 
 
-@given(st.binary().map(lambda data: data.replace(b"\0", b"x")))
+def _may_come_out(key: bytes) -> bool:
+    """Return whether a message can have this key: a private key has a form, which Hypothesis knows from the source, but not how it ends."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=PatternWarning):
+            pattern_list((key,))
+    except ProtocolError:
+        return not key.startswith(b"!/cred/")
+    return True
+
+
+@given(st.binary().map(lambda data: data.replace(b"\0", b"x")).filter(_may_come_out))
 def test_a_key_that_came_out_goes_in_unchanged(key: bytes) -> None:
     message = Message(key, b"")
     with warnings.catch_warnings(action="ignore", category=PatternWarning):

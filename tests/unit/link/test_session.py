@@ -342,7 +342,7 @@ def test_a_loss_of_the_bus_is_between_older_and_newer_messages(cause: str, is_aw
         session.tick(0.3)
     heads = [parse_head(add_serial(head, 1))[0] for _, head, _ in network.frames]
     assert [head for head in heads if isinstance(head, Data)] == [Data(7, 1, 1, 1, 0), Data(7, 1, 2, 1, 1)]
-    assert isinstance(heads[-1], Heartbeat)  # at once, if there is no newer message
+    assert isinstance(heads[-1], Heartbeat)  # at once, unless a newer message comes
     assert (heads[-1].forgotten, heads[-1].losses) == (1, 0)
     assert session.counters.bus_losses == (cause == "loss")
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sbusd.named_user import NamedUser
+from sbusd.client.asyncio.named_user import NamedUser
 
 UID = 4_321
 
