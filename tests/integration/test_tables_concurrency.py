@@ -46,6 +46,32 @@ for number in range(first, last):
 """Publishes versions, each of which replaces the one before in two hours of two tables."""
 
 
+_RIVALS = """
+import sys
+from deltalake import DeltaTable
+from sbusd.archive.files import TablesError
+from sbusd.archive.tables.location import parse_tables_location
+from sbusd.archive.tables.schema import USERS
+from tests.support.table_versions import HOUR, open_writer, publish_version, replace_version
+
+def replace(writer, number):
+    try:
+        replace_version(writer, USERS, [HOUR], number)
+    except TablesError as error:
+        print(error)
+
+root = parse_tables_location(sys.argv[1])
+publish_version(root, 1)
+first, second = open_writer(root), open_writer(root)
+replace(first, 5)
+replace(second, 6)
+third = open_writer(root)
+DeltaTable.history = lambda *_: [{}]  # another program has replaced the commit in the same moment
+replace(third, 7)
+"""
+"""Two writers that opened the tables at the same time, and one whose commit is replaced; prints their errors."""
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     """An object store; this process is its client too."""
@@ -127,6 +153,19 @@ def test_of_two_writers_one_gets_an_error(location: ArchivePath) -> None:
     with pytest.raises(TablesError, match="another program has changed the table during this run"):
         replace_version(second, USERS, [LATER], 6)
     assert version_of(location) == 1
+
+
+def test_a_store_that_ignores_conditions_loses_no_commit(store: ObjectServer, tmp_path: Path) -> None:
+    """The second of two writers would replace the commit of the first one, or lose its own without notice."""
+    location = f"s3://{BUCKET}/{tmp_path.name}"
+    with FaultyProxy(store.port, chance=1.0, faults=("unconditional",)) as proxy:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **proxy.environment()}
+        command = [sys.executable, "-c", _RIVALS, location]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        assert proxy.made["unconditional"] > 0
+    first, second = done.stdout.splitlines() or [done.stderr, ""]
+    assert "another program has changed the table during this run" in first
+    assert "the server ignores If-None-Match" in second
 
 
 def test_writers_at_the_same_time_never_mix_their_rows(location: ArchivePath) -> None:

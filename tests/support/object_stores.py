@@ -46,7 +46,8 @@ main()
 FAULTS = ("error", "busy", "reset", "truncated", "slow", "lost-answer")
 """HTTP 500, HTTP 503, no answer, half the body of an answer, an answer in small parts, and an answer that gets lost.
 
-There is also "stale": the previous answer to the same request for a list, as from a store that does not show new objects at once.
+There is also "stale": the previous answer to the same request for a list, as from a store that does not show new objects at once, and
+"unconditional": a put replaces an object that exists, as in a store that ignores If-None-Match.
 """
 
 
@@ -231,6 +232,8 @@ class FaultyProxy:
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = b"".join(_body(stream, head))
         fault = self._choose()
+        if fault == "unconditional":
+            head = b"".join(line for line in head.splitlines(keepends=True) if not line.lower().startswith(b"if-none-match:"))
         if fault in ("error", "busy"):
             status = b"500 Internal Server Error" if fault == "error" else b"503 Slow Down"
             client.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

@@ -25,7 +25,7 @@ from sbusd.archive.files import TablesError, sync_folder
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.data_files import DataFile
 from sbusd.archive.tables.hours import Hour
-from sbusd.archive.tables.library_errors import CONFLICT, UnfinishedError, errors_of, is_storage_error, reason_of, repeat
+from sbusd.archive.tables.library_errors import CONFLICT, REPLACED, UnfinishedError, errors_of, is_storage_error, reason_of, repeat
 from sbusd.archive.tables.location import table_uri
 
 LOG = "_delta_log"
@@ -201,10 +201,17 @@ def replace_files(
             raise
 
     with errors_of(root, name, "write"):
+        if not isinstance(root, Path):
+            # A server that ignores the condition of a put would let this commit replace another one, made since the table was opened.
+            repeat(root, name, "read", table.update_incremental)
+            if table.version() != version:
+                raise TablesError(table_uri(root, name), CONFLICT)
         repeat(root, name, "write", commit)
         repeat(root, name, "read", table.update_incremental)
         if table.version() != version + 1:
             raise TablesError(table_uri(root, name), CONFLICT)
+        if not isinstance(root, Path) and repeat(root, name, "read", lambda: table.history(1))[0].get(_MARK) != mark:
+            raise TablesError(table_uri(root, name), REPLACED)
         sync_log(root, name, table)
 
 

@@ -17,6 +17,7 @@ from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.location import table_uri
 
 CONFLICT = "another program has changed the table during this run. The published tables are complete. Run again"
+REPLACED = "another program has replaced this commit: the server ignores If-None-Match. Use a server that obeys it, and run again"
 
 _IS_STORAGE = re.compile(r"os error \d|Generic S3 error|Permission")
 """What the library says if the storage failed, and not the table or the comparison with other commits."""
