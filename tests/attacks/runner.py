@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -123,7 +124,8 @@ class AttackRunner:
         if self._daemon_core is not None:
             # All its threads: one that holds the interpreter's lock and has to wait for a client would hold up the loop.
             for thread in os.listdir(f"/proc/{bus.pid}/task"):
-                os.sched_setaffinity(int(thread), {self._daemon_core})
+                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                    os.sched_setaffinity(int(thread), {self._daemon_core})
         return bus
 
     def _measure_rounds(self, bus: Daemon, attack: Attack, plan: Plan, rounds: list[Round]) -> None:

@@ -227,5 +227,8 @@ def test_a_close_that_hangs_delays_neither_a_restart_in_place_nor_the_end(daemon
 
 def _states(pid: int) -> list[str]:
     """Return the states of the threads of a process, the main thread first, see proc_pid_stat(5)."""
-    threads = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda thread: int(thread.name))
-    return [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]
+    states = []
+    for thread in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda thread: int(thread.name)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
