@@ -100,7 +100,6 @@ NOT_RUN = {
         "ctl/checks/store.py: sbusctl store purge STREAM",
         "ctl/checks/store.py: sbusctl store revive QUEUE NUMBER",
         "ctl/commands/report.py: sbusctl report --now --archive DIR --tables {tables}",
-        "ctl/errors.py: sbusctl pub --blob FILE KEY",
         "ctl/fresh_tables.py: sbus-pipeline",
         "ctl/fresh_tables.py: {sbusctl(address)} record --archive {archive}",
         "ctl/fresh_tables.py: sbusctl report",
