@@ -37,7 +37,7 @@ class OwnerThreads:
     """Items of users that wait to be closed, as numbers. Only the threads may block; every method returns at once.
 
     *close* closes an item; after that, *closed* is called with its user and the item. Threads call both. At most *max_threads* close at the
-    same time, and users take turns for a free thread. Without items there is no thread.
+    same time, and users take turns for a free thread. A thread ends when no items are left for it.
     """
 
     def __init__(self, close: Callable[[int], None], closed: Callable[[int, int], None], max_threads: int) -> None:

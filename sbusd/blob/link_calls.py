@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import Any
 
 from sbusd.blob.refusals import Cause, Refusal
 from sbusd.client import AsyncBus, SbusError
+from sbusd.client.asyncio.look_ups import UNANSWERED
 from sbusd.client.asyncio.named_user import NamedUser
 from sbusd.client.errors import AnswerLost, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.client.rpc.calls import Answer
@@ -85,13 +85,11 @@ class LinkCalls:
         """Raise Refusal unless root, the user of this service or that of the link has answered: others could answer with blobs of
         their own. Raises AgainError if the user database does not respond."""
         uid = -1 if answer.callee is None else answer.callee.uid
-        if uid in (0, os.geteuid()):
-            return
         try:
-            is_link = await self._link_user.has_uid(uid)
-        except (TimeoutError, RuntimeError, MemoryError):
+            is_trusted = await self._link_user.is_trusted(uid)
+        except UNANSWERED:
             raise AgainError(f"the user {LINK_USER} was not looked up in time") from None
-        if not is_link:
+        if not is_trusted:
             raise Refusal(Cause.NO_LINK, f"user {uid} serves {COMMAND}, and is not {LINK_USER}; see RIGHTS in sbus-link(8)")
 
 

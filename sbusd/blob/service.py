@@ -76,8 +76,7 @@ class Client:
 
 class BlobService:
     """The service on the listening socket *listener*, for the bus at *bus*. *max_descriptors* is RLIMIT_NOFILE, at least
-    LEAST_DESCRIPTORS; *charged* says
-    whose quotas a client takes."""
+    LEAST_DESCRIPTORS; *charged* says whose quotas a client takes."""
 
     def __init__(
         self, listener: socket.socket, settings: BlobSettings, bus: str, log: LimitedLog, max_descriptors: int, *, charged: ChargedUsers

@@ -6,11 +6,11 @@ Spec: sbus-link(8), "ON THE BUS".
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from sbusd.client import SbusError
+from sbusd.client.asyncio.look_ups import UNANSWERED
 from sbusd.client.asyncio.named_user import NamedUser
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import ServiceError
@@ -79,11 +79,9 @@ class BlobCalls:
 
     async def _may_call(self, uid: int) -> bool:
         """Return whether the user *uid* may call: root, the user of the link, and that of sbus-blob.service. Raises ServiceError."""
-        if uid in (0, os.geteuid()):
-            return True
         try:
-            return await self._blob_user.has_uid(uid, self._charged(uid))
-        except (TimeoutError, RuntimeError, MemoryError):
+            return await self._blob_user.is_trusted(uid, self._charged(uid))
+        except UNANSWERED:
             raise ServiceError(f"EAGAIN the user {BLOB_USER} was not looked up in time") from None
 
     async def _pulled(self, head: dict[str, Any]) -> bytes:

@@ -34,7 +34,7 @@ _PEER = struct.Struct("=iII")
 
 
 class Admission:
-    """Counts the connections of each user that is *charged*. *users*, who may scrape, are names or numbers."""
+    """Counts the connections of each user that is *charged*. *users* are the names or numbers of those with the right to scrape."""
 
     def __init__(self, users: Sequence[str], charged: ChargedUsers) -> None:
         self._names = [user for user in users if not _is_number(user)]
@@ -45,8 +45,8 @@ class Admission:
         """Connections by charged user, of those that may scrape and of others."""
 
     async def look_up(self) -> None:
-        """Look up the names of the users, in a thread: a directory service can be slow, and nobody who connects waits for it. Until it
-        responds, those that were found before may scrape.
+        """Look up the names of the users, in a thread: a directory service can be slow, and no new connection waits for it.
+        Until it responds, those that were found before may scrape.
 
         Raises:
             RuntimeError, MemoryError: no thread is left.

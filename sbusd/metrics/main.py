@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sbusd.client import bus_address
-from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS
+from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
 from sbusd.config.files import ConfigError, default_main_file, load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
 from sbusd.config.subordinate_ids import ChargedUsers
@@ -129,7 +129,7 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
         charged,
     )
     admission = Admission(settings.users, charged)
-    with contextlib.suppress(TimeoutError, RuntimeError, MemoryError):  # numbers may scrape, and names once they are found
+    with contextlib.suppress(*UNANSWERED):  # numbers may scrape, and names once they are found
         await asyncio.wait_for(admission.look_up(), LOOK_UP_SECONDS)
     server = MetricsServer(collector, admission, log)
     sockets = [without_descriptors(each, charged) for each in sockets]

@@ -52,8 +52,8 @@ def with_charged(rows: pa.Table, charged: Callable[[int], int]) -> pa.Table:
 
 
 def bytes_by_user(rows: pa.Table) -> Counter[int]:
-    """Return the bytes of *rows*, which have :data:`CHARGED`, by user, before compression: at least what they add to a file. Rows of the
-    bus itself belong to no user."""
+    """Return the bytes of *rows*, which have :data:`CHARGED`, by user, before compression: at least the size that they add to a file.
+    Rows of the bus itself belong to no user."""
     size = pa.repeat(pa.scalar(ROW_BYTES, pa.int64()), rows.num_rows)
     for name in _SIZED:
         length = pc.fill_null(pc.binary_length(rows.column(name)), 0)

@@ -310,7 +310,7 @@ class Store:
     # Events
 
     def _refused(self, refusal: RemoteRefusal) -> None:
-        """Note that the bus refused what the store published: nobody gets it, and it is not published again."""
+        """Note that the bus refused a message of the store: no subscriber gets it, and it is not published again."""
         self._counts["publications_refused"] += 1
         self._log.problem(f"the bus refused what the store publishes: {refusal}")
 

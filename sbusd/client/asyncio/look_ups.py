@@ -14,7 +14,10 @@ LOOK_UP_SECONDS = 10.0
 """Time limit for a look-up, with the wait for earlier ones of the same user. Its thread cannot be ended: it continues."""
 
 MAX_THREADS = 64
-"""Look-ups at the same time, those included that nobody waits for any more. Only as many users together can delay others."""
+"""Look-ups at the same time, also those whose callers have given up. Only as many users together can delay others."""
+
+UNANSWERED = (TimeoutError, RuntimeError, MemoryError)
+"""What is raised if there is no result in time, or no thread."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

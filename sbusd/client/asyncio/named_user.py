@@ -3,6 +3,7 @@ all users."""
 
 from __future__ import annotations
 
+import os
 import pwd
 
 from sbusd.client.asyncio.look_ups import LookUps
@@ -16,8 +17,12 @@ class NamedUser:
         self._uid: int | None = None
         self._look_ups = LookUps()
 
+    async def is_trusted(self, uid: int, charged: int = 0) -> bool:
+        """Return whether *uid* is root, the user of this process, or this user. Raises what :meth:`has_uid` raises."""
+        return uid in (0, os.geteuid()) or await self.has_uid(uid, charged)
+
     async def has_uid(self, uid: int, charged: int = 0) -> bool:
-        """Return whether *uid* is the number of this user. *charged* waits for the look-up, and delays nobody else.
+        """Return whether *uid* is the number of this user. Only *charged* waits for the look-up.
 
         Raises:
             TimeoutError: the user database did not respond in time.

@@ -253,8 +253,7 @@ class AsyncStore(AsyncStoredStreams):
             job.is_lost = errors.get(job.lease.number, ("",))[0] == "ESTALE"
             self._ended(job, is_settled=job.lease.number not in errors)
         return [
-            StoreError("store/ack", *errors[job.lease.number], bus=self._bus._link.target.text) if job.lease.number in errors else None
-            for job in jobs
+            StoreError("store/ack", *errors[job.lease.number], bus=self._address) if job.lease.number in errors else None for job in jobs
         ]
 
     # Administration
@@ -303,10 +302,7 @@ class AsyncStore(AsyncStoredStreams):
         """Perform one call of ``store/put``."""
         answer = await self._call("put", request.data, is_repeatable=request.is_repeatable)
         puts, errors = puts_of(answer, request.count)
-        return [
-            StoreError("store/put", *errors[index], bus=self._bus._link.target.text) if index in errors else put
-            for index, put in enumerate(puts)
-        ]
+        return [StoreError("store/put", *errors[index], bus=self._address) if index in errors else put for index, put in enumerate(puts)]
 
     async def _count(self, name: str, data: bytes) -> int:
         """Perform a call that returns a count."""
@@ -321,4 +317,4 @@ class AsyncStore(AsyncStoredStreams):
         errors = lease_errors(await self._call(name, data))
         if job.lease.number in errors:
             job.is_lost = errors[job.lease.number][0] == "ESTALE" and not job.is_settled
-            raise StoreError(f"store/{name}", *errors[job.lease.number], bus=self._bus._link.target.text)
+            raise StoreError(f"store/{name}", *errors[job.lease.number], bus=self._address)

@@ -31,6 +31,11 @@ class AsyncStoredStreams:
         self._twin = twin
         self._is_known = False
 
+    @property
+    def _address(self) -> str:
+        """The address of the bus, for advice in errors."""
+        return self._bus._link.target.text
+
     def __repr__(self) -> str:
         host = "" if self._twin is None else f"twin {self._twin} by "
         return f"<{type(self).__name__} of {host}{self._bus!r}>"
@@ -156,15 +161,15 @@ class AsyncStoredStreams:
     def _passing(self, error: SbusError, *, is_repeatable: bool, is_endless: bool) -> SbusError | None:
         """Return the error to raise if the call fails for too long, None if that has no limit. Raises it if the call cannot be repeated."""
         if isinstance(error, RemoteError):
-            problem = store_error(error, self._twin, self._bus._link.target.text)
+            problem = store_error(error, self._twin, self._address)
             if problem.code != RESTARTING:
                 raise problem from None
             self._is_known = True
             return problem
         if isinstance(error, NoRecipient) and self._twin is None:
             if self._is_known:
-                return StoreNotRunning(error.command, self._bus._link.target.text)
-            raise StoreNotRunning(error.command, self._bus._link.target.text) from None
+                return StoreNotRunning(error.command, self._address)
+            raise StoreNotRunning(error.command, self._address) from None
         if is_repeatable and isinstance(error, PeerDisconnected | AnswerLost):
             self._is_known = True
             return error

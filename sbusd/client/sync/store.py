@@ -308,8 +308,7 @@ class Store(StoredStreams):
             job.is_lost = errors.get(job.lease.number, ("",))[0] == "ESTALE"
             self._ended(job, is_settled=job.lease.number not in errors)
         return [
-            StoreError("store/ack", *errors[job.lease.number], bus=self._bus._link.target.text) if job.lease.number in errors else None
-            for job in jobs
+            StoreError("store/ack", *errors[job.lease.number], bus=self._address) if job.lease.number in errors else None for job in jobs
         ]
 
     # Administration
@@ -371,10 +370,7 @@ class Store(StoredStreams):
         """Perform one call of ``store/put``."""
         answer = self._call("put", request.data, is_repeatable=request.is_repeatable)
         puts, errors = puts_of(answer, request.count)
-        return [
-            StoreError("store/put", *errors[index], bus=self._bus._link.target.text) if index in errors else put
-            for index, put in enumerate(puts)
-        ]
+        return [StoreError("store/put", *errors[index], bus=self._address) if index in errors else put for index, put in enumerate(puts)]
 
     def _count(self, name: str, data: bytes) -> int:
         """Perform a call that returns a count."""
@@ -389,4 +385,4 @@ class Store(StoredStreams):
         errors = lease_errors(self._call(name, data))
         if job.lease.number in errors:
             job.is_lost = errors[job.lease.number][0] == "ESTALE" and not job.is_settled
-            raise StoreError(f"store/{name}", *errors[job.lease.number], bus=self._bus._link.target.text)
+            raise StoreError(f"store/{name}", *errors[job.lease.number], bus=self._address)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from sbusd.client.asyncio.look_ups import LookUps
+from sbusd.client.asyncio.look_ups import UNANSWERED, LookUps
 from sbusd.client.rpc.caller_access import Allow, groups_of
 from sbusd.client.rpc.service import Request
 from sbusd.config.store import QueueSettings
@@ -95,7 +95,7 @@ class JobCalls:
             return allow.admits(caller)
         try:
             groups = await self._look_ups.run(self._context.charged.of(caller.uid), partial(groups_of, caller.uid))
-        except (TimeoutError, RuntimeError, MemoryError):
+        except UNANSWERED:
             raise CallError("EAGAIN", f"cannot look up the groups of user {caller.uid} now; try again") from None
         return allow.admits(caller, groups)
 

@@ -434,7 +434,7 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         code = "ENOSPC"
     if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR} and _has_no_room(path):
-        code = "ENOSPC"  # SQLite does not say why it cannot create a file beside this one
+        code = "ENOSPC"  # SQLite does not say why it cannot create a file in this folder
     words = "{file} is damaged: {why}; restart the store, which checks the file and renames it" if primary in _DAMAGED else ""
     return _worded(code, path, printable(str(error), 200), words)
 

@@ -88,6 +88,6 @@ class Removal:
                 self._figures.usage_of(stream, left[0][1]).keys += 1
             else:
                 stream.keys -= 1
-                # Nobody knows which key has ended if the disk has changed it.
+                # If the disk has changed the key, the one that has ended is unknown.
                 if self._checksums.is_head_right(head):
                     self._announcements.add_end(stream, removed.key, head[3:7])

@@ -1,7 +1,7 @@
 """What time does to the store: delays and leases that end, messages that expire or are too old, and limits that were lowered.
 
-A message whose time or key the disk has changed is not removed by its age: nobody knows its age. It stays until a limit or a purge removes
-it, and does not keep others in the store.
+A message whose time or key the disk has changed is not removed by its age, which is unknown. It stays until a limit or a purge removes it,
+and does not keep others in the store.
 """
 
 from __future__ import annotations
