@@ -29,6 +29,9 @@ BOOT_SECONDS = 180.0
 COMMAND_SECONDS = 300.0
 """The timeout of a command in it: an installation takes two minutes where processes are stopped again and again."""
 
+_WITHOUT_TIMERS = ("apt-daily.timer", "apt-daily-upgrade.timer")
+"""They start within twelve hours of the boot: apt would wait for a network that is not there, and hold its lock meanwhile."""
+
 _POWER_OFF = signal.SIGRTMIN + 4
 """Asks a systemd to shut down, systemd(1)."""
 
@@ -120,7 +123,7 @@ class Container:
             manager.bind(str(reported))
             manager.settimeout(0.2)
             self._nspawn = subprocess.Popen(
-                [*self._group.entering(), *command, "--boot"],
+                [*self._group.entering(), *command, "--boot", *(f"systemd.mask={each}" for each in _WITHOUT_TIMERS)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
