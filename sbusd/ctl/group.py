@@ -86,6 +86,7 @@ ACTIONS = {
         "purge": "Remove messages of a stream, or dead letters of a queue.",
         "forget": "Remove all messages with some keys from a stream.",
         "revive": "Return dead letters to their queue as jobs.",
+        "acknowledge": "Acknowledge gaps and damaged messages.",
     },
 }
 """The actions of those commands that have some, in the order of the manual, with the first sentence of their help."""

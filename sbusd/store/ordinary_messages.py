@@ -46,6 +46,9 @@ SETTLE_SECONDS = 0.005
 """Interval of looking whether messages are committed."""
 
 LOST = "lost by the bus"
+NOT_RUNNING = "the store was not running"
+NOT_CONNECTED = "the store was not connected to the bus"
+CHANGED = "the keys of the stream were changed"
 NOT_SUBSCRIBED = "a rule of the bus did not allow the store to subscribe"
 
 Gaps = Counter[tuple[bytes, str]]
@@ -167,7 +170,9 @@ class StreamIntake:
 
         def add_gap(engine: Engine) -> None:
             if engine.last_seq(name):
-                engine.add_gap(name, b"", 0, reason)
+                # Who stops the store, or changes its keys, knows that messages are missing.
+                is_expected = reason == CHANGED or (reason == NOT_RUNNING and engine.run_start.was_stopped)
+                engine.add_gap(name, b"", 0, reason, is_expected=is_expected)
 
         try:
             await self._operations.run(SERVICE, add_gap)

@@ -25,7 +25,7 @@ from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, NewMessage, StoreError, Taken
 from sbusd.store.new_subscribers import NewSubscribers
 from sbusd.store.operation_queue import SERVICE, OperationQueue
-from sbusd.store.ordinary_messages import StreamIntake
+from sbusd.store.ordinary_messages import CHANGED, NOT_CONNECTED, NOT_RUNNING, StreamIntake
 from sbusd.store.publisher import Publisher
 from sbusd.store.remote_service import RemoteService
 from sbusd.store.routes import Routes
@@ -43,10 +43,6 @@ TURN_SECONDS = 1.0
 
 STOP_SECONDS = 20.0
 """How long the store waits for calls and commits when it stops."""
-
-NOT_RUNNING = "the store was not running"
-NOT_CONNECTED = "the store was not connected to the bus"
-CHANGED = "the keys of the stream were changed"
 
 
 class StoreLog(Protocol):
@@ -89,6 +85,7 @@ class Store:
         self._calls_bus: ServingBus | None = None
         self._messages_bus: ServingBus | None = None
         self._interruption = NOT_RUNNING
+        self._is_stopped = False
         self._state = b"{}"
         self._state_at = 0.0
 
@@ -143,6 +140,9 @@ class Store:
             done, _ = await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
+        except asyncio.CancelledError:
+            self._is_stopped = True
+            raise
         finally:
             await self._stop(tasks)
 
@@ -357,7 +357,7 @@ class Store:
                 await self._publisher.taken()
                 await self._dead_letters.taken()
                 await self._operations.drained()
-                await self._operations.run(SERVICE, partial(_note_taken, self._context.published.new()))
+                await self._operations.run(SERVICE, partial(_note_end, self._context.published.new(), self._is_stopped))
                 self._operations.close()
                 await self._operations.drained()
                 if self._calls_bus is not None:
@@ -371,9 +371,11 @@ class Store:
             self._engine.close()
 
 
-def _note_taken(taken: Taken, engine: Engine) -> None:
-    """Note in the file what the bus has taken."""
+def _note_end(taken: Taken, is_stopped: bool, engine: Engine) -> None:
+    """Note in the file what the bus has taken, and whether the store was stopped."""
     engine.note_taken(taken)
+    if is_stopped:
+        engine.run_start.note_stop()
 
 
 async def _ended(bus: ServingBus) -> None:

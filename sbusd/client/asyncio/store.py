@@ -283,6 +283,9 @@ class AsyncStore(AsyncStoredStreams):
     async def revive(self, queue: str, *seqs: int) -> int:
         return await self._count("revive", request_data(queue=queue, seqs=list(seqs))) if seqs else 0
 
+    async def acknowledge(self) -> int:
+        return await self._count("acknowledge", request_data())
+
     # Private
 
     def _ended(self, job: AsyncJob, *, is_settled: bool) -> None:

@@ -351,6 +351,13 @@ class Store(StoredStreams):
         """Make the dead letters with the numbers *seqs* jobs again, and return how many there were. For owners of the bus."""
         return self._count("revive", request_data(queue=queue, seqs=list(seqs))) if seqs else 0
 
+    def acknowledge(self) -> int:
+        """Acknowledge all gaps and damaged messages of the store, and return how many there were. For owners of the bus.
+
+        ``sbusctl doctor`` warns of later ones only. To acknowledge a job, see :meth:`Job.ack`.
+        """
+        return self._count("acknowledge", request_data())
+
     # Private
 
     def _ended(self, job: Job, *, is_settled: bool) -> None:

@@ -27,6 +27,8 @@ NEARLY_FULL_BYTES = 1 << 30
 NEARLY_FULL = 0.05
 """Less free space than both is nearly full."""
 
+ACKNOWLEDGE = "then end this warning: sbusctl store acknowledge"
+
 EFFECTS = {
     "presence": "jobs of a killed worker wait for the end of their leases",
     "vouch": "what users put is stored, but not published",
@@ -136,15 +138,15 @@ def judge_state(state: JsonObject) -> list[Finding]:
         reason = f"{human_plural(dead, 'dead letter')}: jobs that failed too often and are not tried again"
         advice = "show them: sbusctl store peek --queue --state dead QUEUE; to try them again: sbusctl store revive QUEUE NUMBER"
         findings.append(Finding("dead letters", CheckResult.WARN, reason, advice))
-    if gaps := integer(state, "recent_gaps"):
-        known = integer(state, "recent_missing") or 0
+    if gaps := integer(state, "open_gaps"):
+        known = integer(state, "open_missing") or 0
         missing = f"at least {human_plural(known, 'message')}" if known else "an unknown number of messages"
-        reason = f"{human_plural(gaps, 'gap')} in the last day, where {missing} {'were' if known > 1 else 'was'} not stored"
-        advice = "show them: sbusctl store read STREAM; this warning ends a day after the last gap"
+        reason = f"{human_plural(gaps, 'gap')}, where {missing} {'were' if known > 1 else 'was'} not stored"
+        advice = f"show them: sbusctl store read STREAM; {ACKNOWLEDGE}"
         findings.append(Finding("gaps", CheckResult.WARN, reason, advice))
-    if damaged := integer(state, "recent_damaged"):
-        reason = f"{human_plural(damaged, 'message')} damaged on the disk, found in the last day: they are not delivered"
-        advice = "check the disk; the log of the store names the messages; this warning ends a day after the last one"
+    if damaged := integer(state, "open_damaged"):
+        reason = f"{human_plural(damaged, 'message')} damaged on the disk: they are not delivered"
+        advice = f"check the disk; the log of the store names the messages; {ACKNOWLEDGE}"
         findings.append(Finding("damaged messages", CheckResult.WARN, reason, advice))
     if state.get("date_doubted") is True:
         findings.append(date_doubted("store date", UNIT))

@@ -204,6 +204,17 @@ def revive_action(
         show_count(settings, bus.store.revive(queue, *found))
 
 
+def acknowledge_action(context: typer.Context) -> None:
+    """Acknowledge gaps and damaged messages.
+
+    sbusctl doctor warns of later ones only.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        number = bus.store.acknowledge()
+    show(settings, [{"count": number}], [f"acknowledged: {number}"])
+
+
 def _readable(bus: Bus, twin: int | None) -> StoredStreams:
     """Return the store of this host, or of the host *twin*."""
     return bus.store if twin is None else bus.store.on(twin)

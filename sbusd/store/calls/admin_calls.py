@@ -1,4 +1,4 @@
-"""``store/peek``, ``streams``, ``purge``, ``forget`` and ``revive``. Spec: sbus-store(8), "CALLS"."""
+"""``store/peek``, ``streams``, ``purge``, ``forget``, ``revive`` and ``acknowledge``. Spec: sbus-store(8), "CALLS"."""
 
 from __future__ import annotations
 
@@ -224,6 +224,17 @@ class AdminCalls:
         seqs = fields.numbers("seqs")
         count = await context.operations.run(request.caller.uid, lambda engine: engine.revive(queue.name, seqs), len(seqs))
         context.jobs_ready(queue.name)
+        return framed_data({"count": count})
+
+    async def acknowledge(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:
+        """Serve ``store/acknowledge``: gaps and damaged messages are not reported as faults any more. For owners of the bus."""
+        uid = request.caller.uid
+        Fields(head, ())
+        await self._context.access.check_owner(request.caller, "acknowledge gaps and damaged messages")
+        count = 0
+        while found := await self._context.operations.run(uid, lambda engine: engine.acknowledge(uid, MAX_ROWS), SCAN_WEIGHT):
+            count += found
+        self.forget_figures()
         return framed_data({"count": count})
 
     async def _readable(self, request: Request, name: str) -> StreamSettings:

@@ -45,6 +45,7 @@ class Calls:
             "purge": self.admin.purge,
             "forget": self.admin.forget,
             "revive": self.admin.revive,
+            "acknowledge": self.admin.acknowledge,
             "streams": self.admin.streams,
         }
 

@@ -32,7 +32,7 @@ _ON_ITS_HOST = "only users of its host may"
 
 REFUSED = {
     **dict.fromkeys(("take", "ack", "retry", "fail", "extend"), _LEASES),
-    **dict.fromkeys(("put", "peek", "purge", "forget", "revive", "status"), _ON_ITS_HOST),
+    **dict.fromkeys(("put", "peek", "purge", "forget", "revive", "acknowledge", "status"), _ON_ITS_HOST),
 }
 """Calls that other hosts cannot make, and why: without an answer they would wait until they expire."""
 

@@ -33,7 +33,8 @@ _OTHER_TYPE = (TypeError, AttributeError, ValueError)
 """What is raised for a value that is of another type than the message had."""
 
 _NOTE = "INSERT OR IGNORE INTO damaged (id, time) VALUES (?, ?)"
-_COUNT = "SELECT COUNT(*) FROM damaged WHERE time > ?"
+_COUNT = "SELECT COUNT(*), COUNT(NULLIF(time, 0)) FROM damaged"
+_ACKNOWLEDGE = "UPDATE damaged SET time = 0 WHERE id IN (SELECT id FROM damaged WHERE time != 0 LIMIT ?)"
 
 
 def checksum(head: tuple[Any, ...], payload: bytes) -> int:
@@ -96,10 +97,14 @@ class Checksums:
         names = {each.id: each.name for each in self._figures.streams.values()}
         return [(names.get(each >> SEQ_BITS, ""), seq_of(each)) for each in new]
 
-    def count(self, since: int) -> int:
-        """Return the number of damaged messages that were found after *since*."""
-        ((found,),) = self._run(_COUNT, (since,)).fetchall()
-        return int(found)
+    def counts(self) -> tuple[int, int]:
+        """Return the number of damaged messages that were found, and of those that nobody has acknowledged."""
+        ((found, unacknowledged),) = self._run(_COUNT).fetchall()
+        return int(found), int(unacknowledged)
+
+    def acknowledge(self, max_rows: int) -> int:
+        """Acknowledge at most *max_rows* damaged messages, and return how many."""
+        return self._run(_ACKNOWLEDGE, (max_rows,)).rowcount
 
     def _add(self, number: int) -> None:
         """Note it at the next sweep: reading needs no space on the disk."""

@@ -97,12 +97,7 @@ class Engine:
                 self._intake = Intake(self.database, self._figures, self._ids, self._removal, self._lines)
                 self._reading = Reading(self.database, self._checksums)
                 self._queues = Queues(
-                    self.database,
-                    self._figures,
-                    removal=self._removal,
-                    lines=self._lines,
-                    announcements=self._announcements,
-                    checksums=self._checksums,
+                    self.database, self._figures, self._removal, self._lines, announcements=self._announcements, checksums=self._checksums
                 )
                 self._retention = Retention(
                     self.database,
@@ -180,11 +175,14 @@ class Engine:
         with self.database.operation():
             return self._put_many(stream, messages)
 
-    def add_gap(self, stream: str, pattern: bytes, count: int, reason: str) -> None:
-        """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number. Raises StoreError."""
+    def add_gap(self, stream: str, pattern: bytes, count: int, reason: str, *, is_expected: bool = False) -> None:
+        """Store that at most *count* messages that match *pattern* are missing; 0: an unknown number. Raises StoreError.
+
+        *is_expected*: nobody has to acknowledge it.
+        """
         with self.database.operation():
             self._space.check()
-            self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self.clock.date())
+            self._intake.add_gap(self._stream(stream), pattern, max(count, 0), reason, self.clock.date(), is_expected=is_expected)
 
     def read(self, stream: str, from_seq: int, max_messages: int, max_bytes: int, pattern: bytes = b"") -> Page:
         """Return messages and gaps from *from_seq* on, as stored; 0 means from the first that is kept.
@@ -229,10 +227,7 @@ class Engine:
 
     @property
     def run(self) -> int:
-        """The number of this run of the store, by which a number of a message of another file is recognized.
-
-        Before the run has begun, which a full disk delays, it is that of the last one.
-        """
+        """The number of this run, by which numbers of another file are recognized; that of the last run until this one has begun."""
         return self._continuity.run
 
     def valid_from(self, stream: str, from_seq: int, run: int = 0) -> int:
@@ -287,6 +282,11 @@ class Engine:
             configured = self._streams.get(stream)
             figures = self._known(stream) if configured is None else configured.figures
             return self._purging.purge(figures, before_seq, pattern, from_seq, max_rows, drop=configured is None)
+
+    def acknowledge(self, uid: int, max_rows: int = 1_000) -> int:
+        """Let *uid* acknowledge gaps and damaged messages, at most *max_rows*, and return how many there were."""
+        with self.database.operation():
+            return self._intake.acknowledge_gaps(uid, max_rows) or self._checksums.acknowledge(max_rows)
 
     def take(self, queue: str, worker: Worker, max_jobs: int, max_bytes: int, lease_ms: int | None = None) -> JobPage:
         """Return jobs that *worker* has until their leases end: by default after the lease of the queue. It looks at a bounded number.
@@ -406,7 +406,6 @@ class Engine:
                 max_users=max_users,
                 unpublished=self._unpublished,
                 checksums=self._checksums,
-                date=self.clock.date(),
             )
             return replace(found, is_date_doubted=self.clock.is_doubted)
 

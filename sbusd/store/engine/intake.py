@@ -52,9 +52,17 @@ _OLDEST_DEAD = (
     f"SELECT {REMOVABLE} FROM job JOIN message ON message.id = job.id"
     f" WHERE queue = ? AND state = {DEAD} AND at IS NOT NULL ORDER BY at LIMIT ?"
 )
-_TAIL = "SELECT id, key, payload, gap FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?"
-_FIRST_GAPS = f"SELECT {REMOVABLE}, payload FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT 2"
-_SET_GAP = "UPDATE message SET gap = ?, key = ?, payload = ?, time = ? WHERE id = ?"
+_TAIL = "SELECT id, key, payload, gap, uid FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?"
+_NOBODY = 0
+"""In the place of who has acknowledged a gap: nobody has to."""
+
+_FIRST_GAPS = f"SELECT {REMOVABLE}, payload, uid FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT 2"
+_ACKNOWLEDGE = """
+UPDATE message SET uid = ? WHERE id IN (
+    SELECT message.id FROM stream CROSS JOIN message ON message.stream = stream.id WHERE gap IS NOT NULL AND uid IS NULL LIMIT ?
+)
+"""
+_SET_GAP = "UPDATE message SET gap = ?, key = ?, payload = ?, time = ?, uid = ? WHERE id = ?"
 
 
 @dataclass(slots=True)
@@ -96,27 +104,31 @@ class Intake:
         self.trim(stream)
         return results
 
-    def add_gap(self, stream: Stream, pattern: bytes, count: int, reason: str, now: int) -> None:
-        """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number."""
+    def add_gap(self, stream: Stream, pattern: bytes, count: int, reason: str, now: int, *, is_expected: bool = False) -> None:
+        """Store that at most *count* messages that match *pattern* are missing here; 0: an unknown number. See Engine.add_gap."""
         figures = stream.figures
         self._figures.change(figures)
         text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore").encode()
-        for number, key, payload, gap in self._run(_TAIL, (*id_range(figures), _TAIL_GAPS)).fetchall():
-            if gap is None:
+        for number, key, payload, gap, acknowledged_by in self._run(_TAIL, (*id_range(figures), _TAIL_GAPS)).fetchall():
+            # What was acknowledged does not grow, or what has to be would not be reported.
+            if gap is None or (acknowledged_by is not None) != is_expected:
                 break
             if (key, payload) == (pattern, text):
                 # An unknown number and a known one are together unknown.
-                self._run(_SET_GAP, (gap + count if gap and count else 0, pattern, text, now, number))
+                self._run(_SET_GAP, (gap + count if gap and count else 0, pattern, text, now, acknowledged_by, number))
                 return
         if figures.gaps >= MAX_GAPS:
             self._merge_oldest_gaps(figures, now)
         figures.last_seq += 1
-        self._run(
-            _INSERT, (message_id(figures.id, figures.last_seq), figures.id, now, pattern, text, 0, None, 0, 0, None, None, count, None)
-        )
+        number, uid = message_id(figures.id, figures.last_seq), _NOBODY if is_expected else None
+        self._run(_INSERT, (number, figures.id, now, pattern, text, 0, uid, 0, 0, None, None, count, None))
         figures.gaps += 1
         figures.bytes += size_of(pattern, text)
         self.trim(stream)
+
+    def acknowledge_gaps(self, uid: int, max_rows: int) -> int:
+        """Let *uid* acknowledge at most *max_rows* gaps, of all streams, and return how many: they are not reported as faults any more."""
+        return self._run(_ACKNOWLEDGE, (uid, max_rows)).rowcount
 
     def trim(self, stream: Stream, max_rows: int = TRIM_ROWS) -> int:
         """Remove the oldest messages above the limits of *stream*, at most *max_rows*, and return how many rows. A queue loses no jobs."""
@@ -256,13 +268,13 @@ class Intake:
         rows = self._run(_FIRST_GAPS, (figures.id,)).fetchall()
         if len(rows) < 2:
             return
-        (*first, first_reason), (*second, second_reason) = rows
+        (*first, first_reason, first_uid), (*second, second_reason, second_uid) = rows
         gone, left = Removable(*first), Removable(*second)
         pattern = left.key if left.key == gone.key else b""
         reason = second_reason if second_reason == first_reason else b"several reasons"
         self._removal.remove(figures, [gone])
         count = (gone.gap or 0) + (left.gap or 0) if gone.gap and left.gap else 0
-        self._run(_SET_GAP, (count, pattern, reason, now, left.id))
+        self._run(_SET_GAP, (count, pattern, reason, now, None if first_uid is None else second_uid, left.id))
         figures.bytes += size_of(pattern, reason) - left.size
 
 

@@ -304,11 +304,11 @@ class StoreStatistics:
     queues: list[QueueStatistics]
     leases: Mapping[int, int]
     file_bytes: int
-    recent_gaps: int = 0
-    """Gaps of the last day, of all streams: of the newest 1,000 of each."""
-    recent_missing: int = 0
+    open_gaps: int = 0
+    """Gaps that nobody has acknowledged, of all streams: of the newest 1,000 of each."""
+    open_missing: int = 0
     """Messages that are missing there, at least."""
-    recent_unknown: int = 0
+    open_unknown: int = 0
     """Those of these gaps whose number of messages is unknown."""
     to_publish: int = 0
     """Messages of calls that the bus has not yet taken."""
@@ -316,7 +316,7 @@ class StoreStatistics:
     """Messages that could never be published, of all runs of the store."""
     damaged: int = 0
     """Messages that the disk has changed, as far as they were read."""
-    recent_damaged: int = 0
-    """Those that were found in the last day."""
+    open_damaged: int = 0
+    """Those that nobody has acknowledged."""
     is_date_doubted: bool = False
     """Whether the date has jumped, so that nothing is deleted because of it."""

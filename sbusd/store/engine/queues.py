@@ -88,9 +88,9 @@ class Queues:
         self,
         database: Database,
         figures: AllFigures,
-        *,
         removal: Removal,
         lines: JobLines,
+        *,
         announcements: Announcements,
         checksums: Checksums,
     ) -> None:

@@ -1,4 +1,4 @@
-"""The beginning of a run of the store, which is written into the file before anything else.
+"""The beginning of a run of the store, which is written into the file before anything else, and what the last one has left for it.
 
 On a full disk it cannot be written. Then the file is only read, and all changes are refused, until there is room.
 """
@@ -19,12 +19,18 @@ RETRY_SECONDS = 1.0
 """Interval between attempts to write the beginning of a run."""
 
 
+_NOTE_STOP = "INSERT OR REPLACE INTO number VALUES ('stopped', 1)"
+_TAKE_STOP = "DELETE FROM number WHERE name = 'stopped'"
+
+
 class RunStart:
     """*write* writes the beginning of the run, in a transaction; *read* prepares to read only, after that has failed."""
 
     def __init__(self, database: Database, write: Callable[[], None], read: Callable[[], None]) -> None:
         self.refusal: StoreError | None = None
         """Why all changes are refused, None after the beginning was written."""
+        self.was_stopped = False
+        """Whether the run before this one was stopped, and not ended by a fault."""
         self._database = database
         self._write = write
         self._read = read
@@ -36,6 +42,7 @@ class RunStart:
         try:
             with self._database.operation():
                 self._write()
+                was_stopped = self._database.execute(_TAKE_STOP).rowcount > 0
         except StoreError as error:
             self._database.set_read_only(is_read_only=True)
             self._read()
@@ -44,12 +51,17 @@ class RunStart:
                 raise
             self.refusal = error
         else:
-            self.refusal = None
+            self.refusal, self.was_stopped = None, was_stopped
 
     def attempt_again(self) -> None:
         """Do so if the disk was full, once in a while. Called without a transaction."""
         if self.refusal is not None and time.monotonic() >= self._due:
             self.attempt()
+
+    def note_stop(self) -> None:
+        """Note that this run is stopped: whoever does that expects that messages are not stored until the next one. Raises StoreError."""
+        with self._database.operation():
+            self._database.execute(_NOTE_STOP)
 
 
 def start_clock(figures: AllFigures, clock: StoreClock) -> None:

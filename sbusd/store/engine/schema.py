@@ -51,7 +51,8 @@ CREATE TABLE message (
     time INTEGER NOT NULL,                   -- milliseconds since 1970
     key BLOB NOT NULL,                       -- of a gap: the pattern
     account INTEGER NOT NULL,
-    uid INTEGER,                             -- of the sender; NULL: the account
+    uid INTEGER,                             -- of the sender, NULL: the account; of a gap: who has acknowledged it,
+                                             -- 0 also if nobody has to
     gid INTEGER NOT NULL,
     pid INTEGER NOT NULL,
     origin TEXT,
@@ -124,7 +125,7 @@ CREATE TABLE ended (
     stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
 );
 CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
-CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL);
+CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL); -- time 0: acknowledged
 """
 
 UPDATES = {

@@ -13,13 +13,10 @@ from sbusd.store.engine.reading import Reading
 from sbusd.store.engine.stream import Stream
 from sbusd.store.engine.unpublished import Unpublished
 
-RECENT_MS = 86_400_000
-"""A gap is recent for a day: it is reported as a problem for so long."""
-
-_LAST_GAPS = """
+_OPEN_GAPS = """
 SELECT count(*), total(gap), total(gap = 0)
-FROM (SELECT gap, time FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id DESC LIMIT 1000)
-WHERE time > ?
+FROM (SELECT gap, uid FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id DESC LIMIT 1000)
+WHERE uid IS NULL
 """
 
 
@@ -33,10 +30,9 @@ def store_statistics(
     unpublished: Unpublished,
     checksums: Checksums,
     max_users: int,
-    date: int,
 ) -> StoreStatistics:
-    """Return all figures at *date*, in milliseconds since 1970; see Engine.statistics."""
-    recent = [database.execute(_LAST_GAPS, (each.id, date - RECENT_MS)).fetchone() for each in figures.streams.values() if each.gaps]
+    """Return all figures; see Engine.statistics."""
+    reported = [database.execute(_OPEN_GAPS, (each.id,)).fetchone() for each in figures.streams.values() if each.gaps]
     configured = {each.queue.figures.id for each in streams.values() if each.queue is not None}
     names = {each.id: each.name for each in figures.streams.values()}
     return StoreStatistics(
@@ -59,13 +55,12 @@ def store_statistics(
         [_queue(each, names[each.stream], each.id in configured) for each in sorted(figures.queues.values(), key=lambda queue: queue.name)],
         {uid: count for uid, count in figures.leases.items() if count},
         database.size(),
-        sum(count for count, _, _ in recent),
-        sum(int(missing) for _, missing, _ in recent),
-        sum(int(unknown) for _, _, unknown in recent),
+        sum(count for count, _, _ in reported),
+        sum(int(missing) for _, missing, _ in reported),
+        sum(int(unknown) for _, _, unknown in reported),
         unpublished.count(),
         unpublished.never,
-        checksums.count(0),
-        checksums.count(date - RECENT_MS),
+        *checksums.counts(),
     )
 
 

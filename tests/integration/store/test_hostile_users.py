@@ -65,6 +65,7 @@ def test_only_owners_purge_and_revive_and_users_forget_their_own(alice: StoreCal
         ("purge", {"stream": "log"}),
         ("purge", {"queue": "mail", "seqs": [1]}),
         ("revive", {"queue": "mail", "seqs": [1]}),
+        ("acknowledge", {}),
     ):
         assert mallory.error(name, **head).startswith("EACCES ")
     assert mallory.call("forget", stream="state", keys=["net/a"])["count"] == 0

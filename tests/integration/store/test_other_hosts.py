@@ -144,7 +144,9 @@ def test_a_closed_stream_stays_closed(hosts: tuple[BusHost, BusHost], store: Sto
         wait_for(lambda: json.loads(bus.call("store/status"))["counters"]["remote_refusals"] >= 5, "the counter")
 
 
-@pytest.mark.parametrize("name", ["put", "take", "ack", "retry", "fail", "extend", "peek", "purge", "forget", "revive", "status"])
+@pytest.mark.parametrize(
+    "name", ["put", "take", "ack", "retry", "fail", "extend", "peek", "purge", "forget", "revive", "acknowledge", "status"]
+)
 def test_other_calls_are_refused_at_once(hosts: tuple[BusHost, BusHost], store: StoreProgram, name: str) -> None:
     a, _ = hosts
     with a.bus() as bus, pytest.raises(RemoteError, match=f"EACCES store/{name} cannot be called from another host"):

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from sbusd.client import Bus
 from tests.support.daemons import Daemon
+from tests.support.relays import wait_for
 from tests.support.store_programs import ENV, StoreProgram
 
 
@@ -116,6 +118,36 @@ def test_a_program_that_cannot_run_uses_up_no_try(store: StoreProgram, program: 
     said = run(store, "store", "work", "--timeout", "0", "mail", "--", program, "x", expected=2)
     assert said.startswith(f"sbusctl: store work: invalid value for COMMAND: no executable program {program!r}\n")
     assert run(store, "store", "work", "-n", "1", "--timeout", "30", "mail", "--", "printenv", "SBUS_TRIES") == "1\n"
+
+
+def await_gaps(store: StoreProgram, gaps: int, unacknowledged: int) -> None:
+    """Wait until there are so many gaps, and so many of them that nobody has acknowledged: figures can be a second old."""
+    with Bus.connect(store.bus) as bus:
+
+        def are_there() -> bool:
+            state = json.loads(bus.call("store/status", timeout=60))
+            return bool((state["gaps"], state["open_gaps"]) == (gaps, unacknowledged))
+
+        wait_for(are_there, f"{gaps} gaps, {unacknowledged} not acknowledged")
+
+
+def test_a_gap_is_open_until_it_is_acknowledged(store: StoreProgram) -> None:
+    run(store, "store", "put", "log/a", "one")
+    run(store, "store", "put", "net/a", "two")
+    store.stop()
+    store.start()
+    await_gaps(store, 2, 0)  # whoever stops the store knows that it stores nothing
+    store.kill()
+    store.start()
+    await_gaps(store, 4, 2)  # one for each stream with messages
+    assert run(store, "store", "acknowledge") == "acknowledged: 2\n"
+    await_gaps(store, 4, 0)
+    store.kill()
+    store.start()
+    await_gaps(store, 6, 2)  # what was acknowledged does not grow
+    store.stop()
+    store.start()
+    await_gaps(store, 8, 2)  # a stop acknowledges nothing
 
 
 def test_an_error_has_one_hint(store: StoreProgram) -> None:

@@ -87,6 +87,7 @@ _MODES: dict[str, dict[str, str]] = {
     "store purge": {"s": f"--queue --before --match {_OUT}", "q --queue": _OUT, "s --before 1": f"--match {_OUT}"},
     "store forget": {"s k": _OUT},
     "store revive": {"q 1": _OUT},
+    "store acknowledge": {"": _OUT},
     "whoami": {"": _OUT},
     "version": {"": _OUT},
     "completion": {"bash": ""},

@@ -97,6 +97,7 @@ NOT_RUN = {
         "archive/tables/old_layout.py: sbus-pipeline --rebuild",
         "archive/tables/publication.py: sbus-pipeline",
         "archive/tables/storage.py: sbus-pipeline",
+        "ctl/checks/store.py: sbusctl store acknowledge",
         "ctl/checks/store.py: sbusctl store purge STREAM",
         "ctl/checks/store.py: sbusctl store revive QUEUE NUMBER",
         "ctl/commands/report.py: sbusctl report --now --archive DIR --tables {tables}",

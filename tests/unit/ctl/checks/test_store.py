@@ -110,17 +110,17 @@ def test_an_enabled_service_that_does_not_serve_is_a_failure() -> None:
 
 def test_dead_letters_and_gaps_are_reported() -> None:
     assert [each.result for each in judge_state({"messages": 3})] == [OK]
-    found = judge_state({"messages": 3, "dead_letters": 2, "gaps": 5, "recent_gaps": 1, "recent_missing": 7})
+    found = judge_state({"messages": 3, "dead_letters": 2, "gaps": 5, "open_gaps": 1, "open_missing": 7})
     assert [(each.check, each.result) for each in found] == [("store", OK), ("dead letters", WARN), ("gaps", WARN)]
     assert found[1].reason.startswith("2 dead letters: ")
-    assert found[2].reason == "1 gap in the last day, where at least 7 messages were not stored"
-    (_, unknown) = judge_state({"messages": 3, "recent_gaps": 2, "recent_missing": 0, "recent_unknown": 2})
-    assert unknown.reason == "2 gaps in the last day, where an unknown number of messages was not stored"
-    assert [each.check for each in judge_state({"messages": 3, "damaged": 2, "recent_damaged": 1})[1:]] == ["damaged messages"]
+    assert found[2].reason == "1 gap, where at least 7 messages were not stored"
+    (_, unknown) = judge_state({"messages": 3, "open_gaps": 2, "open_missing": 0, "open_unknown": 2})
+    assert unknown.reason == "2 gaps, where an unknown number of messages was not stored"
+    assert [each.check for each in judge_state({"messages": 3, "damaged": 2, "open_damaged": 1})[1:]] == ["damaged messages"]
     (_, date) = judge_state({"messages": 3, "date_doubted": True})
     assert (date.check, date.result) == ("store date", WARN)
     (_, refused) = judge_state({"messages": 3, "counters": {"publications_refused": 2}})
     assert (refused.check, refused.result) == ("refused messages", WARN)
     assert refused.reason.startswith("the bus refused 2 messages ")
-    old = {"messages": 3, "counters": {"publications_refused": 0}, "gaps": 5, "recent_gaps": 0, "damaged": 2, "recent_damaged": 0}
-    assert judge_state(old)[1:] == [], "a warning does not stay"
+    old = {"messages": 3, "counters": {"publications_refused": 0}, "gaps": 5, "open_gaps": 0, "damaged": 2, "open_damaged": 0}
+    assert judge_state(old)[1:] == [], "what was acknowledged is no warning"

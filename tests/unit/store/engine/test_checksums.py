@@ -111,7 +111,9 @@ def test_a_damaged_message_is_a_gap_in_its_place_and_is_counted_once(tmp_path: P
             gaps = [each for each in items if isinstance(each, Gap)]
             assert gaps == ([] if pattern == b"log/0" else [Gap(2, NOW, b"", 1, DAMAGED)])
         assert engine.sweep().damaged == found
-        assert (engine.statistics().damaged, engine.statistics().recent_damaged) == (1, 1)
+        assert (engine.statistics().damaged, engine.statistics().open_damaged) == (1, bool(found))
+        assert [engine.acknowledge(7) for _ in range(2)] == [bool(found), 0]
+        assert (engine.statistics().damaged, engine.statistics().open_damaged) == (1, 0)
         engine.close()
 
 

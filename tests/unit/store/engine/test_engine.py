@@ -256,16 +256,52 @@ def test_many_gaps_become_fewer_and_none_is_uncounted(tmp_path: Path, monkeypatc
     engine.close()
 
 
-def test_gaps_of_the_last_day_are_recent(tmp_path: Path) -> None:
+def open_gaps(engine: Engine) -> tuple[int, int, int]:
+    """Return the gaps that nobody has acknowledged, the messages missing there, and the gaps of an unknown number."""
+    figures = engine.statistics()
+    return figures.open_gaps, figures.open_missing, figures.open_unknown
+
+
+def test_gaps_are_open_until_they_are_acknowledged(tmp_path: Path) -> None:
     clock = Clock()
     engine = opened(tmp_path, LOG, MAIL, clock=clock)
     engine.add_gap("log", b"log/", 5, "old")
-    clock.now += 86_400_000 + 1
-    engine.add_gap("log", b"log/", 2, "lost")
+    clock.now += 400 * 86_400_000  # no date ends it
     engine.add_gap("mail", b"mail/", 0, "the store did not run")
-    figures = engine.statistics()
-    assert (figures.recent_gaps, figures.recent_missing, figures.recent_unknown) == (2, 2, 1)
-    assert sum(each.gaps for each in figures.streams) == 3
+    engine.close()
+    engine = opened(tmp_path, MAIL, clock=clock)  # also those of a stream that left the configuration
+    assert open_gaps(engine) == (2, 5, 1)
+    assert [engine.acknowledge(7, max_rows=1) for _ in range(3)] == [1, 1, 0]
+    assert open_gaps(engine) == (0, 0, 0)
+    assert sum(each.gaps for each in engine.statistics().streams) == 2, "readers still get them"
+    engine.close()
+
+
+def test_an_acknowledged_gap_does_not_grow(tmp_path: Path) -> None:
+    engine = opened(tmp_path, LOG)
+    for _ in range(2):
+        engine.add_gap("log", b"log/", 5, "lost")
+    assert engine.acknowledge(7) == 1, "two that follow each other are one"
+    for _ in range(2):
+        engine.add_gap("log", b"log/", 3, "lost")
+    assert open_gaps(engine) == (1, 6, 0)
+    assert [(each.count, each.reason) for each in engine.read("log", 0, 9, 9_999).items if isinstance(each, Gap)] == [
+        (10, "lost"),
+        (6, "lost"),
+    ]
+    engine.close()
+
+
+@pytest.mark.parametrize("acknowledged", [0, 1, 2, 3])
+def test_gaps_that_become_one_are_acknowledged_if_both_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acknowledged: int) -> None:
+    monkeypatch.setattr(intake, "MAX_GAPS", 3)
+    engine = opened(tmp_path, LOG)
+    for number in range(3):
+        engine.add_gap("log", b"log/%d" % number, 2, "lost")
+        if number + 1 == acknowledged:
+            assert engine.acknowledge(7) == acknowledged
+    engine.add_gap("log", b"log/3", 2, "lost")  # the oldest two become one
+    assert open_gaps(engine)[1] == {0: 8, 1: 8, 2: 4, 3: 2}[acknowledged]
     engine.close()
 
 
