@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks import hostile
 from tests.attacks.catalogue import ATTACKS, Attack
 from tests.attacks.runner import AttackRunner, Plan
 from tests.support.skips import require
 
 BRIEF = Plan(rounds=1, seconds=0.05, is_urgent=True)
+SEND_BUFFER_BYTES = 512 << 10
+"""Of an attacker, for two batches or long packets at least: the bus handles for up to 20 s what attackers leave in the full size."""
 
 
 @pytest.mark.usefixtures("needs_root")
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_the_victim_loses_nothing(attack: Attack, folder: Path) -> None:
+def test_the_victim_loses_nothing(attack: Attack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostile, "SEND_BUFFER_BYTES", SEND_BUFFER_BYTES)
     obstacle = attack.obstacle()
     require(not obstacle, obstacle, could_run=False)
     result = AttackRunner(folder, BRIEF).run(attack)

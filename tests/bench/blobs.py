@@ -1,7 +1,8 @@
 """``make bench-blob``: compares a blob of 1 GiB to 8 subscribers with the same bytes in messages; then 4 GiB go to ten other users.
 
-The ways of :mod:`tests.bench.blob_rates` take turns, after a round that is not counted. The blob must have at least five times the rate of
-messages if each subscriber reads a byte of each page. The rates with all bytes read are for information: they depend on what reads.
+The ways of :mod:`tests.bench.blob_rates` take turns, after a round that is not counted if there are several. The blob must have at least
+five times the rate of messages if each subscriber reads a byte of each page. The rates with all bytes read are for information: they
+depend on what reads.
 As root, ten users then map one blob of another user: :mod:`tests.support.blob_sharing`. 0: all holds; 1: it does not; 2: no measurement.
 """
 
@@ -54,11 +55,12 @@ def compared(reader: str, size: int, subscribers: int, rounds: int) -> float:
     what = "a byte of each page is read" if reader == "pages" else "all bytes are read, by adler32"
     print(f"{size >> 20} MiB to {subscribers} subscribers, {what}:", flush=True)
     costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
-    for number in range(rounds + 1):
+    warm_rounds = int(rounds > 1)
+    for number in range(warm_rounds + rounds):
         # In turn each way is the first, so that none always finds what another has left in the caches.
         for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
             each = cost(way, reader, size, subscribers)
-            if number > 0:
+            if number >= warm_rounds:
                 costs[way].append(each)
     walls = {way: median(each.wall for each in costs[way]) for way in WAYS}
     cpus = {way: median(each.cpu for each in costs[way]) for way in WAYS}

@@ -59,8 +59,9 @@ def main(arguments: Sequence[str]) -> int:
             continue
         calls = min(play(shim, first, lost_connections(first))[call], MOST_CALLS)
         for turn, error in enumerate((*ERRORS, *MORE_ERRORS.get(call, ()))):
-            # With as many in a turn as there are errors, each call still fails once, with one of them.
-            faults = list(_faults(call, error, calls, repeats=not first))[turn % options.one_in :: options.one_in]
+            # With at most as many in a turn as there are errors, each call still fails once at least, with one of them.
+            every = list(_faults(call, error, calls, repeats=not first))
+            faults = every[turn % options.one_in :: options.one_in] or every[:1]
             if not all(_passes(shim, group, trouble) for group in _groups(faults)):
                 return 1
             print(f"{call} {errno.errorcode[error]} {trouble}: {len(faults)}", flush=True)

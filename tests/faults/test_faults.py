@@ -17,8 +17,8 @@ from tools.stage import ROOT
 END_SECONDS = 540
 """When a run that does not end is a failure, on a machine however slow."""
 
-ONE_IN = int(os.environ.get("SBUS_FAULTS_ONE_IN", "1"))
-"""Every how many faults one is tried: all, but where a sanitizer makes each take ten times as long."""
+ONE_IN = int(os.environ.get("SBUS_FAULTS_ONE_IN", "5"))
+"""Every how many faults one is tried; ``make faults`` tries all. With seven errors each call still fails at each point, with one or two."""
 
 FEWEST_FAULTS = {
     "recvmmsg": 300,
@@ -57,7 +57,7 @@ def test_a_call_may_fail_at_any_time(call: str, shim: Path) -> None:
     done = run_under(shim, "-m", "tests.faults.run", call, f"--one-in={ONE_IN}")
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-4_000:]
     counts = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines())
-    assert {f"{call} {errno.errorcode[error]} calm" for error in ERRORS} <= set(counts)
+    assert all(int(counts[f"{call} {errno.errorcode[error]} calm"]) >= 1 for error in ERRORS)
     assert sum(map(int, counts.values())) >= FEWEST_FAULTS[call] // ONE_IN
 
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,12 @@ import pytest
 from sbusd.client import Bus, Message
 from tests.support.journals import JournalFolder
 from tests.support.spark import require_spark
-from tools.demo.activation import activated_bus
+from tools.demo.activation import ActivatedBus, activated_bus
+from tools.demo.blobs import BlobDemo
 from tools.demo.events import FeedsDemo
 from tools.demo.host_processes import accepts_clients
 from tools.demo.hosts import HostsDemo
+from tools.demo.linked_hosts import LinkedHostsDemo
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import Programs
 from tools.demo.record import RecordDemo
@@ -41,13 +44,15 @@ def _traces() -> set[str]:
     return users | folders | ({path.name for path in namespaces.glob("sbus-demo-*")} if namespaces.is_dir() else set())
 
 
+@pytest.mark.timeout(1_800)
 def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_path: Path) -> None:
+    """All scenes once, with a recorder, three linked hosts and Spark."""
     require_spark()
     report = tmp_path / "new" / "report.html"
     before = _traces()
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "TERM": os.environ.get("TERM", "dumb")}
     command = [sys.executable, "-m", "tools.demo", "--report", str(report)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1_500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     for said in (
@@ -106,10 +111,6 @@ class BrokenStage(Stage):
         ("sbusctl", "true", "first has group 61021 and user 61021, but the bus reports ''"),
         ("sbusctl", "false", "the program ended with status 1 instead of 0"),
         ("sbusd", "false", "the program ended with status 1"),
-        ("sbus-feed", "false", "the feed of host alpha has not started, status 1"),
-        ("sbus-relay", "false", "the relay of host 1001 has not started, status 1"),
-        ("sbus-link", "false", "the link of host alpha has not started, status 1"),
-        ("sbus-blob", "false", "sbus-blob does not listen on "),
     ],
 )
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:
@@ -118,6 +119,40 @@ def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder
         show(DemoEnvironment(made, made, folder, folder / "report.html"), Narrator(), USERS)
     assert not (folder / "report.html").exists()
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
+
+
+def show_hosts(bus: ActivatedBus, stage: Stage, narrator: Narrator, folder: Path) -> None:
+    """Show the calls between hosts."""
+    HostsDemo(bus.path, stage, Programs(stage, str(bus.path), narrator), narrator, folder).show()
+
+
+def show_linked_hosts(bus: ActivatedBus, stage: Stage, narrator: Narrator, folder: Path) -> None:
+    """Show the linked hosts."""
+    LinkedHostsDemo(stage, Programs(stage, str(bus.path), narrator), narrator, folder).show()
+
+
+def show_blobs(bus: ActivatedBus, stage: Stage, narrator: Narrator, folder: Path) -> None:
+    """Show a blob."""
+    BlobDemo(bus, Programs(stage, str(bus.path), narrator), narrator, folder).show(*USERS)
+
+
+@pytest.mark.parametrize(
+    ("scene", "broken", "reason"),
+    [
+        (show_hosts, "sbus-relay", "the relay of host 1001 has not started, status 1"),
+        (show_linked_hosts, "sbus-feed", "the feed of host alpha has not started, status 1"),
+        (show_linked_hosts, "sbus-link", "the link of host alpha has not started, status 1"),
+        (show_blobs, "sbus-blob", "sbus-blob does not listen on "),
+    ],
+)
+def test_a_scene_fails_when_its_program_does(
+    stage: Stage, folder: Path, scene: Callable[[ActivatedBus, Stage, Narrator, Path], None], broken: str, reason: str
+) -> None:
+    narrator, before = Narrator(), _traces()
+    made = BrokenStage(stage.python, stage.env, stage.folder, broken, "false")
+    with activated_bus(stage, folder, narrator) as bus, pytest.raises(DemoError, match=reason):
+        scene(bus, made, narrator, folder)
+    assert _traces() <= before
 
 
 def test_a_bus_whose_socket_exists_but_does_not_listen_yet_is_awaited(folder: Path) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.daemons import Daemon
+from tests.support.daemons import Daemon, start_daemon
 from tests.support.program import environment
 from tests.support.users import User
-from tools.stage import Stage
+from tools.stage import Stage, open_folder
 
 WAIT_SECONDS = 60
 
@@ -51,6 +54,18 @@ _COMMANDS = [
 ]
 
 _STATUSES = {0, 1, os.EX_CONFIG, -signal.SIGKILL}
+
+
+@pytest.fixture(scope="module")
+def shared_bus() -> Iterator[Daemon]:
+    """One bus for all programs, which only connect to it."""
+    folder = open_folder()
+    made = start_daemon(folder, 0, (), stage=Stage(sys.executable, {}), user=None, env=None)
+    try:
+        yield made
+    finally:
+        made.check()
+        shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)
@@ -95,13 +110,13 @@ class Runner:
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_few_descriptors_are_reported_in_one_line(command: str, folder: Path, bus: Daemon, stage: Stage) -> None:
-    runner = Runner(folder, bus.path, stage)
+def test_few_descriptors_are_reported_in_one_line(command: str, folder: Path, shared_bus: Daemon, stage: Stage) -> None:
+    runner = Runner(folder, shared_bus.path, stage)
     wrong = [runner.fault(command, f"--nofile={limit}") for limit in (5, 6, 8, 11)]
     assert not any(wrong), "\n".join(wrong)
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_missing_threads_are_reported_in_one_line(command: str, folder: Path, bus: Daemon, stage: Stage, needs_root: None) -> None:
+def test_missing_threads_are_reported_in_one_line(command: str, folder: Path, shared_bus: Daemon, stage: Stage, needs_root: None) -> None:
     alone = User(64_123, 64_123)  # nothing else runs as this user, so that its only process has no thread left
-    assert not Runner(folder, bus.path, stage).fault(command, "--nproc=1", alone)
+    assert not Runner(folder, shared_bus.path, stage).fault(command, "--nproc=1", alone)

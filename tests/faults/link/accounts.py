@@ -6,6 +6,7 @@ A publisher numbers its messages from 1 on; its keys take turns. The payload nam
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,12 @@ class Series:
     sent: int = 0
 
 
+@functools.cache
+def _is_matched(patterns: tuple[bytes, ...], origin: str, key: int) -> bool:
+    """Return whether one of *patterns* matches the key with that index of the host *origin*; asked for each message many times."""
+    return any(pattern_matches(pattern, b"host/%b/%b" % (origin.encode(), KEYS[key])) for pattern in patterns)
+
+
 @dataclass(slots=True, eq=False)
 class Receiver:
     """One subscriber on *host*, and what it received: names of series with numbers, and counts of losses (0: unknown)."""
@@ -46,8 +53,7 @@ class Receiver:
 
     def wants(self, series: Series, number: int) -> bool:
         """Return whether a pattern matches that message."""
-        key = b"host/%b/%b" % (series.origin.encode(), KEYS[number % len(KEYS)])
-        return series.origin != self.host and any(pattern_matches(pattern, key) for pattern in self.patterns)
+        return series.origin != self.host and _is_matched(self.patterns, series.origin, number % len(KEYS))
 
     def gaps(self) -> list[int]:
         """Return the reported losses of the present round."""

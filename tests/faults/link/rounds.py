@@ -15,11 +15,14 @@ from tests.faults.link.traffic import Traffic
 from tests.support.link_programs import LinkProgram
 from tests.support.nats_servers import NatsServer
 
-SHORT_SECONDS = 3.0
-LONG_SECONDS = 12.0
+SHORT_SECONDS = 2.0
+LONG_SECONDS = 8.0
 """Faults shorter and longer than the three heartbeats, in 6 s, after which a host is gone."""
 
-RATE_SECONDS = 0.7
+LOSSY_SECONDS = 3.0
+"""How long a cable is bad."""
+
+RATE_SECONDS = 0.4
 """Time for messages before and after a fault."""
 
 PROCESSES = ("link", "bus", "server")
@@ -51,7 +54,7 @@ def _cable(seconds: float) -> Callable[[Cluster, str, random.Random], None]:
 def _lossy(cluster: Cluster, host: str, draw: random.Random) -> None:
     impairment = Impairment(draw.uniform(0, 0.05), draw.uniform(0, 0.05), draw.uniform(0.005, 0.05), draw.uniform(0, 0.3))
     with cluster.lossy(host, impairment, draw.randrange(1 << 30)):
-        time.sleep(5)
+        time.sleep(LOSSY_SECONDS)
 
 
 def _stop(process: str, seconds: float) -> Callable[[Cluster, str, random.Random], None]:
@@ -78,11 +81,11 @@ def _kill(process: str) -> Callable[[Cluster, str, random.Random], None]:
 
 
 FAULTS = (
-    Fault("cable pulled for 3 s", _cable(SHORT_SECONDS)),
-    Fault("cable pulled for 12 s", _cable(LONG_SECONDS)),
-    Fault("bad cable for 5 s", _lossy),
-    *(Fault(f"{process} stopped for 3 s", _stop(process, SHORT_SECONDS)) for process in PROCESSES),
-    *(Fault(f"{process} stopped for 9 s", _stop(process, 9.0)) for process in PROCESSES),
+    Fault("cable pulled for a short time", _cable(SHORT_SECONDS)),
+    Fault("cable pulled for a long time", _cable(LONG_SECONDS)),
+    Fault("bad cable", _lossy),
+    *(Fault(f"{process} stopped for a short time", _stop(process, SHORT_SECONDS)) for process in PROCESSES),
+    *(Fault(f"{process} stopped for a long time", _stop(process, LONG_SECONDS)) for process in PROCESSES),
     *(Fault(f"{process} killed", _kill(process), process) for process in PROCESSES),
 )
 

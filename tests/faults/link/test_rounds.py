@@ -1,4 +1,4 @@
-"""Three hosts, each with a bus, a link and a NATS server of one cluster: each fault on some host, and every message accounted for."""
+"""Three hosts, each with a bus, a link and a NATS server of one cluster: faults on some host, and every message accounted for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ from tests.support.skips import require_namespaces, require_root
 
 SEED = 16
 
+BRIEF = {
+    "cable pulled for a long time",
+    "bad cable",
+    "link stopped for a short time",
+    "bus stopped for a long time",
+    "link killed",
+    "bus killed",
+    "server killed",
+}
+"""Faults of each kind: short and long ones, with and without the end of a process or of a connection. ``make soak-link`` draws from all,
+for minutes; tests/integration/link/test_nats_failures.py stops a server, tests/property/test_link_session.py has all silences, simulated.
+"""
+
 
 @pytest.mark.timeout(900)
 def test_no_fault_loses_or_repeats_a_message_without_a_report(tmp_path: Path) -> None:
@@ -22,9 +35,11 @@ def test_no_fault_loses_or_repeats_a_message_without_a_report(tmp_path: Path) ->
     require_root()
     require_namespaces()
     programs = [require_server(origin) for origin in sorted(PROGRAMS)]
+    chosen = [fault for fault in FAULTS if fault.name in BRIEF]
+    assert len(chosen) == len(BRIEF)
     with Cluster(programs, tmp_path) as cluster, Traffic(cluster) as traffic:
         rounds = Rounds(cluster, traffic, SEED)
-        for fault in random.Random(SEED).sample(FAULTS, len(FAULTS)):
+        for fault in random.Random(SEED).sample(chosen, len(chosen)):
             rounds.run(fault)
         accounts = traffic.accounts
         assert accounts.lost > 0

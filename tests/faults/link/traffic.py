@@ -12,7 +12,7 @@ from sbusd.client import Bus, Closed, Disconnected, Gap, Message, NoBus, TimedOu
 from tests.faults.link.accounts import KEYS, Accounts, Receiver, Series
 from tests.faults.link.cluster import NAMES, Cluster, wait_until
 
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.04
 """Time between two groups of messages of a publisher."""
 
 GROUP = 3
