@@ -85,7 +85,7 @@ def test_the_end_of_the_tests_ends_their_programs(tmp_path: Path) -> None:
         descriptor = os.pidfd_open(number)
         tests.kill()
     try:
-        # Its parent is gone, so somebody else waits for it; its descriptor tells.
+        # Its parent has ended, so init(1) waits for it.
         wait_for(lambda: has_ended(descriptor), "the end of the program")
     finally:
         os.close(descriptor)

@@ -45,7 +45,7 @@ class SharedBus:
         return self._started[-1]
 
     def unused(self) -> Daemon:
-        """Return the daemon when it has no connection of an earlier test, and nothing lies beside its socket, such as that of a service."""
+        """Return the daemon when it has no connection and no file of an earlier test, such as the socket of a service."""
         daemon = self.daemon
         for each in Path(daemon.path).parent.iterdir():
             if each != Path(daemon.path):
