@@ -38,11 +38,6 @@ print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbu
 ASYNC = """
 import asyncio, sys
 from sbusd.client import AsyncBus, SbusError
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
-
-
 async def main():
     async with AsyncBus.connect(sys.argv[1]) as bus, AsyncBus.connect(sys.argv[1]) as other:
         before = set(sys.modules)
