@@ -133,7 +133,7 @@ def _linked(folder: Path, server: Running) -> Iterator[Running]:
             bus = stack.enter_context(started(daemon_command(DAEMON, path, config), path))
             os.sched_setaffinity(bus.pid, os.sched_getaffinity(0))
             text = f'servers = ["nats://127.0.0.1:{server.address}"]\n{_RULES}'
-            link = stack.enter_context(LinkProgram(folder, host, str(path), text))
+            link = stack.enter_context(LinkProgram(folder, host, str(path), text, ["env"]))
             paths[host] = path, link
         for path, link in paths.values():
             _wait_for_other_host(path, link)

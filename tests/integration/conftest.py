@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
 from tests.support.program import Program
+from tests.support.shared_bus import SharedBus
 from tests.support.users import User
 from tools.stage import Stage
 
@@ -37,6 +38,31 @@ def daemon(folder: Path, stage: Stage) -> Iterator[StartDaemon]:
 def bus(daemon: StartDaemon) -> Daemon:
     """One ready daemon."""
     return daemon()
+
+
+@pytest.fixture(scope="module")
+def bus_configuration(request: pytest.FixtureRequest) -> str:
+    """The configuration of ``shared_bus``: the ``BUS_CONFIGURATION`` of the module."""
+    return str(getattr(request.module, "BUS_CONFIGURATION", ""))
+
+
+@pytest.fixture(scope="module")
+def module_bus(bus_configuration: str, stage: Stage) -> Iterator[SharedBus]:
+    """The daemon behind ``shared_bus``."""
+    with SharedBus(stage, bus_configuration) as shared:
+        yield shared
+
+
+@pytest.fixture
+def shared_bus(module_bus: SharedBus) -> Iterator[Daemon]:
+    """The bus that the tests of a module share, which has no connection when a test begins: a module makes it its ``bus``.
+
+    To start one for each test takes a fifth of a second of processor time. A test may end it. One that reads its log, or depends on what
+    was counted before, starts its own by ``daemon``.
+    """
+    daemon = module_bus.unused()
+    yield daemon
+    daemon.close_clients()
 
 
 @pytest.fixture

@@ -18,6 +18,11 @@ from tests.support.relays import wait_for
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def service(bus: Daemon, folder: Path) -> Iterator[BlobProgram]:
     with BlobProgram(folder, bus.path) as program:
         yield program

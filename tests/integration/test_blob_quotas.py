@@ -26,6 +26,11 @@ RIGHTS = '[rights]\npass = { users = ["61001", "61002"] }\n'
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def service(bus: Daemon, folder: Path) -> Iterator[BlobProgram]:
     require(os.geteuid() == 0, "needs root, to be several users", could_run=True)
     with BlobProgram(folder, bus.path, QUOTAS + RIGHTS) as program:

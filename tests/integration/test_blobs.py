@@ -37,6 +37,11 @@ TEXT = '[quotas]\nbytes = "64MiB"\n[rights]\npass = { users = ["root", "61001", 
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def service(bus: Daemon, folder: Path) -> Iterator[BlobProgram]:
     with BlobProgram(folder, bus.path, TEXT) as program:
         yield program

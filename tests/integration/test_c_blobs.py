@@ -30,6 +30,11 @@ SIZES = [0, 1, 4_096, 300_000, HUGE - 1, HUGE, HUGE + 1, 3 * HUGE + 5]
 F_SEAL_WRITE, F_SEAL_FUTURE_WRITE, MFD_HUGETLB = 0x8, 0x10, 0x4
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module", params=[AS_C, AS_CXX], ids=["C99", "C++11"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program, as C and as C++."""

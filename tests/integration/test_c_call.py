@@ -19,6 +19,11 @@ from tests.support.users import User
 MILLISECONDS = "30000"
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

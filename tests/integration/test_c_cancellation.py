@@ -29,6 +29,11 @@ MOST_LATE = 1024
 """Packets that are read after the timeout, in pending_call.h."""
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

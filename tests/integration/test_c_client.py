@@ -42,6 +42,11 @@ _SO_SNDBUFFORCE = 32
 Act = Callable[..., Actor]
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

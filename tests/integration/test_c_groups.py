@@ -13,6 +13,11 @@ from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon, StartDaemon
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

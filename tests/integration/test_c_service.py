@@ -22,6 +22,11 @@ from tools.stage import ROOT
 WAIT_SECONDS = 30.0
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

@@ -20,6 +20,11 @@ MOST_STREAMS = 64
 MOST_GRANTED = 1024
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program."""

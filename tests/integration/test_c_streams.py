@@ -24,6 +24,11 @@ MILLISECONDS = "30000"
 LARGE = 200_000
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 @pytest.fixture(scope="module", params=[AS_C, AS_CXX], ids=["C99", "C++11"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program, as C and as C++."""

@@ -23,6 +23,11 @@ from tests.support.daemons import Daemon
 WAIT_SECONDS = 20.0
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def test_publish_and_subscribe(bus: Daemon) -> None:
     with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two, one.subscribe("a/*/c", "net/") as sub:
         two.publish("a/b/c", "x")

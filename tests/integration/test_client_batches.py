@@ -16,6 +16,11 @@ WAIT_SECONDS = 60.0
 COUNT = 2_000
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def plain(path: str) -> None:
     """Publish as any socket can."""
     with Bus.connect(path, batching=False) as bus:

@@ -50,6 +50,11 @@ MEANING: dict[str, tuple[object, ...]] = {
 """Arguments of which an empty value has a meaning of its own."""
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def optional_arguments(kind: type) -> Iterator[tuple[str, str, inspect.Signature]]:
     """Yield the method, the name and the signature of each argument of *kind* with a default, but truth values, which any object has."""
     for name, method in inspect.getmembers(kind, callable):

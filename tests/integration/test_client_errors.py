@@ -38,6 +38,11 @@ REQUIRED: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def documented(kind: type, name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """Return the errors that the documentation of a method names, and those of the methods that it refers to."""
     text = inspect.getdoc(getattr(kind, name)) or ""

@@ -13,14 +13,14 @@ from collections.abc import Callable
 import pytest
 
 from sbusd.client import AsyncBus, Bus, ForkedError, Message, Reconnected, TimedOut
-from tests.support.daemons import StartDaemon
+from tests.support.daemons import Daemon
 
 SECONDS = 60.0
 
 
 @pytest.fixture
-def path(daemon: StartDaemon) -> str:
-    return daemon("-g", "-o").path
+def path(shared_bus: Daemon) -> str:
+    return shared_bus.path
 
 
 def in_child(act: Callable[[], None]) -> None:

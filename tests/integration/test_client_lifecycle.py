@@ -13,15 +13,15 @@ import pytest
 
 from sbusd.client import AsyncBus, Bus, Closed, Disconnected, Message, NoRecipient, RemoteError, TimedOut
 from sbusd.client.rpc.service import Request
-from tests.support.daemons import StartDaemon
+from tests.support.daemons import Daemon, StartDaemon
 from tools.stage import ROOT
 
 SECONDS = 60.0
 
 
 @pytest.fixture
-def path(daemon: StartDaemon) -> str:
-    return daemon("-g", "-o").path
+def path(shared_bus: Daemon) -> str:
+    return shared_bus.path
 
 
 def test_a_drained_subscription_ends_with_the_last_message(path: str) -> None:

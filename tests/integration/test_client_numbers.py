@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from sbusd.client import Allow, AsyncBus, Bus, Cancellation, NewMessage, SbusError, Twins
 from sbusd.client.asyncio.store import AsyncJob, AsyncStore
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
@@ -29,6 +31,11 @@ COROUTINES = (AsyncBus, AsyncSubscription, AsyncPresence, AsyncStore, AsyncJob)
 
 ANNOTATIONS = ("int", "float", "tuple[int", "tuple[str | int", "Sequence[int", "BlobRecipient")
 """How the annotations of numbers begin."""
+
+
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
 
 
 def numbers_of(kind: type) -> Iterator[tuple[str, inspect.Signature, str]]:

@@ -15,14 +15,14 @@ import pytest
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Reconnected, Subscription, TimedOut
 from tests.support.alarms import Handlers, alarm
-from tests.support.daemons import StartDaemon
+from tests.support.daemons import Daemon, StartDaemon
 from tests.support.threads import SECONDS, running
 from tools.stage import ROOT
 
 
 @pytest.fixture
-def path(daemon: StartDaemon) -> str:
-    return daemon("-g", "-o").path
+def path(shared_bus: Daemon) -> str:
+    return shared_bus.path
 
 
 def message(item: object) -> Message:

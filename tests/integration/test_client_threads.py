@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from sbusd.client import Bus, Closed, Disconnected, InboxFull, Message, Reconnected, RemoteRefusal, TimedOut
-from tests.support.daemons import StartDaemon
+from tests.support.daemons import Daemon, StartDaemon
 from tests.support.threads import SECONDS, running
 from tools.stage import ROOT
 
@@ -24,8 +24,8 @@ THREADS = 8
 
 
 @pytest.fixture
-def path(daemon: StartDaemon) -> str:
-    return daemon("-g", "-o").path
+def path(shared_bus: Daemon) -> str:
+    return shared_bus.path
 
 
 def message(item: object) -> Message:

@@ -26,7 +26,7 @@ import pytest
 from sbusd.client import Bus, Message
 from sbusd.protocol import controls
 from tests.support.blob_programs import BlobProgram
-from tests.support.daemons import Daemon, StartDaemon
+from tests.support.daemons import Daemon
 from tests.support.free_ports import free_port
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 from tests.support.users import FIRST
@@ -67,12 +67,13 @@ PROGRAMS = {
 _PIPE = subprocess.PIPE
 
 
+BUS_CONFIGURATION = BUS_RIGHTS
+"""This user may run the store."""
+
+
 @pytest.fixture
-def bus(daemon: StartDaemon, folder: Path) -> Daemon:
-    """A bus on which this user may run the store."""
-    file = folder / "sbusd.toml"
-    file.write_text(BUS_RIGHTS)
-    return daemon("-C", str(file))
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
 
 
 @pytest.fixture
@@ -207,8 +208,10 @@ def test_chat_from_the_shell(bus: Daemon, env: dict[str, str]) -> None:
         _wait_for_recipients(bus.client(), b"chat/x", 1)
         assert chat.stdin is not None
         _type(chat, "hello")
-        chat.stdin.close()
+        # The end of its input ends its subscriber too, perhaps before that has printed what it received.
         assert _line(chat.stdout) == f"chat/{getpass.getuser()}\thello"
+        chat.stdin.close()
+        assert chat.wait(TIMEOUT_SECONDS) == 0
 
 
 def test_rpc(env: dict[str, str]) -> None:

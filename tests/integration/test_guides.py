@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from sbusd.client import Bus
-from tests.support.daemons import Daemon, StartDaemon
+from tests.support.daemons import Daemon
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 from tools.stage import ROOT
 
@@ -87,12 +87,13 @@ def test_work_queue(bus: Daemon, tmp_path: Path, stack: ExitStack) -> None:
     assert sorted(done) == [f"done jobs/{name} please resize {name}" for name in names]
 
 
+BUS_CONFIGURATION = BUS_RIGHTS
+"""This user may run the store."""
+
+
 @pytest.fixture
-def bus(daemon: StartDaemon, folder: Path) -> Daemon:
-    """A bus on which this user may run the store."""
-    file = folder / "sbusd.toml"
-    file.write_text(BUS_RIGHTS)
-    return daemon("-C", str(file))
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
 
 
 @pytest.fixture

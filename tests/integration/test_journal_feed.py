@@ -27,6 +27,11 @@ READERS = FIRST.groups[0]
 """A group with the first test user and without the second, in place of systemd-journal."""
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 class Feed:
     """A running feed, with a socket in place of the service manager's."""
 

@@ -37,6 +37,11 @@ _PUBLISHED = re.compile(r"(?:\bpub (?:--lines )?|MSG )'?([^\s'\\]+)")
 """The key that a command of the tour publishes to."""
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def _examples(page: Path, section: str) -> list[str]:
     """Return the literal blocks of one section, with the escapes of the page resolved."""
     text = page.read_text("utf-8").split(f"\n.Sh {section}\n")[1].split("\n.Sh ")[0]

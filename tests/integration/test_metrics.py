@@ -34,6 +34,11 @@ pytestmark = pytest.mark.usefixtures("needs_root")
 ONE, TWO = str(FIRST.uid), str(SECOND.uid)
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 class BusWith(Protocol):
     """The fixture ``bus_with``."""
 
@@ -147,7 +152,8 @@ def test_users_above_the_limit_are_other(bus: Daemon, folder: Path) -> None:
     assert user(found, "connections", "other") == 28
 
 
-def test_prefixes_are_counted_and_the_tap_is_no_recipient(bus: Daemon, folder: Path) -> None:
+def test_prefixes_are_counted_and_the_tap_is_no_recipient(daemon: StartDaemon, folder: Path) -> None:
+    bus = daemon()
     with Endpoint(folder, bus.path, 'prefixes = ["net/", "none/"]\n') as endpoint:
         wait_for(lambda: endpoint.scrape()[("sbus_prefix_up", "net/")] == 1, "the tap")
         reader, writer = bus.client(SECOND), bus.client(FIRST)

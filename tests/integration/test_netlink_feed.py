@@ -25,6 +25,11 @@ Reported = tuple[str, dict[str, Any]]
 pytestmark = pytest.mark.usefixtures("needs_namespaces")
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 class Namespace:
     """A network namespace for a test."""
 

@@ -30,6 +30,11 @@ SYSTEM_PATH = "/run/sbus.socket"
 TIMEOUT_SECONDS = 120
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def _example(language: str, containing: str) -> str:
     """Return the one example in *language* that has the text *containing*."""
     (found,) = (code for name, code in _BLOCK.findall((ROOT / "README.md").read_text()) if name == language and containing in code)

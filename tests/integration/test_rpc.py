@@ -34,6 +34,11 @@ from tests.support.users import User
 WAIT_SECONDS = 30.0
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def echo(request: Request) -> bytes:
     return request.data
 
@@ -359,6 +364,7 @@ def test_another_client_that_knows_the_return_address_cannot_respond(bus: Daemon
     pid = os.fork()
     if pid == 0:
         try:
+            os.setpgrp()  # with the process of the second user
             second_user.call(forge, WAIT_SECONDS * 4)
         finally:
             os._exit(0)
@@ -369,7 +375,7 @@ def test_another_client_that_knows_the_return_address_cannot_respond(bus: Daemon
             while not caller.statistics.stray_answers:  # the other process may be slower
                 assert caller.call("balance", timeout=WAIT_SECONDS) == b"true"
     finally:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reader)
         os.close(writer)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from sbusd.client import Bus
 from tests.support.daemons import Daemon
 from tools.stage import ROOT
@@ -21,6 +23,11 @@ _BLOCK = re.compile(r"^\.Bd -literal -offset indent\n(.*?)^\.Ed$", re.MULTILINE 
 _TEXT = (ROOT / "man" / "sbus-rpc.7").read_text("utf-8").split("\n.Sh EXAMPLES\n")[1]
 
 EVENTS, SINGLETON, CALLER, MANY, PROVES_B, PROVES_A = (block.replace("\\e", "\\") for block in _BLOCK.findall(_TEXT))
+
+
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
 
 
 @contextmanager

@@ -27,9 +27,20 @@ from tools.stage import ROOT, Stage
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     """sbusctl on a bus that everyone may use."""
     return Shell(stage, bus)
+
+
+@pytest.fixture
+def own_shell(stage: Stage, daemon: StartDaemon) -> Shell:
+    """sbusctl on a bus of this test."""
+    return Shell(stage, daemon())
 
 
 # What each command prints
@@ -132,13 +143,13 @@ def test_many_connections_are_all_listed_once(shell: Shell) -> None:
     assert len(listed) == len(set(listed)) == len(clients) + 1
 
 
-def test_stats_of_the_owner_and_of_another(shell: Shell, first_user: User) -> None:
-    shell.succeed("pub", "a", "b")
-    owner = json.loads(shell.succeed("stats", "-j"))
+def test_stats_of_the_owner_and_of_another(own_shell: Shell, first_user: User) -> None:
+    own_shell.succeed("pub", "a", "b")
+    owner = json.loads(own_shell.succeed("stats", "-j"))
     assert (owner["scope"], owner["counters"]["messages"]) == ("bus", 1)
-    assert json.loads(shell.succeed("stats", "-j", user=first_user))["scope"] == "connection"
-    assert b"COUNTERS" in shell.succeed("stats")
-    assert shell.succeed("stats", user=first_user).startswith(b"version")
+    assert json.loads(own_shell.succeed("stats", "-j", user=first_user))["scope"] == "connection"
+    assert b"COUNTERS" in own_shell.succeed("stats")
+    assert own_shell.succeed("stats", user=first_user).startswith(b"version")
 
 
 def test_trace(shell: Shell) -> None:
@@ -159,8 +170,7 @@ def test_version(shell: Shell) -> None:
     assert shell.succeed("version").decode() == f"sbusctl {__version__}\nbus {__version__} (compiled switch)\n"
 
 
-def test_doctor(daemon: StartDaemon, stage: Stage, first_user: User) -> None:
-    shell = Shell(stage, daemon())
+def test_doctor(shell: Shell, first_user: User) -> None:
     for user in (None, first_user):
         done = shell.run("doctor", "-j", user=user)
         results = {each["check"]: each["result"] for each in json.loads(done.stdout)["checks"]}
@@ -180,10 +190,10 @@ def test_no_bus(shell: Shell) -> None:
         assert said.startswith("sbusctl: cannot connect to /run/none/none: no such socket")
 
 
-def test_no_permission(shell: Shell, first_user: User) -> None:
-    os.chmod(shell.daemon.path, 0o600)
-    assert "permission denied" in shell.fail("whoami", user=first_user)
-    done = shell.run("doctor", "-j", user=first_user)
+def test_no_permission(own_shell: Shell, first_user: User) -> None:
+    os.chmod(own_shell.daemon.path, 0o600)
+    assert "permission denied" in own_shell.fail("whoami", user=first_user)
+    done = own_shell.run("doctor", "-j", user=first_user)
     failed = [each["check"] for each in json.loads(done.stdout)["checks"] if each["result"] == "fail"]
     assert (done.returncode, failed) == (1, ["socket", "connection"])
 

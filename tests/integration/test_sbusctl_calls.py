@@ -17,6 +17,11 @@ from tools.stage import Stage
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     return Shell(stage, bus)
 

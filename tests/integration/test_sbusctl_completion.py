@@ -62,6 +62,11 @@ HOSTILE = (
 )
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 class Typist:
     """A shell with completion on a terminal, in a folder of its own."""
 

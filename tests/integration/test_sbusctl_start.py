@@ -33,6 +33,11 @@ _NOT_IMPORTED = {
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     return Shell(stage, bus)
 

@@ -34,6 +34,11 @@ PAYLOAD = bytes(10_000)
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     """sbusctl on a bus that everyone may use."""
     return Shell(stage, bus)

@@ -41,6 +41,11 @@ BROKEN = RULE.replace("backup.service", "broken.service")
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def echo(request: Request) -> bytes:
     return b"%d %d: %b" % (request.caller.uid, request.caller.pid, request.data)
 

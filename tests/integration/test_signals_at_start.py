@@ -7,8 +7,6 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 from sbusd.systemd.signals import ENDING
 from tests.support.daemons import StartDaemon
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.journals import JournalFolder
 from tools.stage import ROOT
 
@@ -105,20 +104,19 @@ def test_more_signals_while_it_ends_change_nothing(module: str, folder: Path, da
 
 
 @contextlib.contextmanager
-def started(
-    module: str, folder: Path, number: int, events: int, bus: str | None = None
-) -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
+def started(module: str, folder: Path, number: int, events: int, bus: str | None = None) -> Iterator[tuple[StartedProgram, socket.socket]]:
     """Start a service, without a *bus* by default, that gets the signal *number* after *events* audit events.
 
     Yield it, and what it notifies of its state.
     """
     service = command_of(module, folder, bus or f"{folder}/no.socket")
-    command = [sys.executable, "-m", "tests.support.signal_moment", str(int(number)), str(events), *service]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify"))
         manager.settimeout(0.1)
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(folder / "notify")}
-        process = subprocess.Popen(command, env=env, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words = ("tests.support.signal_moment", str(int(number)), str(events), *service)
+        with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
+            process = start_program(*words, env=env, stdout=stdout.fileno(), stderr=stderr.fileno(), imports=[module])
         try:
             yield process, manager
         finally:
@@ -126,17 +124,18 @@ def started(
             process.wait()
 
 
-def assert_that_it_ended_well(process: subprocess.Popen[str], folder: Path) -> None:
+def assert_that_it_ended_well(process: StartedProgram, folder: Path) -> None:
     """Wait for the end of *process*, which must have status 0, say nothing unusual, and leave no socket."""
-    said, complaints = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, complaints
-    assert said == ""
+    status = process.wait(SECONDS)
+    complaints = (folder / "stderr").read_text()
+    assert status == 0, complaints
+    assert (folder / "stdout").read_text() == ""
     for unwanted in ("Traceback", "Aborted", "never "):
         assert unwanted not in complaints
     assert [left.name for left in folder.iterdir() if left.is_socket() and left.name != "notify"] == []
 
 
-def stop_when_ready(process: subprocess.Popen[str], manager: socket.socket, number: signal.Signals) -> None:
+def stop_when_ready(process: StartedProgram, manager: socket.socket, number: signal.Signals) -> None:
     """Wait until *process* has ended; send it a signal if it becomes ready."""
     until = time.monotonic() + SECONDS
     while process.poll() is None:

@@ -32,6 +32,11 @@ JOURNAL = '[[on]]\nkeys = "journal/*/err"\nfrom = ["root"]\nmatch = { MESSAGE = 
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 
+@pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
 def publish(bus: Daemon, user: User | None, *messages: tuple[str, bytes]) -> None:
     """Publish messages as *user*; the bus has routed them when this returns."""
     opened = None if user is None else user.connect(bus.path)

@@ -28,6 +28,11 @@ STREAMS = (ROOT / "etc/store.toml.d/50-udev.toml").read_text()
 
 
 @pytest.fixture
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture
 def devices(needs_namespaces: None) -> Iterator[DeviceNamespace]:
     made = DeviceNamespace(f"sbus-test-udev-{os.getpid()}")
     yield made

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from sbusd.web.logins import MAX_FAILURES
-from tests.support.daemons import Daemon, StartDaemon
+from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.users import User
 from tests.support.web_gateway import ENV, Browser, Gateway
@@ -26,8 +26,8 @@ OTHER_SITE = "http://evil.example"
 
 
 @pytest.fixture
-def bus(daemon: StartDaemon) -> Daemon:
-    return daemon()
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
 
 
 @pytest.fixture

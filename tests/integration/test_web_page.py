@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus
-from tests.support.browser import Page, browser
+from tests.support.browser import Chromium, Page
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.shared_bus import SharedBus
 from tests.support.skips import require_program
 from tests.support.web_gateway import Gateway
 
@@ -33,23 +34,41 @@ ROWS = "[...document.querySelectorAll('#list tr')]"
 ENTER, TAB, LEFT, RIGHT, END = ("Enter", 13), ("Tab", 9), ("ArrowLeft", 37), ("ArrowRight", 39), ("End", 35)
 
 
-@pytest.fixture
-def bus(daemon: StartDaemon) -> Daemon:
-    require_program("chromium", "chromium")
-    return daemon()
+Look = Callable[[Page], Awaitable[None]]
+Visit = Callable[[Gateway, Look], Page]
 
 
 @pytest.fixture
-def gateway(bus: Daemon, tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, bus.path) as made:
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture(scope="module")
+def gateway(module_bus: SharedBus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway for all tests that do not end it, or its bus: each page is a login of its own."""
+    with Gateway(tmp_path_factory.mktemp("gateway"), module_bus.daemon.path) as made:
         yield made
 
 
-def visit(gateway: Gateway, folder: Path, look: Callable[[Page], Awaitable[None]]) -> Page:
-    """Open the link in a browser, and *look* at the page. Return it."""
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser for all tests; each has a page with cookies and storage of its own."""
+    require_program("chromium", "chromium")
+    with Chromium("chromium", tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
+@pytest.fixture
+def visit(chromium: Chromium, shared_bus: Daemon) -> Visit:
+    """Open the link of a gateway in a page, and look at it."""
+    return lambda gateway, look: opened(chromium, gateway, look)
+
+
+def opened(chromium: Chromium, gateway: Gateway, look: Look) -> Page:
+    """Open the link in a page, and *look* at it. Return it."""
 
     async def run() -> Page:
-        async with browser("chromium", folder) as page:
+        async with chromium.page() as page:
             await page.ask("Page.navigate", url=gateway.take_link())
             await page.wait_for(CONNECTED)
             gateway.link_used()
@@ -78,7 +97,7 @@ async def choose(page: Page, tab: str) -> None:
     await page.evaluate(f"document.getElementById('tab-{tab}').click()")
 
 
-def test_the_link_leaves_neither_token_nor_key_in_the_page(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_link_leaves_neither_token_nor_key_in_the_page(gateway: Gateway, visit: Visit) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("location.href") == f"{gateway.url}/"
         history = await page.ask("Page.getNavigationHistory")
@@ -89,10 +108,10 @@ def test_the_link_leaves_neither_token_nor_key_in_the_page(gateway: Gateway, tmp
         await page.ask("Page.reload")
         await page.wait_for(CONNECTED)
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_live_messages_connections_rates_and_publications(gateway: Gateway, bus: Daemon, tmp_path: Path) -> None:
+def test_live_messages_connections_rates_and_publications(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
     async def look(page: Page) -> None:
         await subscribe(page, "net/")
         with Bus.connect(bus.path, name="weather station") as client:
@@ -128,10 +147,10 @@ def test_live_messages_connections_rates_and_publications(gateway: Gateway, bus:
                 (message,) = subscription.receive_many(timeout=60)
                 assert getattr(message, "payload", None) == "grün\n".encode()
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_rates_and_texts(gateway: Gateway, tmp_path: Path) -> None:
+def test_rates_and_texts(gateway: Gateway, visit: Visit) -> None:
     """The modules that compute them, without a bus."""
 
     async def look(page: Page) -> None:
@@ -156,10 +175,10 @@ def test_rates_and_texts(gateway: Gateway, tmp_path: Path) -> None:
         }.items():
             assert await page.evaluate(f"import('/text.js').then((m) => m.{call})") == text, call
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_text_of_strangers_is_only_text(gateway: Gateway, bus: Daemon, tmp_path: Path) -> None:
+def test_text_of_strangers_is_only_text(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
     async def look(page: Page) -> None:
         for number, mark in enumerate(MARKS):
             await subscribe(page, f"{number}/{mark}/")
@@ -181,10 +200,10 @@ def test_text_of_strangers_is_only_text(gateway: Gateway, bus: Daemon, tmp_path:
         assert await page.evaluate("typeof window.broken") == "undefined"
         assert await page.evaluate("document.querySelectorAll('img, b:not(.tile b), svg, body script, a, [onerror], [onload]').length") == 0
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_the_keyboard_is_enough(gateway: Gateway, bus: Daemon, tmp_path: Path) -> None:
+def test_the_keyboard_is_enough(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
     async def look(page: Page) -> None:
         async def focused() -> str:
             return str(await page.evaluate("document.activeElement.id || document.activeElement.textContent"))
@@ -222,10 +241,10 @@ def test_the_keyboard_is_enough(gateway: Gateway, bus: Daemon, tmp_path: Path) -
         await page.press(*ENTER)
         await page.wait_for("document.getElementById('published').textContent.includes('b/c: delivered to no connection')")
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_everything_that_can_be_used_has_a_name(gateway: Gateway, tmp_path: Path) -> None:
+def test_everything_that_can_be_used_has_a_name(gateway: Gateway, visit: Visit) -> None:
     async def look(page: Page) -> None:
         await subscribe(page, "a/")
         used = {"button", "textbox", "searchbox", "combobox", "tab", "tabpanel", "table", "list", "region"}
@@ -240,10 +259,10 @@ def test_everything_that_can_be_used_has_a_name(gateway: Gateway, tmp_path: Path
                     assert node["name"]["value"] or role == "table", node
         assert {"button", "textbox", "searchbox", "combobox", "tab", "tabpanel", "region"} <= seen
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_the_list_is_bounded_can_be_filtered_and_paused(gateway: Gateway, bus: Daemon, tmp_path: Path) -> None:
+def test_the_list_is_bounded_can_be_filtered_and_paused(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
     async def look(page: Page) -> None:
         def counts(words: str) -> str:
             return f"document.getElementById('counts').textContent.includes({words!r})"
@@ -272,11 +291,11 @@ def test_the_list_is_bounded_can_be_filtered_and_paused(gateway: Gateway, bus: D
             await page.evaluate("document.getElementById('clear').click()")
             await page.wait_for(f"{ROWS}.length === 0 && !document.getElementById('list-empty').hidden")
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_nothing_is_wider_than_the_window(gateway: Gateway, bus: Daemon, tmp_path: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_window(gateway: Gateway, bus: Daemon, visit: Visit, width: int) -> None:
     async def look(page: Page) -> None:
         await page.resize(width)
         await subscribe(page, "long/")
@@ -303,12 +322,12 @@ def test_nothing_is_wider_than_the_window(gateway: Gateway, bus: Daemon, tmp_pat
         assert await page.evaluate("getComputedStyle(document.querySelector('#messages .scroll')).maxHeight") == "none"
         assert await page.evaluate(f"{ROWS}.every((row) => row.getBoundingClientRect().height > 0)")
 
-    check(gateway, visit(gateway, tmp_path, look))
+    check(gateway, visit(gateway, look))
 
 
-def test_a_restart_of_the_bus_is_shown_where_messages_may_be_missing(
-    daemon: StartDaemon, bus: Daemon, gateway: Gateway, tmp_path: Path
-) -> None:
+def test_a_restart_of_the_bus_is_shown_where_messages_may_be_missing(daemon: StartDaemon, tmp_path: Path, visit: Visit) -> None:
+    bus = daemon()
+
     async def look(page: Page) -> None:
         await subscribe(page, "a/")
         bus.process.terminate()
@@ -321,10 +340,11 @@ def test_a_restart_of_the_bus_is_shown_where_messages_may_be_missing(
         await page.wait_for(f"{ROWS}.some((row) => row.className === 'gap' && row.textContent.includes('unavailable for'))")
         assert await page.evaluate("document.getElementById('alert').hidden")
 
-    check(gateway, visit(gateway, tmp_path, look))
+    with Gateway(tmp_path, bus.path) as gateway:
+        check(gateway, visit(gateway, look))
 
 
-def test_the_page_connects_again_and_says_when_its_login_has_ended(bus: Daemon, tmp_path: Path) -> None:
+def test_the_page_connects_again_and_says_when_its_login_has_ended(bus: Daemon, tmp_path: Path, visit: Visit) -> None:
     former = Gateway(tmp_path, bus.path)
 
     async def look(page: Page) -> None:
@@ -343,10 +363,10 @@ def test_the_page_connects_again_and_says_when_its_login_has_ended(bus: Daemon, 
             await page.wait_for(f"{ROWS}.length === 1")
 
     with former:
-        visit(former, tmp_path, look)
+        visit(former, look)
 
 
-def test_a_page_of_another_port_cannot_use_the_login(gateway: Gateway, tmp_path: Path) -> None:
+def test_a_page_of_another_port_cannot_use_the_login(gateway: Gateway, visit: Visit) -> None:
     """It gets the cookie, because it has the same address, and may know the port."""
     cookies = []
     page = (
@@ -374,7 +394,7 @@ def test_a_page_of_another_port_cannot_use_the_login(gateway: Gateway, tmp_path:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            visit(gateway, tmp_path, look)
+            visit(gateway, look)
         finally:
             server.shutdown()
     assert cookies[0].startswith("sbus-web-")  # the reason for the key

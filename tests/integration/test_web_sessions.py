@@ -19,16 +19,31 @@ from sbusd.client import Bus, Message
 from sbusd.web.frames import MAX_FRAME_BYTES
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
+from tests.support.shared_bus import SharedBus
 from tests.support.web_gateway import ENV, Gateway, Page
 
 
 @pytest.fixture
-def bus(daemon: StartDaemon) -> Daemon:
-    return daemon()
+def bus(shared_bus: Daemon) -> Daemon:
+    return shared_bus
+
+
+@pytest.fixture(scope="module")
+def module_gateway(module_bus: SharedBus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The gateway behind ``gateway``."""
+    with Gateway(tmp_path_factory.mktemp("gateway"), module_bus.daemon.path) as made:
+        yield made
 
 
 @pytest.fixture
-def gateway(bus: Daemon, tmp_path: Path) -> Iterator[Gateway]:
+def gateway(module_gateway: Gateway, bus: Daemon) -> Gateway:
+    """A gateway for all tests that do not end it, which has no session when a test begins."""
+    return module_gateway
+
+
+@pytest.fixture
+def own_gateway(bus: Daemon, tmp_path: Path) -> Iterator[Gateway]:
+    """A gateway that the test ends."""
     with Gateway(tmp_path, bus.path) as made:
         yield made
 
@@ -386,30 +401,30 @@ def test_without_a_bus_a_session_ends_with_the_reason(tmp_path: Path) -> None:
         assert "no session: " in gateway.log
 
 
-def test_the_end_of_the_gateway_ends_sessions_and_their_connections(gateway: Gateway, bus: Daemon) -> None:
+def test_the_end_of_the_gateway_ends_sessions_and_their_connections(own_gateway: Gateway, bus: Daemon) -> None:
     async def use() -> None:
-        async with (await gateway.login()).session() as page:
+        async with (await own_gateway.login()).session() as page:
             await page.ask("subscribe", pattern="a/")
-            gateway.process.send_signal(signal.SIGTERM)
+            own_gateway.process.send_signal(signal.SIGTERM)
             assert "stops" in await closed(page, 1001)
 
     asyncio.run(use())
-    assert gateway.process.wait(60) == 0
+    assert own_gateway.process.wait(60) == 0
     with Bus.connect(bus.path) as client:
         assert client.members("a/x") == ()
 
 
-def test_a_browser_that_hangs_does_not_keep_the_gateway(gateway: Gateway, bus: Daemon) -> None:
+def test_a_browser_that_hangs_does_not_keep_the_gateway(own_gateway: Gateway, bus: Daemon) -> None:
     async def use() -> None:
-        async with (await gateway.login()).session() as page:
+        async with (await own_gateway.login()).session() as page:
             await page.ask("subscribe", pattern="a/")
             page.pause()
             with Bus.connect(bus.path) as client:
                 for _ in range(1_500):
                     client.publish("a/x", "x" * 10_000, wait=True)
                 client.ping()
-            gateway.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(gateway.process.wait, 60) == 0
+            own_gateway.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(own_gateway.process.wait, 60) == 0
             page.resume()
 
     asyncio.run(use())

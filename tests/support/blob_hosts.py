@@ -13,7 +13,7 @@ from typing import Any
 from sbusd.client import Bus
 from tests.support.authority import Authority
 from tests.support.blob_programs import BlobProgram
-from tests.support.link_programs import LinkProgram
+from tests.support.link_programs import PROGRAM, LinkProgram
 from tools.netns_hosts import PREFIX, NetnsHosts
 
 EXPORT = '[[export]]\nkeys = "cam/"\nmax_blob = "1GiB"\n[[export]]\nkeys = "closed/"\n'
@@ -34,7 +34,7 @@ class BlobHost:
         self.blob = self._blob("")
         self.link = self._link(EXPORT + IMPORT)
 
-    def configure(self, *, blob: str = "", rules: str = EXPORT + IMPORT, program: Sequence[str] = ("-m", "sbusd.link.main")) -> None:
+    def configure(self, *, blob: str = "", rules: str = EXPORT + IMPORT, program: Sequence[str] = PROGRAM) -> None:
         """Replace the configuration before the start."""
         self.blob, self.link = self._blob(blob), self._link(rules, program)
 
@@ -69,7 +69,7 @@ class BlobHost:
     def _blob(self, text: str) -> BlobProgram:
         return BlobProgram(self.folder, self.bus, f'host = "{self.name}"\n{text}')
 
-    def _link(self, rules: str, program: Sequence[str] = ("-m", "sbusd.link.main")) -> LinkProgram:
+    def _link(self, rules: str, program: Sequence[str] = PROGRAM) -> LinkProgram:
         prefix = ["ip", "netns", "exec", self.namespace]
         return LinkProgram(self.folder, self.name, self.bus, f"{self._network}{rules}", prefix, program=program)
 

@@ -8,14 +8,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from sbusd.protocol.blobs import F_ADD_SEALS, SEALS
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.relays import wait_for
 from tests.support.users import User
 from tools.stage import ROOT
@@ -39,7 +38,7 @@ class BlobProgram:
         self._log = folder / "blob.log"
         self._max_descriptors = max_descriptors
         self._env = ENV | dict(env or {})
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
 
     def __enter__(self) -> BlobProgram:
         self.start()
@@ -65,11 +64,14 @@ class BlobProgram:
 
     def start(self) -> None:
         """Start the process, and wait until it serves."""
-        command = [sys.executable, "-m", "sbusd.blob.main", "-C", str(self._config), "--listen", self.address]
-        if self._max_descriptors is not None:
-            command = ["prlimit", f"--nofile={self._max_descriptors}", *command]
+        arguments = ("-C", str(self._config), "--listen", self.address)
+        prefix = [] if self._max_descriptors is None else ["prlimit", f"--nofile={self._max_descriptors}"]
+        if self._env != ENV:
+            prefix = ["env", *prefix]  # such as the path of a library to load before others
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, cwd="/")
+            self.process = start_program(
+                "sbusd.blob.main", *arguments, prefix=prefix, env=self._env, stdout=log.fileno(), stderr=log.fileno()
+            )
         wait_for(self._serves, f"the service: {self.log}")
 
     def kill(self) -> None:

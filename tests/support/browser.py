@@ -120,36 +120,58 @@ class Page:
                     self.requests.append(said["params"]["request"]["url"])
 
 
-@contextlib.asynccontextmanager
-async def browser(program: str, folder: Path) -> AsyncIterator[Page]:
-    """Start *program*, a Chromium, with a profile of its own in *folder*; it ends with the context."""
-    profile = folder / "profile"
-    with (folder / "chromium.log").open("wb") as log:
-        command = [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)})
-    try:
-        port = await _port(profile / "DevToolsActivePort", process)
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                (target,) = [each for each in await answer.json() if each["type"] == "page"]
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+class Chromium:
+    """A running *program*, a Chromium, with a profile of its own in *folder*; a context."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        profile = folder / "profile"
+        with (folder / "chromium.log").open("wb") as log:
+            command = [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)}
+            )
+        self._port_file = profile / "DevToolsActivePort"
+
+    def __enter__(self) -> Chromium:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+    @contextlib.asynccontextmanager
+    async def page(self) -> AsyncIterator[Page]:
+        """Open a page that shares neither cookies nor storage with the others; it is closed with the context."""
+        url = await self._url()
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as control_socket:
+            control = Page(control_socket)
+            store = await control.ask("Target.createBrowserContext")
+            target = await control.ask("Target.createTarget", url="about:blank", **store)
+            address = f"{url.partition('/devtools/')[0]}/devtools/page/{target['targetId']}"
+            async with session.ws_connect(address, max_msg_size=0) as socket:
                 page = Page(socket)
                 for domain in ("Runtime", "Log", "Network", "Page"):
                     await page.ask(f"{domain}.enable")
                 yield page
                 await page.end()
-    finally:
-        process.terminate()
-        process.wait(60)
+            await control.ask("Target.disposeBrowserContext", **store)
+            await control.end()
+
+    async def _url(self) -> str:
+        """Return the address of the browser itself, which it writes down when it is ready."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            lines = self._port_file.read_text().splitlines() if self._port_file.exists() else []
+            if len(lines) >= 2:
+                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+            assert self._process.poll() is None
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
 
 
-async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    """Return the port that the browser has written down."""
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        lines = file.read_text().splitlines() if file.exists() else []
-        if len(lines) >= 2:
-            return int(lines[0])
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+@contextlib.asynccontextmanager
+async def browser(program: str, folder: Path) -> AsyncIterator[Page]:
+    """Start *program*, a Chromium, with a profile of its own in *folder*, for one page; it ends with the context."""
+    with Chromium(program, folder) as running:
+        async with running.page() as page:
+            yield page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import os
 import select
 import shutil
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.protocol.packets import LENGTH_BYTES
+from tools.packages import cache
 from tools.stage import ROOT
 
 INCLUDE = ROOT / "clients" / "c"
@@ -24,24 +25,39 @@ AS_C = ("gcc", "-std=c99", *WARNINGS, "-Wconversion", "-Wstrict-prototypes")
 AS_CXX = ("g++", "-x", "c++", "-std=c++11", *WARNINGS)
 SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
+_KEPT = 64
+"""How many programs of one name are kept: several commands, of several branches."""
+
 TIMEOUT_SECONDS = 60.0
 """When a line that has not come is a failure; no test waits that long when it passes."""
 
 
 def compile_program(sources: Sequence[Path], target: Path, command: Sequence[str] = (*AS_C, *SANITIZED)) -> Path:
-    """Compile *sources* with the header into the program *target*, and return it. A warning is a failure."""
+    """Compile *sources* with the header into the program *target*, and return it. A warning is a failure.
+
+    A program that was compiled from the same text by the same command is copied instead: it takes several seconds of processor time.
+    """
     assert shutil.which(command[0]), f"{command[0]} is missing: run make prepare-test"
-    done = subprocess.run([*command, f"-I{INCLUDE}", "-o", str(target), *map(str, sources)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    compiler = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
+    parts = [compiler, *(word.encode() for word in command)]
+    headers = [*SOURCE.glob("*.h"), *(path for path in INCLUDE.rglob("*") if path.is_file())]
+    for path in (*sources, *sorted(headers)):
+        parts += [path.name.encode(), path.read_bytes()]
+    digest = hashlib.sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).hexdigest()
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        words = [*command, f"-I{INCLUDE}", "-o", str(folder / "program"), *map(str, sources)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    shutil.copy(cache.kept(f"c-{target.name}", digest, make, limit=_KEPT) / "program", target)
     return target
 
 
 def client_program(name: str, folder: Path) -> Path:
-    """Compile ``c_client/<name>.c`` into *folder*, with its other translation units, unless it is there."""
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        target = folder / name
-        return target if target.exists() else compile_program([SOURCE / f"{name}.c", *SHARED], target)
+    """Compile ``c_client/<name>.c`` into *folder*, with its other translation units."""
+    return compile_program([SOURCE / f"{name}.c", *SHARED], folder / name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,14 @@ class Daemon:
         finally:
             self.close()
 
+    def close_clients(self) -> None:
+        """Close the clients."""
+        while self._clients:
+            self._clients.pop().close()
+
     def close(self) -> None:
         """Close the clients and the pipe to it."""
-        for client in self._clients:
-            client.close()
+        self.close_clients()
         if self.process.stdout is not None:
             self.process.stdout.close()
 

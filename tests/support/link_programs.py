@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from sbusd.client import Bus, SbusError
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.relays import wait_for
 from tools.stage import ROOT
 
@@ -20,10 +19,13 @@ STOP_SECONDS = 60.0
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
 
+PROGRAM = ("sbusd.link.main",)
+
+
 class LinkProgram:
     """sbus-link with the configuration *text* for the bus at *bus*; a context.
 
-    *prefix* are words before the command, *program* those after Python.
+    *prefix* are words before the command, *program* the module and its first arguments.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class LinkProgram:
         text: str,
         prefix: Sequence[str] = (),
         *,
-        program: Sequence[str] = ("-m", "sbusd.link.main"),
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         self.name = name
         self.bus = bus
@@ -43,7 +45,7 @@ class LinkProgram:
         self._log = folder / f"{name}-link.log"
         self._prefix = prefix
         self._program = program
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
 
     def __enter__(self) -> LinkProgram:
         self.start()
@@ -68,9 +70,10 @@ class LinkProgram:
 
     def start(self) -> None:
         """Start the process."""
-        command = [*self._prefix, sys.executable, *self._program, "-C", str(self._config)]
+        prefix = [*self._prefix, *([] if self._program == PROGRAM else ["env"])]
+        arguments = (*self._program, "-C", str(self._config))
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=ENV, cwd="/")
+            self.process = start_program(*arguments, prefix=prefix, env=ENV, stdout=log.fileno(), stderr=log.fileno())
 
     def stop(self) -> int:
         """End the process by SIGTERM; return its status."""

@@ -16,11 +16,15 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.free_ports import free_port
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
 SECONDS = 60.0
+
+_LATER = ("prometheus_client.openmetrics.exposition",)
+"""What the program imports at the first scrape."""
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -69,33 +73,40 @@ class Endpoint:
         self.config = folder / "metrics.toml"
         self.config.write_text(f'bus = "{bus}"\n{text}')
         self._log = folder / "metrics.log"
-        python = sys.executable if user is None or stage is None else stage.python
-        self._command = [python, "-m", "sbusd.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address]
+        self._python = sys.executable if user is None or stage is None else stage.python
+        self._words = ("sbusd.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address)
+        self._prefix = ["env"] if env else []
         plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8", **(env or {})}
         self._env = plain if user is None or stage is None else stage.env
         self._user = user
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
 
     def __enter__(self) -> Endpoint:
-        user = self._user
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._env,
-                cwd="/",
-                user=None if user is None else user.uid,
-                group=None if user is None else user.gid,
-                extra_groups=None if user is None else user.groups,
-            )
+            self.process = self._start(log.fileno())
         end = time.monotonic() + SECONDS
         while "serving metrics of" not in self.log:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < end, self.log
             time.sleep(0.02)
         return self
+
+    def _start(self, log: int) -> StartedProgram:
+        """Start the process."""
+        user = self._user
+        if user is None:
+            return start_program(*self._words, env=self._env, stdout=log, stderr=log, prefix=self._prefix, imports=_LATER)
+        return subprocess.Popen(
+            [self._python, "-m", *self._words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=self._env,
+            cwd="/",
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+        )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self.process is not None

@@ -11,7 +11,6 @@ import select
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 import redis
 
 from tests.support import skips
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
@@ -123,7 +123,7 @@ class RelayProgram:
         self._netns = ["ip", "netns", "exec", netns] if netns else []
         self._options = options
         self._user: tuple[User, Stage] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
         self.listen = ""
 
     def run_as(self, user: User, stage: Stage) -> None:
@@ -153,20 +153,7 @@ class RelayProgram:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self.errors.open("ab") as stderr:
             manager.bind(str(notify))
             notify.chmod(0o777)
-            user, python, env = (
-                (None, sys.executable, ENV) if self._user is None else (self._user[0], self._user[1].python, self._user[1].env)
-            )
-            command = [*self._netns, python, "-W", "error", "-m", "sbusd.relay.main", "-C", str(self.file), *self._options]
-            self.process = subprocess.Popen(
-                command,
-                env={**env, "NOTIFY_SOCKET": str(notify)},
-                cwd="/",
-                stderr=stderr,
-                stdout=stderr,
-                user=None if user is None else user.uid,
-                group=None if user is None else user.gid,
-                extra_groups=None if user is None else user.groups,
-            )
+            self.process = self._start(stderr.fileno(), {"NOTIFY_SOCKET": str(notify)})
             end = time.monotonic() + WAIT_SECONDS
             while not self.listen:
                 assert self.process.poll() is None, self.log()
@@ -177,6 +164,27 @@ class RelayProgram:
                         self.listen = state.split("listening on ")[1]
         notify.unlink()
         return self
+
+    def _start(self, stderr: int, more: Mapping[str, str]) -> StartedProgram:
+        """Start the process with *more* in its environment."""
+        module, options, arguments = "sbusd.relay.main", ("-W", "error"), ("-C", str(self.file), *self._options)
+        if self._user is None:
+            env = {**ENV, **more}
+            later = ("sbusd.relay.sender", "sbusd.relay.service")
+            return start_program(
+                module, *arguments, env=env, stdout=stderr, stderr=stderr, options=options, prefix=self._netns, imports=later
+            )
+        user, stage = self._user
+        return subprocess.Popen(
+            [*self._netns, stage.python, *options, "-m", module, *arguments],
+            env={**stage.env, **more},
+            cwd="/",
+            stderr=stderr,
+            stdout=stderr,
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+        )
 
     def log(self) -> str:
         """Return its log."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from sbusd.client import Bus, RemoteError, SbusError
 from sbusd.protocol.framed_data import framed_data, message_frame, parse_framed_data, split_message
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.relays import wait_for
 from tests.support.users import User
 from tools.stage import ROOT
@@ -41,7 +40,7 @@ class StoreProgram:
         self.file = folder / "store.sqlite"
         self.config = folder / "store.toml"
         self._log = folder / "store.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
         self.configure(text)
 
     def __enter__(self) -> StoreProgram:
@@ -68,8 +67,8 @@ class StoreProgram:
     def start(self, *, waits: bool = True) -> None:
         """Start the process, and wait until it serves."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self._prefix, sys.executable, "-m", "sbusd.store.main", "-C", str(self.config)], stdout=log, stderr=log, env=ENV, cwd="/"
+            self.process = start_program(
+                "sbusd.store.main", "-C", str(self.config), prefix=self._prefix, env=ENV, stdout=log.fileno(), stderr=log.fileno()
             )
         if waits:
             self.wait_ready()

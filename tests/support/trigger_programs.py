@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from sbusd.client import Bus, SbusError
+from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.relays import wait_for
 from tools.stage import ROOT
 
@@ -47,7 +46,7 @@ class TriggerProgram:
         program.write_text(SYSTEMCTL.format(folder=folder))
         program.chmod(0o755)
         self._env = {"PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedProgram | None = None
 
     def __enter__(self) -> TriggerProgram:
         self.start()
@@ -81,8 +80,8 @@ class TriggerProgram:
     def start(self, *, waits: bool = True) -> None:
         """Start the process, and wait until it serves."""
         with (self.folder / "log").open("ab") as log:
-            command = [sys.executable, "-m", "sbusd.trigger.main", "-C", str(self._config), *self._options]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, cwd="/")
+            arguments = ("-C", str(self._config), *self._options)
+            self.process = start_program("sbusd.trigger.main", *arguments, env=self._env, stdout=log.fileno(), stderr=log.fileno())
         if waits:
             wait_for(self.is_serving, f"the trigger: {self.log}")
 

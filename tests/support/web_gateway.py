@@ -9,7 +9,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from tests.support.forked_programs import start_program
 from tools.stage import ROOT
 
 SECONDS = 60.0
@@ -31,14 +31,14 @@ class Gateway:
 
     def __init__(self, folder: Path, bus: str, *options: str) -> None:
         self._log = folder / "sbus-web.log"
-        self._command = [sys.executable, "-m", "sbusd.web.main", "--address", bus, *options]
+        self._arguments = ("--address", bus, *options)
         self._said = b""
         self.url = ""
         """Without a path."""
 
     def __enter__(self) -> Gateway:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=ENV, cwd="/")
+            self.process = start_program("sbusd.web.main", *self._arguments, env=ENV, stdout=subprocess.PIPE, stderr=log.fileno())
         self._next_link = self.link()
         self.url = self._next_link.partition("/?")[0]
         return self

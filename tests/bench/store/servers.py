@@ -69,7 +69,7 @@ class Store:
         self.address = str(folder / "bus")
         self._config = folder / "sbusd.toml"
         self._config.write_text(RIGHTS.format(uid=os.geteuid()))
-        self._program = StoreProgram(folder, self.address, STREAMS)
+        self._program = StoreProgram(folder, self.address, STREAMS, ["env"])
         self._bus: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

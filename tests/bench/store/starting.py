@@ -32,7 +32,7 @@ def start_seconds(folder: Path, keys: int) -> float:
     config.write_text(RIGHTS.format(uid=os.geteuid()))
     address = str(folder / "bus")
     limits = f'max_keys = {keys}\nmax_keys_per_user = {keys}\nmax_bytes_per_user = "2GiB"\nmax_bytes = "2GiB"\n'
-    program = StoreProgram(folder, address, f'[[stream]]\nname = "state"\nkeys = ["state/"]\nlast = 1\n{limits}')
+    program = StoreProgram(folder, address, f'[[stream]]\nname = "state"\nkeys = ["state/"]\nlast = 1\n{limits}', ["env"])
     _fill(program, keys)
     command = [sys.executable, "-m", "sbusd.daemon.main", "-f", "-a", address, "-C", str(config)]
     bus = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +17,8 @@ from tests.support.authority import Authority, Certificate
 from tests.support.free_ports import free_port
 from tests.support.link_networks import Gate, RunningNetwork
 from tests.support.nats_servers import NatsServer, require_server
+from tests.support.shared_bus import SharedBus
+from tools.stage import Stage
 
 
 class Realm:
@@ -82,6 +85,21 @@ class Realm:
         """Write the configuration with nkeys instead of certificates, if there are any, before the server starts."""
         hosts = list(keys) or self.settings.hosts
         self.server.configuration.write_text(server_configuration(replace(self.settings, hosts=hosts, nkeys=keys)))
+
+
+@pytest.fixture(scope="module")
+def module_buses(stage: Stage) -> Iterator[list[SharedBus]]:
+    """The buses of two hosts, on which this user may run the link."""
+    users = f"users = [{os.geteuid()}]\n"
+    with ExitStack() as ends:
+        yield [ends.enter_context(SharedBus(stage, f"[rights.vouch]\n{users}[rights.presence]\n{users}")) for _ in range(2)]
+
+
+@pytest.fixture
+def make_bus(module_buses: list[SharedBus]) -> Callable[[], str]:
+    """Return the address of the bus of each of two hosts, which has no connection of an earlier test."""
+    left = iter(module_buses)
+    return lambda: next(left).unused().path
 
 
 @pytest.fixture(params=["debian", "pypi"])

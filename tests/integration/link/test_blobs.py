@@ -17,7 +17,6 @@ from sbusd.protocol.blobs import CHUNK_BYTES, parse_reference
 from sbusd.protocol.framed_data import framed_data
 from tests.integration.link.conftest import Realm
 from tests.support.blob_hosts import EXPORT, IMPORT, BlobHost, BlobHosts, direct_hosts
-from tests.support.daemons import StartDaemon
 from tests.support.nats_servers import require_server
 from tests.support.relays import wait_for
 from tests.support.skips import require_namespaces, require_root
@@ -39,16 +38,6 @@ def cables(stack: ExitStack) -> NetnsHosts:
     require_root()
     require_namespaces()
     return stack.enter_context(NetnsHosts(1, 2, 3, stem="sbus-blob"))
-
-
-@pytest.fixture
-def make_bus(daemon: StartDaemon, tmp_path: Path) -> Callable[[], str]:
-    def make() -> str:
-        config = tmp_path / "bus.toml"
-        config.write_text("[rights.vouch]\nusers = [0]\n[rights.presence]\nusers = [0]\n")
-        return daemon("-g", "-o", "-C", str(config)).path
-
-    return make
 
 
 @pytest.fixture
@@ -206,7 +195,7 @@ def test_a_killed_process_is_an_error_or_nothing(direct: BlobHosts, victim: str)
     ],
 )
 def test_a_host_that_lies_gets_an_error_and_no_memory(direct: BlobHosts, mode: str, expected: str) -> None:
-    direct.alpha.configure(program=("-m", "tests.support.hostile_link", mode))
+    direct.alpha.configure(program=("tests.support.hostile_link", mode))
     direct.start()
     _, message = crossed(direct, os.urandom(2 * CHUNK_BYTES + 1))
     text = reason(direct.beta, message)

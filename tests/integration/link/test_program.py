@@ -22,7 +22,6 @@ from sbusd.client import Bus, Gap, Message, RemoteError, Subscription, Unanswere
 from sbusd.link.administration import MAX_WAITING_OF_USER
 from tests.integration.link.conftest import Realm
 from tests.support.authority import Authority
-from tests.support.daemons import StartDaemon
 from tests.support.free_ports import free_port
 from tests.support.link_programs import ENV, LinkProgram
 from tests.support.nats_servers import require_server
@@ -64,17 +63,6 @@ class Pair:
 def program() -> Path:
     """Debian's server; other tests use a newer one too."""
     return require_server("debian")
-
-
-@pytest.fixture
-def make_bus(daemon: StartDaemon, tmp_path: Path) -> Callable[[], str]:
-    def make() -> str:
-        config = tmp_path / "bus.toml"
-        uid = os.geteuid()
-        config.write_text(f"[rights.vouch]\nusers = [{uid}]\n[rights.presence]\nusers = [{uid}]\n")
-        return daemon("-g", "-o", "-C", str(config)).path
-
-    return make
 
 
 @pytest.fixture

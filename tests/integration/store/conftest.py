@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemons import Daemon, StartDaemon
+from tests.support.daemons import Daemon
 from tests.support.store_programs import BUS_RIGHTS, StoreCaller, StoreProgram
 from tests.support.users import FIRST, SECOND, User
 
@@ -73,18 +73,16 @@ pending_bytes = "1MiB"
 MakeCaller = Callable[[User | None], StoreCaller]
 
 
-@pytest.fixture
-def bus_config(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def bus_configuration() -> str:
     """The configuration of the bus."""
-    file = folder / "sbusd.toml"
-    file.write_text(BUS_RIGHTS + RULES)
-    return file
+    return BUS_RIGHTS + RULES
 
 
 @pytest.fixture
-def bus(daemon: StartDaemon, bus_config: Path) -> Daemon:
-    """A bus with rules: only the first user may use private/."""
-    return daemon("-C", str(bus_config))
+def bus(shared_bus: Daemon) -> Daemon:
+    """A bus with rules: only the first user may use private/. Each test has a store of its own."""
+    return shared_bus
 
 
 @pytest.fixture

@@ -39,12 +39,18 @@ backoff = ["0s"]
 """
 
 
+RIGHTS = "[rights]\nvouch = { users = [0] }\npresence = { users = [0] }\n"
+
+
+@pytest.fixture(scope="module")
+def bus_configuration() -> str:
+    return RIGHTS
+
+
 @pytest.fixture
-def program(daemon: StartDaemon, tmp_path: Path) -> Iterator[StoreProgram]:
+def program(shared_bus: Daemon, tmp_path: Path) -> Iterator[StoreProgram]:
     """A store with streams and a queue."""
-    rights = tmp_path / "sbusd.toml"
-    rights.write_text("[rights]\nvouch = { users = [0] }\npresence = { users = [0] }\n")
-    with StoreProgram(tmp_path, daemon("-C", str(rights)).path, CONFIGURATION) as made:
+    with StoreProgram(tmp_path, shared_bus.path, CONFIGURATION) as made:
         yield made
 
 
@@ -290,7 +296,7 @@ class RestartingBus:
 @pytest.fixture
 def restarting(daemon: StartDaemon, tmp_path: Path) -> Iterator[RestartingBus]:
     rights = tmp_path / "sbusd.toml"
-    rights.write_text("[rights]\nvouch = { users = [0] }\npresence = { users = [0] }\n")
+    rights.write_text(RIGHTS)
     server = daemon("-C", str(rights))
     with StoreProgram(tmp_path, server.path, CONFIGURATION) as program:
         made = RestartingBus(program, server)

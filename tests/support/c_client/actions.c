@@ -18,9 +18,21 @@ void say(const struct sbus *bus, int status) {
 }
 
 void show_bytes(struct sbus_bytes bytes) {
+    /* Not by printf(3), which takes 10 seconds for 40 MB under a sanitizer. */
+    static const char digits[] = "0123456789abcdef";
+    char text[4096];
+    size_t used = 0;
     putchar('\t');
-    for (size_t i = 0; i < bytes.size; i++)
-        printf("%02x", (unsigned)(unsigned char)bytes.data[i]);
+    for (size_t i = 0; i < bytes.size; i++) {
+        const unsigned char byte = (unsigned char)bytes.data[i];
+        text[used++] = digits[byte >> 4];
+        text[used++] = digits[byte & 15];
+        if (used == sizeof text) {
+            fwrite(text, 1, used, stdout);
+            used = 0;
+        }
+    }
+    fwrite(text, 1, used, stdout);
 }
 
 void show(const struct sbus_packet *packet) {
