@@ -71,7 +71,7 @@ def running(quota: int) -> Iterator[tuple[str, tuple[int, int]]]:
         try:
             wait_for(lambda: os.path.exists(address), "the bus")
             Path(name).chmod(0o755)
-            with BlobProgram(Path(name), address, f"[quotas]\nbytes = {quota}\nconnections = 100\n") as blobs:
+            with BlobProgram(Path(name), address, f"[quotas]\nbytes = {quota}\nconnections = 100\n", prefix=["env"]) as blobs:
                 yield address, (daemon.pid, blobs.pid)
         finally:
             daemon.terminate()

@@ -30,13 +30,20 @@ class BlobProgram:
     """sbus-blob for the bus at *bus* with the configuration *text*; a context. It runs as the caller."""
 
     def __init__(
-        self, folder: Path, bus: str, text: str = "", max_descriptors: int | None = None, env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        bus: str,
+        text: str = "",
+        max_descriptors: int | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.address = f"{bus}-blob"
         self._config = folder / "blob.toml"
         self._config.write_text(f'bus = "{bus}"\n{text}')
         self._log = folder / "blob.log"
-        self._max_descriptors = max_descriptors
+        limit = [] if max_descriptors is None else ["prlimit", f"--nofile={max_descriptors}"]
+        self._prefix = [*prefix, *limit]
         self._env = ENV | dict(env or {})
         self.process: StartedProgram | None = None
 
@@ -65,7 +72,7 @@ class BlobProgram:
     def start(self) -> None:
         """Start the process, and wait until it serves."""
         arguments = ("-C", str(self._config), "--listen", self.address)
-        prefix = [] if self._max_descriptors is None else ["prlimit", f"--nofile={self._max_descriptors}"]
+        prefix = self._prefix
         if self._env != ENV:
             prefix = ["env", *prefix]  # such as the path of a library to load before others
         with self._log.open("ab") as log:
