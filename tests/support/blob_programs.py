@@ -36,6 +36,7 @@ class BlobProgram:
         text: str = "",
         max_descriptors: int | None = None,
         env: Mapping[str, str] | None = None,
+        *,
         prefix: Sequence[str] = (),
     ) -> None:
         self.address = f"{bus}-blob"
