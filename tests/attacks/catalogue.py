@@ -246,6 +246,22 @@ ATTACKS: tuple[Attack, ...] = (
         lambda: (roles.never_reads(16, b"CMSG order/fair", b"SUB tiny"), roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")))),
         takes_a_share=True,
     ),
+    Attack(
+        "random order, 240 slow ones",
+        lambda: (
+            roles.reads_now_and_then(240, b"CMSG order/random", b"SUB tiny"),
+            roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0"))),
+        ),
+        takes_a_share=True,
+    ),
+    Attack(
+        "receipts for 240 recipients",
+        lambda: (
+            roles.reads_now_and_then(240, b"SUB tiny"),
+            roles.asks_and_reads(1, itertools.repeat(join_batch([b"CMSG receipt/always\0t", b"MSG tiny\0"] * 100))),
+        ),
+        takes_a_share=True,
+    ),
     Attack("batches, 64 connections", lambda: (roles.floods(64, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
     Attack("batches of controls", lambda: (roles.floods(1, itertools.repeat(_batch(b"CMSG !/bus/stats"))),), takes_a_share=True),
     Attack("malformed batches", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")[:-1])),), takes_a_share=True),

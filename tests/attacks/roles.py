@@ -58,6 +58,25 @@ def reads_a_byte_a_second(connections: int) -> Role:
     return run
 
 
+def reads_now_and_then(connections: int, *packets: bytes) -> Role:
+    """Return a role with connections that send *packets*, and empty their sockets 20 times a second: their queues are full otherwise."""
+
+    def run(context: AttackContext) -> None:
+        held = [connect(context.path, *packets) for _ in range(connections)]
+        for sock in held:
+            sock.setblocking(False)
+        context.count(len(held))
+        context.begin()
+        while True:
+            for sock in held:
+                with contextlib.suppress(BlockingIOError):
+                    while sock.recv(1):
+                        pass
+            time.sleep(0.05)
+
+    return run
+
+
 def floods(connections: int, packets: Iterator[bytes]) -> Role:
     """Return a role that sends *packets* as fast as the bus takes them, and reads nothing."""
 
