@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.browser import Browser
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
 from tests.support.program import Program
+from tests.support.skips import require_program
 from tests.support.users import User
 from tools.stage import Stage
 
@@ -45,3 +47,12 @@ def program(folder: Path) -> Iterator[Program]:
     made = Program(folder)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser, which takes a second to start."""
+    require_program("chromium", "chromium")
+    made = Browser("chromium", tmp_path_factory.mktemp("chromium"))
+    yield made
+    made.end()

@@ -34,7 +34,9 @@ _SECONDS = 120.0
 class Page:
     """One page; ``complaints`` has the errors of its console and scripts, ``requests`` its network requests."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, context: str = "") -> None:
+        self.context = context
+        """The browser context of the page, for commands about the whole browser."""
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._socket = socket
@@ -120,27 +122,51 @@ class Page:
                     self.requests.append(said["params"]["request"]["url"])
 
 
+class Browser:
+    """A Chromium with a profile in *folder*. Each of its pages has cookies, a cache and storage of its own."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._profile = folder / "profile"
+        with (folder / "chromium.log").open("wb") as log:
+            command = [program, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+            env = {**os.environ, "HOME": str(folder)}
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+
+    @contextlib.asynccontextmanager
+    async def page(self) -> AsyncIterator[Page]:
+        """Open a page; it is closed at the end."""
+        port = await _port(self._profile / "DevToolsActivePort", self._process)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/version") as answer:
+                address = (await answer.json())["webSocketDebuggerUrl"]
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                whole = Page(socket)
+                context = (await whole.ask("Target.createBrowserContext"))["browserContextId"]
+                target = (await whole.ask("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
+                async with session.ws_connect(f"ws://127.0.0.1:{port}/devtools/page/{target}", max_msg_size=0) as page_socket:
+                    page = Page(page_socket, context)
+                    for domain in ("Runtime", "Log", "Network", "Page"):
+                        await page.ask(f"{domain}.enable")
+                    yield page
+                    await page.end()
+                await whole.ask("Target.disposeBrowserContext", browserContextId=context)
+                await whole.end()
+
+    def end(self) -> None:
+        """End the program."""
+        self._process.terminate()
+        self._process.wait(60)
+
+
 @contextlib.asynccontextmanager
 async def browser(program: str, folder: Path) -> AsyncIterator[Page]:
-    """Start *program*, a Chromium, with a profile of its own in *folder*; it ends with the context."""
-    profile = folder / "profile"
-    with (folder / "chromium.log").open("wb") as log:
-        command = [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)})
+    """Start *program*, a Chromium, with a profile of its own in *folder*, and open a page; it ends with the context."""
+    started = Browser(program, folder)
     try:
-        port = await _port(profile / "DevToolsActivePort", process)
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                (target,) = [each for each in await answer.json() if each["type"] == "page"]
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                page = Page(socket)
-                for domain in ("Runtime", "Log", "Network", "Page"):
-                    await page.ask(f"{domain}.enable")
-                yield page
-                await page.end()
+        async with started.page() as page:
+            yield page
     finally:
-        process.terminate()
-        process.wait(60)
+        started.end()
 
 
 async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
