@@ -96,7 +96,7 @@ soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every messag
 soak-link: prepare-test $(STAMP) ## random faults between linked hosts for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.faults.link.run --minutes $(MINUTES)
 
-chaos-pipeline: prepare-test $(STAMP) ## RUNS (30) runs of the pipeline with kills and faults at random, compared with a quiet one
+chaos-pipeline: prepare-test $(STAMP) ## RUNS (30) runs of the pipeline with kills and faults at random, compared with plain Python
 	@$(BIN)/python -m tests.faults.pipeline.run --runs $(RUNS)
 
 test-sanitize: prepare-test $(STAMP) ## run what touches compiled code under AddressSanitizer and UndefinedBehaviorSanitizer

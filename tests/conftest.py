@@ -13,6 +13,7 @@ import shutil
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,12 +22,19 @@ from tests.support import costs, skips, tiers
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer  # type: ignore[import-untyped]
+    from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
+
 # No test may depend on how fast the machine is, nor on what else it does.
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
-LONGEST = ("test_pipeline_program.py", "test_pipeline.py")
-"""Files that take minutes each. They start before all other files but the one that builds the packages."""
+TOGETHER = "tests/integration/spark/"
+"""A folder whose files share a fixture of scope "package", so that they all run in one worker."""
+
+LONGEST = ("test_pipeline.py", "test_live_sums.py", "test_small_runs.py", "test_spark_source.py", "test_pipeline_program.py")
+"""Files that take minutes each, those of :data:`TOGETHER` too. They start before all other files but the one that builds the packages."""
 
 PACKAGES = "built"
 """The fixture of the packages of this tree. The first file that uses it starts before all others and builds them, which takes up to two
@@ -58,6 +66,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Return three workers for two processors: tests wait for a third of their time."""
     return (3 * len(os.sched_getaffinity(0)) + 1) // 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Return what gives workers a file at a time, and the files of :data:`TOGETHER` at once."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduler: Scheduling = LoadFileScheduling(config, log)
+    place_of_file = scheduler._split_scope
+    scheduler._split_scope = lambda test: TOGETHER if test.startswith(TOGETHER) else place_of_file(test)
+    return scheduler
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.browser import Chromium
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
 from tests.support.program import Program
 from tests.support.shared_bus import SharedBus
+from tests.support.skips import require_program
 from tests.support.users import User
 from tools.stage import Stage
 
@@ -71,3 +73,11 @@ def program(folder: Path) -> Iterator[Program]:
     made = Program(folder)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser for all tests of a module; each has a page with cookies and storage of its own."""
+    require_program("chromium", "chromium")
+    with Chromium("chromium", tmp_path_factory.mktemp("chromium")) as running:
+        yield running

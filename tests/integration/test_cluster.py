@@ -148,6 +148,7 @@ def test_spark_submit_sends_the_package_to_a_cluster(
         assert done.returncode == 0, done.stderr
         check(folder)
         (folder / "count.py").write_text(_PROGRAM)
-        done = run([*words, "count.py", str(folder / "archive")], folder, env)
+        # One executor is enough.
+        done = run([*words, "--conf", "spark.cores.max=1", "count.py", str(folder / "archive")], folder, env)
         assert (done.returncode, done.stdout) == (0, f"{len(record()['host0'])}\n"), done.stderr
         assert cluster.applications() == ["__main__.py", "count.py"]

@@ -21,7 +21,7 @@ from sbusd.client import Bus
 from sbusd.client.store.items import StoredMessage
 from sbusd.pipeline.live.alerts import Alert
 from sbusd.pipeline.live.baseline import weeks_before
-from tests.integration.test_live import _PROGRAM, Job, alerts_of, environment, publish, settle, wait_for_an_early_second
+from tests.integration.test_live import Job, alerts_of, counted, environment, publish, settle
 from tests.support.daemons import StartDaemon
 from tests.support.published_tables import publish_record
 from tests.support.records import message
@@ -158,11 +158,12 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
     try:
         job.start()
         settle(job, publisher, "first")
-        wait_for_an_early_second()
+        job.hold()
         publish(publisher, b"usual/b/x", 300)
         publish(publisher, b"many/a/x", 1200)
         settle(job, publisher, "last")
         # Quiet, but complete minutes clear the alert.
+        job.end_minutes(3)
         job.wait(lambda state: bool(state.decided) and not state.raised and not state.pending, "the alert is cleared")
         received = alerts_of(reader)
         assert {each["subject"] for each in received} == {"many/a"}
@@ -178,31 +179,32 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
 
 
 @pytest.mark.timeout(1800)
-def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program is killed between the publication of an alert and its note, and publishes it again after its start."""
     require_spark()
     (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
     bus = daemon("-C", str(tmp_path / "bus.toml"))
-    hooked = [*_PROGRAM[:-1], f'how, delay = "between", 1.0\n{_HOOK}\n{_PROGRAM[-1]}']
     with StoreProgram(tmp_path, bus.path, _STREAM):
         publisher, reader = bus.client(), bus.client()
         reader.subscribe(b"alert/")
         job = Job(tmp_path, bus)
-        words = job._words
+        job.hook = f'how, delay = "between", 1.0\n{_HOOK}'
         try:
-            monkeypatch.setattr(job, "_words", hooked + words[len(_PROGRAM) :])
             job.start()
             settle(job, publisher, "first")
-            wait_for_an_early_second()
+            job.hold()
             # Also if a minute ends meanwhile, one of the two has enough.
             publish(publisher, b"flood/one/a", 1200)
+            job.wait(lambda state: counted(state, "flood/one") == 1200, "the count")
+            job.end_minutes()
             assert job._process is not None
             # It is killed when it has published that the alert is raised.
             assert job._process.wait(_SECONDS) == -signal.SIGKILL
             assert len(job.state.pending) == 1
             assert (job.state.counts["alerts_stored"], len(stored_ids(bus.path))) == (0, 1)
-            monkeypatch.setattr(job, "_words", words)
+            job.hook = ""
             job.start()
+            job.end_minutes(3)
             job.wait(lambda state: not state.raised and not state.pending, "the alert is cleared")
             found, received = stored_ids(bus.path), alerts_of(reader)
             assert Counter(found) == Counter(each["id"] for each in received)
@@ -228,13 +230,14 @@ def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path:
         try:
             job.start()
             settle(job, publisher, "first")
-            wait_for_an_early_second()
+            job.hold()
             publish(publisher, b"flood/one/a", 1200)
             settle(job, publisher, "last")
             assert job._process is not None
             os.kill(java_of(job._process.pid), signal.SIGKILL)
             assert job._process.wait(_SECONDS) == 1
             job.start()
+            job.end_minutes(3)
             job.wait(lambda state: bool(state.decided) and not state.raised and not state.pending, "the alert is cleared")
             received = alerts_of(reader)
             assert [each["state"] for each in received] == ["raised", "cleared"]

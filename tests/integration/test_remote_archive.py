@@ -1,4 +1,4 @@
-"""An archive in an object store that fails now and then: Spark and the pipeline read the same rows from it as from a directory."""
+"""An archive in an object store that fails now and then: Spark and the pipeline read all rows from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sbusd.archive.record.schema import Row
 from sbusd.protocol.keys import pattern_matches
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import message
-from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published, require_spark
+from tests.support.spark import INTERPRETED, JAVA_OPTIONS, published, require_spark
+from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 from tools.stage import ROOT
 
@@ -53,8 +54,7 @@ print(json.dumps(found))
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return what the programs need, and *variables*."""
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
-    submit = " ".join([*(f"--conf {name}={value}" for name, value in WITHOUT_CODE_GENERATION.items()), "pyspark-shell"])
-    return {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, "PYSPARK_SUBMIT_ARGS": submit, **variables}
+    return {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, "PYSPARK_SUBMIT_ARGS": INTERPRETED, **variables}
 
 
 @pytest.fixture(scope="module")
@@ -112,30 +112,32 @@ def test_spark_reads_an_object_store(server: ObjectServer, tmp_path: Path) -> No
     assert "s3://no-such-bucket/x: not an archive" in bucket
 
 
-def test_the_pipeline_makes_the_same_tables_from_an_object_store(server: ObjectServer, archive: Path, tmp_path: Path) -> None:
+def test_the_pipeline_makes_the_tables_of_an_object_store(server: ObjectServer, archive: Path, tmp_path: Path) -> None:
     require_spark()
     with FaultyProxy(server.port, seed=6, chance=0.05) as proxy:
 
-        def run(source: str, tables: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-W", "error", "-m", "sbusd.pipeline", "--archive", source, "--tables", str(tmp_path / tables)]
+        def run(source: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-W", "error", "-m", "sbusd.pipeline", "--archive", source, "--tables", str(tmp_path / "tables")]
             return subprocess.run(
                 command, env=environment(proxy.environment()), capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=tmp_path
             )
 
-        for source, tables in ((str(archive), "of-a-directory"), (URL, "of-a-store")):
-            done = run(source, tables)
+        def check(record: Mapping[str, list[Row]]) -> None:
+            done = run(URL)
             assert done.returncode == 0, done.stderr
             assert SECRET not in done.stdout + done.stderr
+            made = published(tmp_path / "tables")
+            for name, lines in tables_of(record).items():
+                assert made[name] == lines, name
+
+        check(RECORD)
         assert proxy.made, proxy.requests
-        assert published(tmp_path / "of-a-store") == published(tmp_path / "of-a-directory")
-        assert "nothing new" in run(URL, "of-a-store").stdout
+        assert "nothing new" in run(URL).stdout
         # The next segment arrives.
         deliver(archive, "beta", [message(100_000)])
         copy(archive, server)
-        for source, tables in ((str(archive), "of-a-directory"), (URL, "of-a-store")):
-            assert run(source, tables).returncode == 0
-        assert published(tmp_path / "of-a-store") == published(tmp_path / "of-a-directory")
-        other = run(str(archive), "of-a-store")
+        check({**RECORD, "beta": [*RECORD["beta"], message(100_000)]})
+        other = run(str(archive))
         assert other.returncode == 1
         assert f"the tables were made from {URL}, version" in other.stderr
 

@@ -17,10 +17,11 @@ import pytest
 from sbusd.archive.storage import store as store_module
 from sbusd.archive.storage.location import RemotePath
 from sbusd.archive.tables.delta import open_table
+from tests.support.cluster import Cluster
 from tests.support.object_stores import BUCKET, ObjectServer, without_retries
 from tests.support.object_stores import environment as store_environment
 from tests.support.records import message
-from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published, require_spark
+from tests.support.spark import INTERPRETED, JAVA_OPTIONS, published, require_spark
 from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 from tools.stage import ROOT
@@ -55,14 +56,13 @@ def folder(tmp_path: Path) -> Path:
 def environment(server: ObjectServer, *options: str) -> dict[str, str]:
     """Return what the program needs, with *options* of spark-submit."""
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
-    submit = shlex.join([*(f"--conf={name}={value}" for name, value in WITHOUT_CODE_GENERATION.items()), *options, "pyspark-shell"])
     own = {
         "PYTHONPATH": str(ROOT),
         "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS,
-        "PYSPARK_SUBMIT_ARGS": submit,
+        "PYSPARK_SUBMIT_ARGS": f"{shlex.join(options)} {INTERPRETED}",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    return {**kept, **own, "PYSPARK_SUBMIT_ARGS": submit, **store_environment(server.port)}
+    return {**kept, **own, **store_environment(server.port)}
 
 
 def command(folder: Path, location: RemotePath, *options: str) -> list[str]:
@@ -104,31 +104,35 @@ def kill_at_random(folder: Path, server: ObjectServer, location: RemotePath, cha
 
 @pytest.mark.parametrize("seed", [1])
 def test_the_tables_are_the_same_through_kills_and_runs_without_news_succeed(folder: Path, server: ObjectServer, seed: int) -> None:
+    """Killed when some tables exist, and when Spark has written objects; test_tables_concurrency.py kills writers at other moments."""
     chance, location = random.Random(seed), RemotePath("s3", BUCKET, f"tables-{seed}")
-    killed = [kill_at_random(folder, server, location, chance, sign) for sign in ("hours/_delta_log", "part-", "calls/_delta_log")]
-    assert sum(killed) >= 2
+    killed = [kill_at_random(folder, server, location, chance, sign) for sign in ("hours/_delta_log", "part-")]
+    assert sum(killed) >= 1
     run(folder, server, location)
     made = published(location)
     for name, lines in tables_of(RECORD).items():
         assert made[name] == lines, name
     assert not (folder / "tables").exists()
     # The process must also end: threads of clients must not call into an interpreter that has exited.
-    assert [run(folder, server, location).split(" in ")[0] for _ in range(5)] == ["nothing new\n"] * 5
-    deliver(folder / "archive", "beta", [message(100_000)])
-    run(folder, server, location)
-    assert published(location)["traffic"] == tables_of({**RECORD, "beta": [*RECORD["beta"], message(100_000)]})["traffic"]
+    assert [run(folder, server, location).split(" in ")[0] for _ in range(3)] == ["nothing new\n"] * 3
 
 
-def test_the_executors_of_a_cluster_write_the_objects(folder: Path, server: ObjectServer) -> None:
-    """The rows do not pass the driver: what its jobs return is smaller than the tables."""
+def test_the_executors_of_a_cluster_write_the_objects(folder: Path, server: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Executors have the project neither installed nor on their path. Then the tables are made again, with more, on this machine."""
     location = RemotePath("s3", BUCKET, "tables-cluster")
     memory = ("--conf", "spark.executor.memory=600m", "--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}")
-    run(folder, server, location, "--master", "local-cluster[2,1,1024]", submit=memory)
+    # Its workers pass the variables of this process, which are those of a client of the store, to the executors.
+    with Cluster.started(tmp_path_factory.mktemp("cluster")) as cluster:
+        run(folder, server, location, "--master", cluster.url, submit=memory)
+        assert cluster.applications() == ["sbus-pipeline"]
     made = published(location)
     for name, lines in tables_of(RECORD).items():
         assert made[name] == lines, name
+    deliver(folder / "archive", "beta", [message(100_000)])
     run(folder, server, location, "--rebuild")
-    assert published(location) == made
+    made = published(location)
+    for name, lines in tables_of({**RECORD, "beta": [*RECORD["beta"], message(100_000)]}).items():
+        assert made[name] == lines, name
     users = open_table(location, "users")
     assert users is not None
     assert len(users.file_uris()) == len({line[:2] for line in made["users"]})  # one file for each hour

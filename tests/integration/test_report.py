@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.storage import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
-from tests.support.browser import Page, browser
+from tests.support.browser import Chromium, Page
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
@@ -43,14 +42,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def visit(file: Path, folder: Path, look: Callable[[Page], Awaitable[None]], *, before: str | None = None, **options: Any) -> Page:
-    """Open *file*, in a browser where the program *before* has run, and *look* at it.
+def visit(chromium: Chromium, file: Path, look: Callable[[Page], Awaitable[None]], *, before: str | None = None, **options: Any) -> Page:
+    """Open *file*, in a page where the program *before* has run, and *look* at it.
 
     Return the page, which has complained of nothing and asked for nothing but itself.
     """
 
     async def run() -> Page:
-        async with browser("chromium", folder) as found:
+        async with chromium.page() as found:
             if before is not None:
                 await found.ask("Page.addScriptToEvaluateOnNewDocument", source=before)
             await found.open(file, **options)
@@ -63,7 +62,7 @@ def visit(file: Path, folder: Path, look: Callable[[Page], Awaitable[None]], *, 
     return found
 
 
-def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(page: Path, tmp_path: Path) -> None:
+def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         for chart in CHARTS:
             assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
@@ -72,11 +71,11 @@ def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(page: Path, tmp
             assert await found.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") > 0, table
         assert await found.evaluate("document.getElementById('period').textContent.includes('alpha, beta')")
 
-    visit(page, tmp_path, look)
+    visit(chromium, page, look)
     assert page.stat().st_size < 3 << 20
 
 
-def test_a_browser_that_cannot_unpack_the_charts_shows_everything_else(page: Path, tmp_path: Path) -> None:
+def test_a_browser_that_cannot_unpack_the_charts_shows_everything_else(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         for chart in CHARTS:
             assert "too old to draw" in await found.evaluate(f"document.getElementById('{chart}').textContent"), chart
@@ -87,10 +86,10 @@ def test_a_browser_that_cannot_unpack_the_charts_shows_everything_else(page: Pat
         await found.evaluate(f"{select}.value = 'bytes', {select}.dispatchEvent(new Event('change'))")
         assert "too old to draw" in await found.evaluate("document.getElementById('keys').textContent")
 
-    visit(page, tmp_path, look, before="delete window.DecompressionStream")
+    visit(chromium, page, look, before="delete window.DecompressionStream")
 
 
-def test_paper_shows_all_charts_though_they_were_not_in_sight(page: Path, tmp_path: Path) -> None:
+def test_paper_shows_all_charts_though_they_were_not_in_sight(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         assert await found.evaluate("document.querySelectorAll('#refusals .main-svg').length") == 0
         await found.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -98,10 +97,10 @@ def test_paper_shows_all_charts_though_they_were_not_in_sight(page: Path, tmp_pa
             assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
 
     # A browser that is never idle, and has no room for more than the head.
-    visit(page, tmp_path, look, before="window.requestIdleCallback = () => 0", mark="drawn", height=200)
+    visit(chromium, page, look, before="window.requestIdleCallback = () => 0", mark="drawn", height=200)
 
 
-def test_filters_change_every_chart_and_can_be_reset(page: Path, tmp_path: Path) -> None:
+def test_filters_change_every_chart_and_can_be_reset(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         async def choose(name: str, words: str) -> None:
             await found.evaluate(
@@ -143,10 +142,10 @@ def test_filters_change_every_chart_and_can_be_reset(page: Path, tmp_path: Path)
         await choose("unit", "bytes")
         assert "B" in await found.evaluate("document.getElementById('keys').data[0].text.at(-1)")
 
-    visit(page, tmp_path, look)
+    visit(chromium, page, look)
 
 
-def test_untrusted_text_is_shown_as_text(page: Path, tmp_path: Path) -> None:
+def test_untrusted_text_is_shown_as_text(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         assert await found.evaluate("window.broken") is None
         assert await found.evaluate("document.querySelectorAll('img, main b, a:not([href^=\"#\"])').length") == 0
@@ -160,10 +159,10 @@ def test_untrusted_text_is_shown_as_text(page: Path, tmp_path: Path) -> None:
         assert "\u202e" not in await found.evaluate("document.body.innerText")
         assert "\\u{202e}" in await found.evaluate("document.getElementById('key').innerText")
 
-    visit(page, tmp_path, look)
+    visit(chromium, page, look)
 
 
-def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(tmp_path: Path) -> None:
+def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(chromium: Chromium, tmp_path: Path) -> None:
     require_program("chromium", "chromium")
 
     def row(seq: int, name: str, **counters: int) -> Row:
@@ -197,10 +196,10 @@ def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(tmp_path: Pat
         assert not await found.evaluate("document.getElementById('links').hidden || document.getElementById('link-times').hidden")
         assert len(await found.evaluate(cells)) == 3
 
-    visit(file, tmp_path, look)
+    visit(chromium, file, look)
 
 
-def test_paper_shows_whole_tables(page: Path, tmp_path: Path) -> None:
+def test_paper_shows_whole_tables(chromium: Chromium, page: Path) -> None:
     async def look(found: Page) -> None:
         await found.ask("Emulation.setEmulatedMedia", media="print")
         await found.wait_for("document.documentElement.dataset.paper")
@@ -210,11 +209,11 @@ def test_paper_shows_whole_tables(page: Path, tmp_path: Path) -> None:
         assert await found.evaluate(f"{boxes}.filter((box) => {cut}).map((box) => {sizes})") == []
         assert await found.evaluate("getComputedStyle(document.querySelector('.bar')).display") == "none"
 
-    visit(page, tmp_path, look, width=718, height=1_000)
+    visit(chromium, page, look, width=718, height=1_000)
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_it_fits_a_phone_and_follows_the_light(page: Path, tmp_path: Path, is_dark: bool) -> None:
+def test_it_fits_a_phone_and_follows_the_light(chromium: Chromium, page: Path, is_dark: bool) -> None:
     async def look(found: Page) -> None:
         assert await found.evaluate("document.documentElement.scrollWidth <= innerWidth")
         widest = "Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((svg) => svg.getBoundingClientRect().right))"
@@ -224,10 +223,10 @@ def test_it_fits_a_phone_and_follows_the_light(page: Path, tmp_path: Path, is_da
         paper = await found.evaluate("document.getElementById('traffic').layout.paper_bgcolor")
         assert paper == ("#1b2027" if is_dark else "#ffffff")
 
-    visit(page, tmp_path, look, width=390, height=800, is_dark=is_dark)
+    visit(chromium, page, look, width=390, height=800, is_dark=is_dark)
 
 
-def test_a_page_without_records_says_so(tmp_path: Path) -> None:
+def test_a_page_without_records_says_so(chromium: Chromium, tmp_path: Path) -> None:
     require_program("chromium", "chromium")
     record: dict[str, list[Row]] = {}
     file = tmp_path / "report.html"
@@ -237,5 +236,4 @@ def test_a_page_without_records_says_so(tmp_path: Path) -> None:
         assert await found.evaluate("document.getElementById('period').textContent") == "No rows were recorded in this period."
         assert await found.evaluate("document.querySelectorAll('.none').length") > 8
 
-    visit(file, tmp_path, look)
-    shutil.rmtree(tmp_path / "profile", ignore_errors=True)
+    visit(chromium, file, look)

@@ -18,7 +18,7 @@ from sbusd.report.comparison import Earlier, earlier_periods
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
 from tests.integration.test_report import SETTLED, visit
-from tests.support.browser import Page
+from tests.support.browser import Chromium, Page
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.records import NOON
 from tests.support.skips import require_program
@@ -99,7 +99,7 @@ async def wait_for_file(file: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_hosts_are_first_and_select_the_filter(fleet: Path, tmp_path: Path) -> None:
+def test_hosts_are_first_and_select_the_filter(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.querySelector('main section').id") == "hosts-section"
         rows = await table_of(page, "hosts")
@@ -116,10 +116,10 @@ def test_hosts_are_first_and_select_the_filter(fleet: Path, tmp_path: Path) -> N
         assert await page.evaluate("document.querySelector('.tile b').textContent.length") > 0
         assert {row[2] for row in await table_of(page, "units")} == {name}
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
 
 
-def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Path) -> None:
+def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(chromium: Chromium, tmp_path: Path) -> None:
     found: dict[tuple[int, int | None], dict[str, list[str]]] = {}
 
     for trouble, before in ((1, 1), (9, 1), (1, 9), (9, None)):
@@ -133,7 +133,7 @@ def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Pa
             assert "same 6 hours of the day before: 2026-11-19 12:00 to 2026-11-19 18:00 UTC" in note
             assert "of the week before: 2026-11-13 12:00 to 2026-11-13 18:00 UTC: no data then" in note
 
-        visit(written(folder, fleet_hosts(12), before, hours=6, trouble=trouble), folder, look)
+        visit(chromium, written(folder, fleet_hosts(12), before, hours=6, trouble=trouble), look)
     assert found[1, 1]["messages"] == ["", "day before no change", "week before no data then"]
     assert all(lines[0] == "" for lines in found[1, 1].values() if "above" not in lines[-1])
     assert found[9, 1]["refusals"][0] == "alarm"
@@ -146,7 +146,7 @@ def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(tmp_path: Pa
     assert found[9, None]["failed calls"][-1] == "above 1\u00a0% of calls"
 
 
-def test_only_periods_with_all_hours_are_compared(tmp_path: Path) -> None:
+def test_only_periods_with_all_hours_are_compared(chromium: Chromium, tmp_path: Path) -> None:
     """The day before has half of the hours; the week before has all, without the last two hosts."""
     require_program("chromium", "chromium")
     hosts = fleet_hosts(12)
@@ -184,10 +184,10 @@ def test_only_periods_with_all_hours_are_compared(tmp_path: Path) -> None:
         assert lost[1].startswith("day before was ")
         assert not [line for line in lost if "of deliveries" in line]
 
-    visit(file, tmp_path, look)
+    visit(chromium, file, look)
 
 
-def test_numbers_without_calls_and_of_almost_a_unit(tmp_path: Path) -> None:
+def test_numbers_without_calls_and_of_almost_a_unit(chromium: Chromium, tmp_path: Path) -> None:
     async def look(page: Page) -> None:
         latency = "tiles.TILES.find((tile) => tile.name === 'p99')"
         periods = "[null, {p99: null}, {p99: 5000}].map((numbers) => ({name: 'day', there: 6, length: 6, numbers}))"
@@ -198,10 +198,10 @@ def test_numbers_without_calls_and_of_almost_a_unit(tmp_path: Path) -> None:
         numbers = "[99940, 99949, 99950, 99960, 99999, 100000, 1000, 1500, 10000].map(text.compact)"
         assert await page.evaluate(numbers) == ["99.9 k", "99.9 k", "100 k", "100 k", "100 k", "100 k", "1 k", "1.5 k", "10 k"]
 
-    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look)
+    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look)
 
 
-def test_a_phone_omits_values_but_no_names(tmp_path: Path) -> None:
+def test_a_phone_omits_values_but_no_names(chromium: Chromium, tmp_path: Path) -> None:
     async def look(page: Page) -> None:
         columns = """[["key", "long", () => "0"], ["unit", "", () => "–"], ["command", "long", () => "0 B"],
             ["remote host", "number", () => 0], ["code", "", () => null], tables.number("lost", () => 0),
@@ -212,10 +212,10 @@ def test_a_phone_omits_values_but_no_names(tmp_path: Path) -> None:
         shown = await page.evaluate(f"{cells}.map((cell) => [cell.dataset.label, cell.textContent])")
         assert shown == [["key", "0"], ["unit", "–"], ["command", "0 B"], ["remote host", "0"], ["calls", "3"]]
 
-    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look, width=390, height=800)
+    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look, width=390, height=800)
 
 
-def test_flows_are_folded_to_thirty_links(fleet: Path, tmp_path: Path) -> None:
+def test_flows_are_folded_to_thirty_links(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         links = "document.getElementById('flows').data[0].link.value"
         assert 2 <= await page.evaluate(f"{links}.length") <= 30
@@ -228,29 +228,29 @@ def test_flows_are_folded_to_thirty_links(fleet: Path, tmp_path: Path) -> None:
         assert await page.evaluate(f"{links}.reduce((a, b) => a + b)") == 2 * await page.evaluate(deliveries)
         assert "other keys" in await page.evaluate("document.getElementById('flows').data[0].node.label")
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
 
 
-def test_a_single_bar_is_between_whole_minutes(tmp_path: Path) -> None:
+def test_a_single_bar_is_between_whole_minutes(chromium: Chromium, tmp_path: Path) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.getElementById('traffic').data[0].x.length") == 1
         labels = await page.evaluate("document.getElementById('traffic').layout.xaxis.ticktext")
         assert len(labels) > 1
         assert all(re.fullmatch(r"\d\d:\d\d(<br>\d{4}-\d\d-\d\d)?", label) for label in labels)
 
-    visit(written(tmp_path, fleet_hosts(1), hours=1), tmp_path, look)
+    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look)
 
 
-def test_percentiles_are_at_most_the_maximum(fleet: Path, tmp_path: Path) -> None:
+def test_percentiles_are_at_most_the_maximum(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         for row in await saved(page, "calls"):
             p50, p90, p99, longest = (int(cell) for cell in row[-4:])
             assert p50 <= p90 <= p99 <= longest
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
 
 
-def test_every_table_can_be_saved_and_no_cell_is_a_formula(fleet: Path, tmp_path: Path) -> None:
+def test_every_table_can_be_saved_and_no_cell_is_a_formula(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         for name in TABLES:
             rows = await saved(page, name)
@@ -262,23 +262,23 @@ def test_every_table_can_be_saved_and_no_cell_is_a_formula(fleet: Path, tmp_path
         hard = "tables.csv([['=1;\\n\"x\"', '\\t=2', -3, null]], [0, 1, 2, 3].map((at) => [`h${at}`, '', (row) => row[at]]))"
         assert await page.evaluate(hard) == '\ufeff"h0","h1","h2","h3"\r\n"\'=1;\\u{a}""x""","\'\\u{9}=2",-3,\r\n'
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
 
 
-def test_the_browser_saves_the_file_under_the_policy(fleet: Path, tmp_path: Path) -> None:
+def test_the_browser_saves_the_file_under_the_policy(chromium: Chromium, fleet: Path, tmp_path: Path) -> None:
     """The policy of the page allows no source of data, and a download needs none."""
 
     async def look(page: Page) -> None:
-        await page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+        await page.ask("Browser.setDownloadBehavior", behavior="allow", browserContextId=page.context, downloadPath=str(tmp_path))
         await page.evaluate("document.getElementById('hosts').previousElementSibling.querySelector('button').click()")
         await wait_for_file(tmp_path / "sbus-hosts.csv")
         page.requests = [url for url in page.requests if not url.startswith("blob:")]
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
     assert (tmp_path / "sbus-hosts.csv").read_text("utf-8-sig").startswith('"host","silent","last row"')
 
 
-def test_hostile_hosts_are_text(fleet: Path, tmp_path: Path) -> None:
+def test_hostile_hosts_are_text(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("window.broken") is None
         assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
@@ -288,11 +288,11 @@ def test_hostile_hosts_are_text(fleet: Path, tmp_path: Path) -> None:
         shown = {row[0] for row in await table_of(page, "covers")}
         assert {HOSTILE[0], HOSTILE[1], "-a\\u{202e}b\\u{1b}[2J", HOSTILE[4]} <= shown
 
-    visit(fleet, tmp_path, look)
+    visit(chromium, fleet, look)
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_paper_is_light_and_nothing_is_cut_off(fleet: Path, tmp_path: Path, is_dark: bool) -> None:
+def test_paper_is_light_and_nothing_is_cut_off(chromium: Chromium, fleet: Path, is_dark: bool) -> None:
     state = """({ground: getComputedStyle(document.body).backgroundColor, paper: document.getElementById('traffic').layout.paper_bgcolor,
         ink: getComputedStyle(document.body).color,
         widest: Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((svg) => svg.width.baseVal.value)),
@@ -314,10 +314,10 @@ def test_paper_is_light_and_nothing_is_cut_off(fleet: Path, tmp_path: Path, is_d
         await page.wait_for(f"!document.documentElement.dataset.paper && {SETTLED}")
         assert await page.evaluate(state) == before
 
-    visit(fleet, tmp_path, look, width=1400, is_dark=is_dark)
+    visit(chromium, fleet, look, width=1400, is_dark=is_dark)
 
 
-def test_rows_are_blocks_on_a_phone(fleet: Path, tmp_path: Path) -> None:
+def test_rows_are_blocks_on_a_phone(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         boxes = "[...document.querySelectorAll('.scroll')]"
@@ -335,10 +335,10 @@ def test_rows_are_blocks_on_a_phone(fleet: Path, tmp_path: Path) -> None:
         await page.evaluate("document.querySelector('#hosts button.phone').click()")
         assert await page.evaluate(visible) == 100
 
-    visit(fleet, tmp_path, look, width=390, height=800)
+    visit(chromium, fleet, look, width=390, height=800)
 
 
-def test_a_wide_window_has_tables(fleet: Path, tmp_path: Path) -> None:
+def test_a_wide_window_has_tables(chromium: Chromium, fleet: Path) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert await page.evaluate("getComputedStyle(document.querySelector('#hosts thead')).display") == "table-header-group"
@@ -346,4 +346,4 @@ def test_a_wide_window_has_tables(fleet: Path, tmp_path: Path) -> None:
             "[...document.querySelectorAll('main .phone')].every((part) => getComputedStyle(part).display === 'none')"
         )
 
-    visit(fleet, tmp_path, look, width=1400)
+    visit(chromium, fleet, look, width=1400)

@@ -17,7 +17,7 @@ from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.records import message
 from tests.support.relays import wait_for
-from tests.support.spark import require_spark
+from tests.support.spark import INTERPRETED, require_spark
 from tests.support.traffic import deliver
 from tests.support.users import User
 from tools.stage import ROOT, Stage
@@ -31,7 +31,8 @@ def report(bus: Daemon, folder: Path, archive: Path, **more: str) -> subprocess.
     """Run it as root, with the tables in *folder*."""
     options = ["--address", bus.path, "--json=short", "report", "--now", "--archive", str(archive), "--tables", "tables", "-o", "page.html"]
     command = [sys.executable, "-m", "sbusd.ctl.main", *options]
-    return subprocess.run(command, env=environment(**more), cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    env = environment(PYSPARK_SUBMIT_ARGS=INTERPRETED, **more)
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS)
 
 
 def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folder: Path, stage: Stage, first_user: User) -> None:
@@ -44,15 +45,15 @@ def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folde
         service.wait_ready()
         client = bus.client()
         wait_for(lambda: b"rpc/recorder/close" in client.ask(b"!/bus/subscriptions") or None, "the service", _SECONDS)
-        for part in (1, 2):
-            for number in range(5):
-                client.publish(b"part/%d" % part, b"%d" % number)
-            client.barrier()
-            done = report(bus, folder, service.folder / "archive")
-            assert (done.returncode, done.stderr) == (0, "")
-            said = json.loads(done.stdout)
-            assert said["file"] == "page.html"
-            assert f"part/{part}" in (folder / "page.html").read_text()
+        (folder / "page.html").write_text("an earlier page")
+        for number in range(5):
+            client.publish(b"part/1", b"%d" % number)
+        client.barrier()
+        done = report(bus, folder, service.folder / "archive")
+        assert (done.returncode, done.stderr) == (0, "")
+        said = json.loads(done.stdout)
+        assert said["file"] == "page.html"
+        assert "part/1" in (folder / "page.html").read_text()
     finally:
         service.close()
 

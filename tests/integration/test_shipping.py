@@ -112,8 +112,9 @@ def local(host: Host) -> dict[str, bytes]:
     return {str(path.relative_to(host.archive)): path.read_bytes() for path in host.archive.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_killed_anywhere_the_remote_archive_is_valid_and_becomes_equal(server: ObjectServer, tmp_path: Path, seed: int) -> None:
+    """Six kills at random requests; ``make chaos-pipeline`` has more."""
     chance = random.Random(seed)
     host = Host(tmp_path / "alpha", f"kills/{seed}")
     rows = GrowingRecord(seed).fill(600)

@@ -15,7 +15,6 @@ from sbusd.client import Bus
 from tests.support.browser import Chromium, Page
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.shared_bus import SharedBus
-from tests.support.skips import require_program
 from tests.support.web_gateway import Gateway
 
 HOSTILE = "<img src=x onerror=window.broken=1>"
@@ -48,14 +47,6 @@ def gateway(module_bus: SharedBus, tmp_path_factory: pytest.TempPathFactory) -> 
     """A gateway for all tests that do not end it, or its bus: each page is a login of its own."""
     with Gateway(tmp_path_factory.mktemp("gateway"), module_bus.daemon.path) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """A browser for all tests; each has a page with cookies and storage of its own."""
-    require_program("chromium", "chromium")
-    with Chromium("chromium", tmp_path_factory.mktemp("chromium")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -34,12 +34,11 @@ SUITES = (
 
 LEFT_OUT = {
     "tests/integration/relay": "Redis, and hosts of plain Python",
-    "tests/integration/test_pipeline.py": "Spark: the sanitizer would be loaded into Java",
+    "tests/integration/spark": "Spark: the sanitizer would be loaded into Java",
     "tests/integration/test_pipeline_program.py": "Spark",
     "tests/integration/test_ground_truth.py": "Spark",
     "tests/integration/test_report.py": "a browser",
     "tests/integration/test_journal_feed.py": "the feed bounds its own memory, of which a sanitizer takes terabytes",
-    "tests/integration/test_spark_source.py": "Spark",
     "tests/integration/test_distribution.py": "its programs run in an environment without the sanitizers",
     "tests/integration/test_demo.py": "it ends with Spark; other tests cover the earlier steps",
 }

@@ -34,7 +34,9 @@ _SECONDS = 120.0
 class Page:
     """One page; ``complaints`` has the errors of its console and scripts, ``requests`` its network requests."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, context: str = "") -> None:
+        self.context = context
+        """The browser context of the page, for commands about the whole browser."""
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._socket = socket
@@ -149,7 +151,7 @@ class Chromium:
             target = await control.ask("Target.createTarget", url="about:blank", **store)
             address = f"{url.partition('/devtools/')[0]}/devtools/page/{target['targetId']}"
             async with session.ws_connect(address, max_msg_size=0) as socket:
-                page = Page(socket)
+                page = Page(socket, store["browserContextId"])
                 for domain in ("Runtime", "Log", "Network", "Page"):
                     await page.ask(f"{domain}.enable")
                 yield page

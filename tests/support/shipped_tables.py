@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.object_stores import BUCKET, ObjectServer
 from tests.support.object_stores import environment as store_environment
-from tests.support.spark import JAVA_OPTIONS, published
+from tests.support.spark import INTERPRETED, JAVA_OPTIONS, published
 from tests.support.tallies import Lines
 from tools.stage import ROOT
 
@@ -24,7 +24,8 @@ def tables_through_an_object_store(folder: Path) -> dict[str, Lines]:
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
     with ObjectServer(folder) as server:
-        env = {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, **store_environment(server.port)}
+        env = {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, "PYSPARK_SUBMIT_ARGS": INTERPRETED}
+        env |= store_environment(server.port)
         ship = [sys.executable, "-m", "sbusd.shipping.main", "--config", str(config), "--once"]
         tables = ["--archive", settings["destination"], "--tables", str(folder / "remote")]
         for words in (ship, [sys.executable, "-m", "sbusd.pipeline", *tables]):

@@ -18,7 +18,7 @@ from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container, boot_root
 from tests.support.packages import Packages
 from tests.support.skips import require
-from tests.support.spark import JAVA_OPTIONS
+from tests.support.spark import SHORT_JAVA
 from tests.support.wheels import pyarrow_for
 from tests.system.conftest import APT_INSTALL, boot, install
 
@@ -204,7 +204,7 @@ def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> N
     recording.run(f"ln --symbolic --target-directory={LOCAL} /opt/pyspark/*; ln --symbolic /opt/java/bin/java /usr/bin/java")
     published = sum(row[:2] == ("message", "test/numbers") for row in rows(recording))
     # Of the manager's environment, for the unit stays as it is.
-    recording.run(f"systemctl set-environment SBUS_PIPELINE_JAVA_OPTIONS='{JAVA_OPTIONS}'")
+    recording.run(f"systemctl set-environment SBUS_PIPELINE_JAVA_OPTIONS='{SHORT_JAVA}'")
     recording.run(f"systemctl start {PIPELINE}", timeout_seconds=SPARK_SECONDS)
     assert int(recording.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_TRAFFIC).stdout) == published > 0
     run = recording.output(f"systemctl show --property=InvocationID --value {PIPELINE}")
@@ -218,7 +218,7 @@ def test_root_gets_the_command_that_updates_the_tables_of_the_service(recording:
     assert refused.status == 1
     command = refused.stderr.strip().partition("Run as this user: ")[2]
     assert command.startswith("cd / && runuser -u sbus-pipeline -- sbus-pipeline --archive /"), refused
-    recording.run(f"cd /root && SBUS_PIPELINE_JAVA_OPTIONS='{JAVA_OPTIONS}' sh -c '{command}'", timeout_seconds=SPARK_SECONDS)
+    recording.run(f"cd /root && SBUS_PIPELINE_JAVA_OPTIONS='{SHORT_JAVA}' sh -c '{command}'", timeout_seconds=SPARK_SECONDS)
     assert recording.output(f"find {TABLES} -not -user sbus-pipeline") == ""
 
 

@@ -1,6 +1,6 @@
 """Runs of the pipeline over a fleet that records and ships, while processes are killed and the object store fails.
 
-In the end the tables must be those that plain Python computes from the rows of the hosts, and those of one quiet run.
+In the end the tables must be those that plain Python computes from the rows of the hosts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.faults.pipeline.fleet import Fleet
 from tests.support.object_stores import BUCKET, FAULTS, FaultyProxy, ObjectServer
-from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests, published
+from tests.support.spark import INTERPRETED, JAVA_OPTIONS, manifests, published
 from tests.support.tallies import tables_of
 from tools.stage import ROOT
 
@@ -35,19 +35,25 @@ CONVERSION_SECONDS = 1.5
 TARGETS = ("nothing", "driver", "java", "group", "executor", "shipper", "conversion", "outage")
 """What is disturbed in one run. The group is driver and Java together."""
 
+TABLES = "tables"
+
+_SIGNS = {"java": b"SparkSubmit", "executor": b"CoarseGrainedExecutorBackend"}
+"""What the command lines of processes contain that the program starts."""
+
 
 class DisturbedRuns:
-    """A scenario of *runs* runs. Everything random comes from *seed*."""
+    """A scenario of *runs* runs. Everything random comes from *seed*: also what is disturbed, after the first of *targets*."""
 
-    def __init__(self, folder: Path, seed: int, runs: int, rows: int) -> None:
+    def __init__(self, folder: Path, seed: int, runs: int, rows: int, *, targets: Sequence[str] = (), typical: float = 15.0) -> None:
         self.counts: Counter[str] = Counter()
         """What happened, by name."""
         self._folder = folder
         self._chance = random.Random(seed)
         self._runs = runs
+        self._targets = [*targets]
         self._fleet = Fleet(folder, self._chance, rows)
         self._was_killed = False
-        self._typical = 15.0
+        self._typical = typical
         """How long a run that succeeded took, in seconds."""
 
     def run(self) -> None:
@@ -67,33 +73,33 @@ class DisturbedRuns:
                 self._fleet.stop()
             proxy.chance = 0.0
             self._fleet.finish(proxy.environment())
-            self._settle("disturbed", proxy.environment())
-            self._settle("quiet", proxy.environment())
+            self._settle(proxy.environment())
             self.counts.update({f"requests: {name}": count for name, count in proxy.made.items()})
         self._compare()
 
     def _compare(self) -> None:
         """Compare the tables. Raises AssertionError."""
-        found, quiet = (published(self._folder / name) for name in ("disturbed", "quiet"))
+        found = published(self._folder / TABLES)
         for name, lines in tables_of(self._fleet.record).items():
             assert found[name] == lines, f"{name} differs from the rows of the hosts"
-            assert quiet[name] == lines, f"{name} of the quiet run differs from the rows of the hosts"
-        left = [each for each in manifests(self._folder / "disturbed") if each.absent or each.left_out or each.removed]
+        left = [each for each in manifests(self._folder / TABLES) if each.absent or each.left_out or each.removed]
         assert not left
 
     def _disturbed(self, number: int, proxy: FaultyProxy) -> None:
         """Run once, and disturb the run at a random moment."""
         is_on_cluster = number % 5 == 0
         target = "executor" if is_on_cluster else self._chance.choice([each for each in TARGETS if each != "executor"])
+        if self._targets:
+            target = self._targets.pop(0)
         proxy.chance = self._chance.choice((0.0, 0.0, 0.02, 0.1))
         is_faulty = proxy.chance > 0 or target == "outage"
         self._note("object store with faults" if proxy.chance else "object store without faults")
-        process = self._start("disturbed", proxy.environment(), is_on_cluster=is_on_cluster)
+        process = self._start(proxy.environment(), is_on_cluster=is_on_cluster)
         begun = time.monotonic()
         # The recorder converts for a moment only, when it has new rows.
         longest = CONVERSION_SECONDS if target == "conversion" else self._typical * (2.5 if is_on_cluster else 1.2)
         moment = begun + self._chance.random() * longest
-        while process.poll() is None and time.monotonic() < moment:
+        while process.poll() is None and (time.monotonic() < moment or not _is_there(target, process.pid)):
             time.sleep(0.05)
         is_killed = self._disturb(target, process, proxy)
         said, _ = process.communicate(timeout=_SECONDS)
@@ -129,8 +135,7 @@ class DisturbedRuns:
         elif target == "group":
             os.killpg(process.pid, signal.SIGKILL)
         else:
-            sign = b"CoarseGrainedExecutorBackend" if target == "executor" else b"SparkSubmit"
-            found = _members(process.pid, sign)
+            found = _members(process.pid, _SIGNS[target])
             if not found:
                 return False
             for pid in self._chance.sample(found, 1):
@@ -139,20 +144,20 @@ class DisturbedRuns:
         self._note(f"killed {target}")
         return True
 
-    def _settle(self, name: str, environment: Mapping[str, str]) -> None:
+    def _settle(self, environment: Mapping[str, str]) -> None:
         """Run without disturbances until nothing is new. Raises AssertionError."""
         said = ""
         for _ in range(_ATTEMPTS):
-            process = self._start(name, environment, is_on_cluster=False)
+            process = self._start(environment, is_on_cluster=False)
             said, _ = process.communicate(timeout=_SECONDS)
             if process.returncode == 0 and "nothing new" in said:
                 return
         raise AssertionError(f"runs without disturbances do not succeed: {said}")
 
-    def _start(self, name: str, environment: Mapping[str, str], *, is_on_cluster: bool) -> subprocess.Popen[str]:
-        """Start the pipeline into the tables *name*, in a session of its own."""
-        program = [sys.executable, "-m", "sbusd.pipeline", "--archive", f"s3://{BUCKET}/fleet", "--tables", str(self._folder / name)]
-        options = [f"--conf={key}={value}" for key, value in WITHOUT_CODE_GENERATION.items()]
+    def _start(self, environment: Mapping[str, str], *, is_on_cluster: bool) -> subprocess.Popen[str]:
+        """Start the pipeline in a session of its own."""
+        program = [sys.executable, "-m", "sbusd.pipeline", "--archive", f"s3://{BUCKET}/fleet", "--tables", str(self._folder / TABLES)]
+        options = list[str]()
         if is_on_cluster:
             program += ["--master", "local-cluster[2,1,1024]"]
             options += ["--conf=spark.executor.memory=600m", f"--conf=spark.executor.extraJavaOptions={JAVA_OPTIONS}"]
@@ -161,7 +166,7 @@ class DisturbedRuns:
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS,
-            "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]),
+            "PYSPARK_SUBMIT_ARGS": f"{shlex.join(options)} {INTERPRETED}",
         }
         return subprocess.Popen(
             program,
@@ -176,6 +181,11 @@ class DisturbedRuns:
     def _note(self, what: str) -> None:
         """Count *what*."""
         self.counts[what] += 1
+
+
+def _is_there(target: str, session: int) -> bool:
+    """Return whether *target* can be disturbed."""
+    return target not in _SIGNS or bool(_members(session, _SIGNS[target]))
 
 
 def _members(session: int, sign: bytes) -> list[int]:

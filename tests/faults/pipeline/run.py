@@ -1,4 +1,4 @@
-"""``make chaos-pipeline``: RUNS (30) runs of the pipeline with kills and faults at random, and the tables of one quiet run in the end.
+"""``make chaos-pipeline``: RUNS (30) runs of the pipeline with kills and faults at random, and in the end the tables of all rows.
 
 0: the tables are equal; 1: they are not, or a program failed without a reason; 2: it could not be tried.
 """

@@ -18,10 +18,11 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
 from sbusd.pipeline.partials import portions
+from tests.integration.spark.conftest import Configured
 from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
-from tests.support.spark import JAVA_OPTIONS, WITHOUT_CODE_GENERATION, manifests, published, require_spark
+from tests.support.spark import manifests, published
 from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 
@@ -33,20 +34,14 @@ if TYPE_CHECKING:
     from sbusd.pipeline.progress import RunTotals
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A Spark of this process."""
-    require_spark()
-    from sbusd.pipeline.session import spark_session
+@pytest.fixture
+def spark(configured: Configured) -> Iterator[SparkSession]:
+    """Spark with several tasks for each table, as for a large record.
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
-        with spark_session("local[2]") as session:
-            # Several tasks for each table, as for a large record; small runs are in test_small_runs.py, and the program with its own
-            # settings in test_pipeline_program.py.
-            for name, value in {"spark.sql.shuffle.partitions": "2", **WITHOUT_CODE_GENERATION}.items():
-                session.conf.set(name, value)
-            yield session
+    Small runs are in test_small_runs.py, and the program with its own settings in test_ground_truth.py.
+    """
+    with configured({"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session
 
 
 class Bench:
@@ -82,8 +77,14 @@ class Bench:
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Bench:
-    """An empty archive."""
+    """An empty archive, for tests of how Spark computes tables."""
     return Bench(spark, tmp_path)
+
+
+@pytest.fixture
+def small_bench(small_spark: SparkSession, tmp_path: Path) -> Bench:
+    """An empty archive, for tests of which hours are computed from which segments: a small run takes a tenth of the time."""
+    return Bench(small_spark, tmp_path)
 
 
 def test_tables_are_those_of_plain_python(bench: Bench) -> None:
@@ -95,31 +96,31 @@ def test_tables_are_those_of_plain_python(bench: Bench) -> None:
     bench.check(record)
 
 
-def test_any_split_into_runs_gives_the_same_tables(bench: Bench) -> None:
+def test_any_split_into_runs_gives_the_same_tables(small_bench: Bench) -> None:
     """Write-aheads of two hosts arrive in any order, those of an hour after it was made too; runs lie between."""
     record = {"alpha": GrowingRecord(3).fill(240), "beta": GrowingRecord(4).fill(120)}
     parts = [(host, rows[start : start + 60]) for host, rows in record.items() for start in range(0, len(rows), 60)]
     random.Random(5).shuffle(parts)
     for number, (host, rows) in enumerate(parts):
-        deliver(bench.archive, host, rows)
+        deliver(small_bench.archive, host, rows)
         if number % 3 == 0:
-            bench.run()
-    deliver(bench.archive, *parts[0])  # again, as a recorder does that was killed after it had published
-    bench.run()
-    bench.check(record)
-    assert not bench.run().tables  # nothing is left to do
+            small_bench.run()
+    deliver(small_bench.archive, *parts[0])  # again, as a recorder does that was killed after it had published
+    small_bench.run()
+    small_bench.check(record)
+    assert not small_bench.run().tables  # nothing is left to do
 
 
-def test_a_reply_in_the_next_hour_redoes_the_calls_of_this_one(bench: Bench) -> None:
+def test_a_reply_in_the_next_hour_redoes_the_calls_of_this_one(small_bench: Bench) -> None:
     call: dict[str, Any] = {"call_id": 7, "call_cmd": "echo"}
     request = message(1, "rpc/echo", ts=NOON + HOUR_NS - 10**9)._replace(call_role="request", **call)
     reply = message(2, "!/conn/7/r", ts=NOON + HOUR_NS + 10**9)._replace(call_role="reply", **call)
-    deliver(bench.archive, "alpha", [request])
-    bench.run()
-    assert [line[8:10] for line in published(bench.root)["calls"]] == [(1, 0)]
-    deliver(bench.archive, "alpha", [reply])
-    totals = bench.run()
-    bench.check({"alpha": [request, reply]})
+    deliver(small_bench.archive, "alpha", [request])
+    small_bench.run()
+    assert [line[8:10] for line in published(small_bench.root)["calls"]] == [(1, 0)]
+    deliver(small_bench.archive, "alpha", [reply])
+    totals = small_bench.run()
+    small_bench.check({"alpha": [request, reply]})
     assert totals.tables["calls"].hours == 2
     assert totals.tables["traffic"].hours == 1  # of the first hour nothing else was made again
 
@@ -142,7 +143,7 @@ def test_links_of_many_histories_are_those_of_plain_python(bench: Bench) -> None
     assert all(value is None or value >= 0 for line in lines for value in line[7:])
 
 
-def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) -> None:
+def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(small_bench: Bench) -> None:
     def of(seq: int, ts: int, started: float, *hosts: dict[str, Any]) -> Row:
         payload = json.dumps(link_state(started=started, spooled_bytes=seq, hosts=hosts)).encode()
         return message(seq, "link/state", payload, ts=ts)._replace(uid=0)
@@ -150,7 +151,7 @@ def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) ->
     def made() -> list[tuple[Any, ...]]:
         names = ("hour", "peer", "alive_us", "messages", "lost", "spooled_max_bytes")
         found: dict[tuple[int, str], list[Any]] = {}
-        for row in read_tables(bench.root).tables["links"].to_pylist():
+        for row in read_tables(small_bench.root).tables["links"].to_pylist():
             hour, peer, *values = (row[name] for name in names)
             known = found.setdefault((hour, peer), [0, 0, 0, None])
             known[:3] = [before + value for before, value in zip(known, values[:3], strict=False)]
@@ -165,12 +166,12 @@ def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) ->
         of(3, end + HOUR_NS + 601 * 10**9, begin, other_host("beta", messages=99)),
         of(4, end + HOUR_NS + 602 * 10**9, NOON / 1e9 + 2 * 3_600 + 601.5, other_host("beta", messages=7)),
     ]
-    deliver(bench.archive, "alpha", rows[:1])
-    bench.run()
+    deliver(small_bench.archive, "alpha", rows[:1])
+    small_bench.run()
     assert made() == [(12, "", 0, 0, 0, 1), (12, "beta", 0, 3, 1, None)]
     for row in rows[1:]:
-        deliver(bench.archive, "alpha", [row])
-    bench.run()
+        deliver(small_bench.archive, "alpha", [row])
+    small_bench.run()
     assert made() == [
         (12, "", 10**7, 0, 0, 1),
         (12, "beta", 10**7, 10, 1, None),
@@ -180,9 +181,9 @@ def test_a_state_in_the_next_hour_ends_a_difference_of_this_one(bench: Bench) ->
     ]
     # The record has no row of this host in the hour in which its link started.
     late = [of(1, end + 5 * 10**9, begin, other_host("beta", messages=4))]
-    deliver(bench.archive, "late", late)
-    bench.run(rebuild=True)
-    bench.check({"alpha": rows, "late": late})
+    deliver(small_bench.archive, "late", late)
+    small_bench.run(rebuild=True)
+    small_bench.check({"alpha": rows, "late": late})
 
 
 def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
@@ -232,74 +233,74 @@ def test_tasks_send_only_what_can_be_among_the_first(spark: SparkSession) -> Non
     spark.catalog.clearCache()
 
 
-def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> None:
+def test_an_hour_whose_segments_are_gone_is_never_overwritten(small_bench: Bench) -> None:
     first, second = [message(1, "a/b")], [message(2, "c/d")]
-    (entry,) = deliver(bench.archive, "alpha", first)
-    bench.run()
-    (bench.archive / entry.path).unlink()
-    write_entry(bench.archive, replace(entry, removed_at=NOON, removed_because="retention"))
-    deliver(bench.archive, "alpha", second)
-    totals = bench.run()
+    (entry,) = deliver(small_bench.archive, "alpha", first)
+    small_bench.run()
+    (small_bench.archive / entry.path).unlink()
+    write_entry(small_bench.archive, replace(entry, removed_at=NOON, removed_because="retention"))
+    deliver(small_bench.archive, "alpha", second)
+    totals = small_bench.run()
     assert (totals.kept, totals.tables) == (1, {})
-    bench.check({"alpha": first})
-    (manifest,) = manifests(bench.root)
+    small_bench.check({"alpha": first})
+    (manifest,) = manifests(small_bench.root)
     assert [path.rsplit("/", 1)[1] for path in manifest.left_out] == ["00000000000000000002.parquet"]
-    bench.run(rebuild=True)
-    bench.check({"alpha": first})
+    small_bench.run(rebuild=True)
+    small_bench.check({"alpha": first})
 
 
-def test_a_segment_that_arrives_after_its_entry_is_waited_for(bench: Bench) -> None:
+def test_a_segment_that_arrives_after_its_entry_is_waited_for(small_bench: Bench) -> None:
     """As a copy of another host's archive does; until then the hour is made without it, and says so."""
     here, late = [message(1, "a/b")], [message(2, "c/d")]
-    deliver(bench.archive, "alpha", here)
-    (entry,) = deliver(bench.archive, "beta", late)
-    path = bench.archive / entry.path
+    deliver(small_bench.archive, "alpha", here)
+    (entry,) = deliver(small_bench.archive, "beta", late)
+    path = small_bench.archive / entry.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
-    bench.run()
-    bench.check({"alpha": here})
-    (manifest,) = manifests(bench.root)
+    small_bench.run()
+    small_bench.check({"alpha": here})
+    (manifest,) = manifests(small_bench.root)
     assert manifest.absent == (entry.path,)
     path.write_bytes(whole)
-    bench.run()
-    bench.check({"alpha": here, "beta": late})
-    (manifest,) = manifests(bench.root)
+    small_bench.run()
+    small_bench.check({"alpha": here, "beta": late})
+    (manifest,) = manifests(small_bench.root)
     assert manifest.absent == ()
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_an_index_entry_that_is_repaired_is_read(bench: Bench, size: int) -> None:
+def test_an_index_entry_that_is_repaired_is_read(small_bench: Bench, size: int) -> None:
     """Damaged, or half copied when the run began; the hour is made without its segment first, and says so."""
     here, other = [message(1, "a/b")], [message(2, "c/d")]
-    deliver(bench.archive, "alpha", here)
-    (entry,) = deliver(bench.archive, "beta", other)
-    path = bench.archive / entry.name.index_path
+    deliver(small_bench.archive, "alpha", here)
+    (entry,) = deliver(small_bench.archive, "beta", other)
+    path = small_bench.archive / entry.name.index_path
     whole = path.read_bytes()
     path.write_bytes(whole[:size])
     for _ in range(2):
-        assert bench.run().absent == 1
-        bench.check({"alpha": here})
-        (manifest,) = manifests(bench.root)
+        assert small_bench.run().absent == 1
+        small_bench.check({"alpha": here})
+        (manifest,) = manifests(small_bench.root)
         assert manifest.absent == (str(entry.name.index_path),)
     path.write_bytes(whole)
-    assert bench.run().absent == 0
-    bench.check({"alpha": here, "beta": other})
-    (manifest,) = manifests(bench.root)
+    assert small_bench.run().absent == 0
+    small_bench.check({"alpha": here, "beta": other})
+    (manifest,) = manifests(small_bench.root)
     assert manifest.absent == ()
 
 
-def test_tables_can_be_read_by_spark(bench: Bench) -> None:
+def test_tables_can_be_read_by_spark(small_bench: Bench) -> None:
     """Without classes of Delta Lake: the files of a version are those of a partitioned data set. A table without rows has no files."""
     from deltalake import DeltaTable
 
-    deliver(bench.archive, "alpha", [message(1)])
-    bench.run()
+    deliver(small_bench.archive, "alpha", [message(1)])
+    small_bench.run()
     with_rows = set()
     for table in TABLES:
-        delta = DeltaTable(bench.root / table.name)
+        delta = DeltaTable(small_bench.root / table.name)
         if files := delta.file_uris():
             with_rows.add(table.name)
-            read = bench.spark.read.option("basePath", str(bench.root / table.name)).parquet(*files)
+            read = small_bench.spark.read.option("basePath", str(small_bench.root / table.name)).parquet(*files)
             types = {**{column.name: column.type.value for column in table.columns}, "date": "date", "hour": "int"}
             assert {field.name: field.dataType.simpleString() for field in read.schema} == types
             assert read.count() > 0
@@ -319,7 +320,7 @@ def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> N
     assert len(said) == 3
 
 
-def test_untrusted_input_is_harmless(bench: Bench) -> None:
+def test_untrusted_input_is_harmless(small_bench: Bench) -> None:
     """Keys as deep as a packet is long, numbers as large as 64 bits, text of any kind."""
     rows = [
         message(1)._replace(kind=Kind.SUBSCRIBE.value, key="*/" * 2_000),
@@ -328,18 +329,18 @@ def test_untrusted_input_is_harmless(bench: Bench) -> None:
         message(5, "r")._replace(call_role="reply", call_id=-(2**63)),
         message(6)._replace(kind=Kind.DENIAL.value, reason="<script>alert(1)</script>" * 100, code="E" * 1_000),
     ]
-    deliver(bench.archive, "alpha", rows)
-    (bench.archive / "index" / "2026-11-20T12.alpha.damaged.json").write_text('{"date":[]}')
-    bench.run()
-    bench.check({"alpha": rows})
+    deliver(small_bench.archive, "alpha", rows)
+    (small_bench.archive / "index" / "2026-11-20T12.alpha.damaged.json").write_text('{"date":[]}')
+    small_bench.run()
+    small_bench.check({"alpha": rows})
 
 
-def test_tables_of_another_archive_are_refused(bench: Bench, tmp_path: Path) -> None:
+def test_tables_of_another_archive_are_refused(small_bench: Bench, tmp_path: Path) -> None:
     from sbusd.pipeline.errors import PipelineError
 
-    deliver(bench.archive, "alpha", [message(1)])
-    bench.run()
-    bench.archive = tmp_path / "other"
-    deliver(bench.archive, "alpha", [message(2)])
+    deliver(small_bench.archive, "alpha", [message(1)])
+    small_bench.run()
+    small_bench.archive = tmp_path / "other"
+    deliver(small_bench.archive, "alpha", [message(2)])
     with pytest.raises(PipelineError, match=rf"were made from .*/archive, version {VERSION}\. Use --rebuild"):
-        bench.run()
+        small_bench.run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from sbusd.archive.tables.schema import TABLES
 from sbusd.pipeline.partials import deliveries, portions, routes
 from sbusd.pipeline.partials import rows as rows_of_segments
 from tests.support.records import NOON, message
-from tests.support.spark import JAVA_OPTIONS, published, require_spark
+from tests.support.spark import published
 from tests.support.tallies import tables_of
 from tests.support.traffic import GrowingRecord, deliver
 
@@ -29,16 +28,10 @@ MOST_JOBS = len(TABLES)
 """Each table is one job with one task."""
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A Spark of this process, as the program starts it for a small run."""
-    require_spark()
-    from sbusd.pipeline.session import spark_session
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
-        with spark_session("local[2]", is_small=True) as session:
-            yield session
+@pytest.fixture
+def spark(small_spark: SparkSession) -> SparkSession:
+    """Spark as the program starts it for a small run."""
+    return small_spark
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,10 @@ from sbusd.archive.record.schema import Row
 from sbusd.client.items import Message
 from sbusd.client.sync.bus import Bus
 from sbusd.protocol.keys import KeySpace
+from tests.integration.spark.conftest import Configured
 from tests.support.daemons import Daemon
 from tests.support.records import NOON, message
-from tests.support.spark import JAVA_OPTIONS, require_spark
+from tests.support.spark import INTERPRETED, JAVA_OPTIONS, require_spark
 from tests.support.traffic import GrowingRecord, deliver
 
 pytestmark = pytest.mark.machine
@@ -35,16 +37,10 @@ PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(configured: Configured) -> Iterator[SparkSession]:
     """A Spark of this process, which has found the Data Source by itself."""
-    require_spark()
-    from sbusd.pipeline.session import spark_session
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
-        with spark_session("local[2]") as session:
-            session.conf.set("spark.sql.shuffle.partitions", "1")
-            yield session
+    with configured({"spark.sql.shuffle.partitions": "1"}) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -357,6 +353,7 @@ def test_a_program_of_an_environment_that_is_not_activated_finds_it(archive: Pat
     (tmp_path / "bin" / "python3").symlink_to("/bin/false")
     env = {name: os.environ[name] for name in ("JAVA_HOME", "HOME") if name in os.environ}
     env |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    env["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options {shlex.quote(JAVA_OPTIONS)} {INTERPRETED}"
     words = [sys.executable, str(program), str(archive)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{sum(map(len, record.values()))}\n"), done.stderr
