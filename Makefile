@@ -20,7 +20,7 @@ RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytes
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -86,6 +86,9 @@ bench-blob: $(STAMP) ## measure a blob of 1 GiB to 8 subscribers against message
 bench-store: prepare-test $(STAMP) ## measure stored messages and jobs beside Redis streams and NATS JetStream
 	@$(INSTALL_BENCH)
 	@$(BIN)/python -m tests.bench.store.run
+
+bench-machine: prepare-test $(STAMP) ## measure restarts, starts and connections of a bus under systemd, on a booted machine (as root)
+	@$(BIN)/python -m tests.bench.machine
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
