@@ -30,7 +30,8 @@ from tests.support.wire import RawClient, message
 from tools.stage import ROOT
 
 LOST = b"CMSG !/bus/lost\x000"
-KEYS = 3
+PAIRS = 3
+KILLS = 3
 
 
 @pytest.fixture
@@ -46,13 +47,13 @@ def manager(folder: Path) -> Iterator[Manager]:
 class Load:
     """Publishers that number their messages, and readers that hold every number against the one before. Each has its thread."""
 
-    def __init__(self, manager: Manager, pairs: int = 3) -> None:
+    def __init__(self, manager: Manager) -> None:
         self._is_ending = threading.Event()
         self.problems: list[str] = []
         self.losses = 0
         self.received = 0
         self._threads = []
-        for number in range(pairs):
+        for number in range(PAIRS):
             reader, writer = manager.client(), manager.client()
             for client in (reader, writer):
                 client.socket.settimeout(READY_SECONDS)
@@ -126,9 +127,10 @@ def _newest(client: RawClient) -> int:
 
 @pytest.mark.parametrize("how", ["restart", "reload"])
 def test_clients_under_load_notice_nothing(manager: Manager, how: str) -> None:
+    """Twice: the second restart begins with what the first one restored, as do all later ones."""
     load = Load(manager)
     first = manager.pid
-    for _ in range(4):
+    for _ in range(2):
         load.wait_for(200)
         getattr(manager, how)()
     load.wait_for(200)
@@ -143,14 +145,14 @@ def test_clients_under_load_notice_nothing(manager: Manager, how: str) -> None:
 def test_after_a_kill_at_any_point_connections_and_subscriptions_are_there(manager: Manager) -> None:
     load = Load(manager)
     chance = random.Random(4)
-    for _ in range(5):
+    for _ in range(KILLS):
         load.wait_for(chance.randrange(1, 400))
         manager.end(signal.SIGKILL)
         manager.start()
     load.wait_for(100)
     load.end()
     assert load.problems == []
-    assert load.losses == 5 * 3
+    assert load.losses == KILLS * PAIRS
 
 
 def test_everything_in_progress_continues(manager: Manager) -> None:

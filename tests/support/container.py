@@ -1,13 +1,16 @@
 """A machine of Debian 13 with a systemd of its own, booted in half a second from a root that stays as it is: systemd-nspawn(1).
 
 The container gets nothing but what is in that root, and the folders that are bound into it, read-only; it has no network. All that
-it writes is in memory, and gone at its end. Any number may run at a time.
+it writes is in memory, and gone at its end unless :meth:`Container.stop_and_save` keeps it as a layer over the root. Any number may run
+at a time.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import select
+import shlex
 import shutil
 import signal
 import socket
@@ -40,6 +43,21 @@ _LEADER = "X_NSPAWN_LEADER_PID="
 _CONSOLE_CHARACTERS = 2_000
 """The number of characters of the console shown after a failed boot."""
 
+# In a mount namespace of its own, and so gone with the last process in it.
+_MOUNT = """
+set -eu
+folder=$1 layers=$2
+shift 2
+mount -t tmpfs -o mode=0755 machine "$folder"
+mkdir "$folder/changes" "$folder/work" "$folder/root"
+mount -t overlay -o "lowerdir=$layers,upperdir=$folder/changes,workdir=$folder/work" machine "$folder/root"
+exec "$@"
+"""
+"""Runs a command when there is a root made of layers, whose changes go to memory."""
+
+_OF_ONE_BOOT = ("etc/machine-id", "tmp", "var/log/journal", "var/lib/systemd/random-seed", "var/lib/systemd/timers", "var/tmp")
+"""What a saved layer does not keep."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -53,16 +71,18 @@ class Outcome:
 class Container:
     """A container that is up; call :meth:`stop` at the end."""
 
-    def __init__(self, root: Path, *, binds: dict[Path, str] | None = None) -> None:
-        """Boot *root*; *binds* are folders of this machine, and where they are in the container."""
+    def __init__(self, root: Path, *, layer: Path | None = None, binds: dict[Path, str] | None = None) -> None:
+        """Boot *root* with a saved *layer* over it; *binds* are folders of this machine, and where they are in the container."""
         self._folder = Path(tempfile.mkdtemp(prefix="sbus-container-"))
         self._group = ControlGroup()
         self.leader = 0
         """The process id of its systemd on this machine."""
+        self._watched = -1
         self._console = self._folder / "console"
+        self._mounted = self._folder / "machine"
         self._nspawn: subprocess.Popen[bytes] | None = None
         try:
-            self._boot(root, binds or {})
+            self._boot([layer, root] if layer else [root], binds or {})
         except BaseException:
             self.stop()
             raise
@@ -93,30 +113,54 @@ class Container:
     def wait_for(self, command: str, *, user: str | None = None, seconds: float = COMMAND_SECONDS) -> Outcome:
         """Run *command* again and again until it succeeds; fail when it does not in time."""
         end = time.monotonic() + seconds
+        # All tries but the first and the last are in one shell, where they do not cost a unit of systemd each.
+        tries = shlex.quote(f"until (\n{command}\n) >/dev/null 2>&1; do sleep 0.1; done")
         while (outcome := self.run(command, user=user, check=False)).status != 0:
-            assert time.monotonic() < end, f"{command}: still {outcome} after {seconds} s"
-            time.sleep(0.05)
+            remaining = end - time.monotonic()
+            assert remaining > 0, f"{command}: still {outcome} after {seconds} s"
+            self.run(f"timeout {remaining} sh -c {tries}", user=user, check=False, timeout_seconds=remaining + COMMAND_SECONDS)
         return outcome
 
     def stop(self) -> None:
-        """Shut it down, and in any case end all of it. May be called twice."""
-        if self._nspawn is not None and self.leader:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                os.kill(self.leader, _POWER_OFF)
-                self._nspawn.wait(10)
+        """End all of it at once, without a shutdown. May be called twice."""
         # A kill of systemd-nspawn alone would leave what it started.
         self._group.remove()
         if self._nspawn is not None:
             self._nspawn.wait(BOOT_SECONDS)
             self._nspawn = None
+        if self._watched >= 0:
+            # A group can be removed while the last process in it is still ending.
+            select.select([self._watched], [], [], BOOT_SECONDS)
+            os.close(self._watched)
+            self._watched = -1
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _boot(self, root: Path, binds: dict[Path, str]) -> None:
-        """Start systemd-nspawn, and wait until the system in it is up."""
+    def stop_and_save(self, layer: Path) -> None:
+        """Shut it down, and copy what it has changed into the new folder *layer*."""
+        assert self._nspawn is not None
+        changes = os.open(f"/proc/{self._nspawn.pid}/root{self._mounted}/changes", os.O_PATH)  # is there until it is closed
+        try:
+            os.kill(self.leader, _POWER_OFF)
+            self._nspawn.wait(BOOT_SECONDS)
+            subprocess.run(["cp", "--archive", f"/proc/self/fd/{changes}/.", str(layer)], check=True, pass_fds=[changes])
+        finally:
+            os.close(changes)
+            self.stop()
+        for name in _OF_ONE_BOOT:
+            path = layer / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _boot(self, layers: list[Path], binds: dict[Path, str]) -> None:
+        """Start systemd-nspawn on a root of *layers*, which stay as they are, and wait until the system in it is up."""
         reported = self._folder / "notify"
-        command = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--console=read-only"]
-        # With a network of its own it keeps the capability that PrivateNetwork= needs. The overlay keeps the root as it is.
-        command += ["--volatile=overlay", "--private-network", "--notify-ready=yes", "--link-journal=no"]
+        self._mounted.mkdir()
+        command = ["unshare", "--mount", "/bin/sh", "-c", _MOUNT, "sh", str(self._mounted), ":".join(map(str, layers))]
+        command += ["systemd-nspawn", "--quiet", f"--directory={self._mounted}/root", "--register=no", "--keep-unit", "--console=read-only"]
+        # With a network of its own it keeps the capability that PrivateNetwork= needs.
+        command += ["--private-network", "--notify-ready=yes", "--link-journal=no"]
         command += [f"--bind-ro={here}:{there}" for here, there in binds.items()]
         environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": str(reported)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self._console.open("wb") as console:
@@ -131,6 +175,7 @@ class Container:
                 start_new_session=True,
             )
             self.leader = self._await_boot(manager)
+            self._watched = os.pidfd_open(self.leader)
         # Close the socket now: if it stayed open and unread, it would eventually block the container's systemd.
 
     def _await_boot(self, manager: socket.socket) -> int:

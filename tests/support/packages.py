@@ -6,7 +6,7 @@
     root = packages.boot_root()          # Path: a whole root that systemd-nspawn(1) boots; use it with --volatile=overlay
     built = packages.debian_packages()   # Packages: .folder, .bus, .python, .store, ..., .version; bind it;
                                          #   install with apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
-    newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
+    newer = packages.newer_packages(built)  # the same packages under a higher version, for an upgrade
 
 The root has what the packages depend on, so that apt needs no network; and dbus, libpam-systemd, procps, socat and redis-server.
 Do not change it: all tests and all trees of this machine share it. The first call makes it in half a minute; building
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import skips
-from tools.packages import debian, roots
+from tools.packages import cache, debian, roots
 from tools.packages.errors import PackagingError
 from tools.packages.mirror import find_mirror
 
@@ -82,6 +82,17 @@ def boot_root() -> Path:
 def debian_packages() -> Packages:
     """Return the packages of this tree. Raises: PackagingError if they cannot be built."""
     return _packages_in(debian.debian_packages())
+
+
+def newer_packages(packages: Packages) -> Packages:
+    """Return *packages* under a higher version, ``+next``; they are made once."""
+    digest = packages.folder.name.rpartition("-")[2]
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        with_version(packages, f"{packages.version}+next", folder)
+
+    return _packages_in(cache.kept("newer-packages", digest, make, limit=cache.KEPT_SMALL))
 
 
 def with_version(packages: Packages, version: str, folder: Path) -> Packages:

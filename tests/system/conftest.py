@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.container import Container, boot_root
-from tests.support.packages import Packages, debian_packages, require_packages
+from tests.support.packages import Packages, debian_packages, newer_packages, require_packages
+from tools.packages import cache
 
 PROGRAMS = Path(__file__).parent / "programs"
 """What tests run inside; there it is /opt/programs."""
@@ -17,11 +19,19 @@ PROGRAMS = Path(__file__).parent / "programs"
 USERS = ("alice", "bob")
 """The ordinary users of every machine."""
 
+BUS = ("python3-sbusd", "sbusd")
+"""The packages of every machine."""
+
+ADDONS = ("sbus-relay", "sbus-link", "sbus-store", "sbus-trigger", "sbus-metrics", "sbus-blob", "sbus-web", "sbus-recorder")
+"""The packages that can be removed while the bus stays. The pipeline is in the recorder's, and the feeds are in the bus's."""
+
 APT_INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends"
 
 FILL = "dd if=/dev/zero of={folder}/fill bs=4k 2>/dev/null || test $(stat --file-system --format=%a {folder}) -eq 0"
 """Leaves no room in the file system of a folder, and fails if there is any."""
 
+_REVISION = 1
+"""Raised with a change of how machines are installed here, so that none is used that was installed before."""
 
 BUILD_SECONDS = 2_400
 """Timeout of a test here: the first one builds the packages, on a fresh machine with two roots of Debian, while other tests run."""
@@ -45,6 +55,12 @@ def built() -> Packages:
     return found
 
 
+@pytest.fixture(scope="session")
+def newer(built: Packages) -> Packages:
+    """The same packages with a higher version."""
+    return newer_packages(built)
+
+
 @pytest.fixture
 def bare(built: Packages) -> Iterator[Container]:
     """A machine without the bus, for one test; its packages are in /opt/packages."""
@@ -54,28 +70,31 @@ def bare(built: Packages) -> Iterator[Container]:
 
 
 @pytest.fixture
-def fresh(bare: Container, built: Packages) -> Container:
+def fresh(built: Packages) -> Iterator[Container]:
     """A machine with the bus installed, for one test."""
-    install(bare, built)
-    return bare
+    made = boot(built, installed=BUS)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")
 def machine(built: Packages) -> Iterator[Container]:
     """A machine with the bus installed, for all tests of a module, which leave it as they found it."""
-    made = boot(built)
-    try:
-        install(made, built)
-        yield made
-    finally:
-        made.stop()
+    made = boot(built, installed=BUS)
+    yield made
+    made.stop()
 
 
-def boot(built: Packages, binds: dict[Path, str] | None = None) -> Container:
-    """Return a booted machine with its users; *binds* are more folders of ours, and where they are in it."""
-    made = Container(boot_root(), binds={built.folder: "/opt/packages", PROGRAMS: "/opt/programs", **(binds or {})})
+def boot(built: Packages, binds: dict[Path, str] | None = None, *, installed: tuple[str, ...] = ()) -> Container:
+    """Return a booted machine with its users; *binds* are more folders of ours, and where they are in it.
+
+    The packages *installed* are there as after a reboot: they are installed once for each state of the tree.
+    """
+    layer = _layer(built, installed) if installed else None
+    made = Container(boot_root(), layer=layer, binds={built.folder: "/opt/packages", PROGRAMS: "/opt/programs", **(binds or {})})
     try:
-        made.run("; ".join(f"useradd --create-home --shell /bin/sh {user}" for user in USERS))
+        if layer is None:
+            made.run("; ".join(f"useradd --create-home --shell /bin/sh {user}" for user in USERS))
     except BaseException:
         made.stop()
         raise
@@ -86,3 +105,19 @@ def install(machine: Container, packages: Packages, folder: str = "/opt/packages
     """Install packages that are in *folder* of the machine, as an administrator would."""
     names = " ".join(f"{folder}/{name}" for name in packages.names)
     machine.run(f"{APT_INSTALL} {names}")
+
+
+def _layer(built: Packages, names: tuple[str, ...]) -> Path:
+    """Return what the packages *names* change on a machine with its users."""
+
+    def make(folder: Path) -> None:
+        made = boot(built)
+        try:
+            made.run(f"{APT_INSTALL} {' '.join(f'/opt/packages/{name}_*.deb' for name in names)}")
+            made.stop_and_save(folder)
+        finally:
+            made.stop()
+
+    words = (str(_REVISION), boot_root().name, built.folder.name, *names)
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    return cache.kept("machine", digest, make, limit=cache.KEPT_SMALL)

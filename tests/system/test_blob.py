@@ -9,7 +9,7 @@ import pytest
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 SIZE = 50_000_000
 
@@ -17,9 +17,8 @@ SIZE = 50_000_000
 @pytest.fixture(scope="module")
 def serving(built: Packages) -> Iterator[Container]:
     """A machine with the package, whose socket an administrator has enabled."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.blob.name}")
         machine.run("systemctl enable --now sbus-blob.socket")
         machine.run(f"head --bytes={SIZE} /dev/zero | tr '\\0' '\\1' >/tmp/large; chmod 644 /tmp/large")

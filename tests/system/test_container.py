@@ -60,6 +60,22 @@ def test_two_machines_do_not_meet_and_leave_nothing() -> None:
     first.stop()
 
 
+def test_a_saved_layer_has_all_that_a_machine_has_changed(tmp_path: Path) -> None:
+    root, layer = boot_root(), tmp_path / "layer"
+    first = Container(root)
+    identity = first.output("echo new >/etc/new; rm /etc/issue; rm -r /etc/cron.daily; mkdir /etc/cron.daily; cat /etc/machine-id")
+    first.stop_and_save(layer)
+    second = Container(root, layer=layer)
+    try:
+        assert second.output("cat /etc/new; ls /etc/issue /etc/cron.daily 2>/dev/null || true") == "new\n/etc/cron.daily:"
+        assert second.output("cat /etc/machine-id") != identity
+        second.run("echo newer >/etc/new")
+    finally:
+        second.stop()
+    assert (layer / "etc/new").read_text() == "new\n"
+    assert (root / "etc/issue").exists()
+
+
 def test_the_next_run_removes_containers_of_a_killed_one() -> None:
     """A killed test run leaves the container running; the next run stops it, which may be another worker of these tests."""
     boot_root()

@@ -12,7 +12,7 @@ from sbusd.ctl.commands.sub import DEFAULT_FORMAT
 from sbusd.ctl.group import ACTIONS, CALLABLE
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import boot
+from tests.system.conftest import ADDONS, BUS, boot
 
 CALLS = (
     "sbusd --help",
@@ -53,41 +53,33 @@ USAGES = {
 @pytest.fixture(scope="module")
 def complete(built: Packages) -> Iterator[Container]:
     """A machine with all packages."""
-    made = boot(built)
-    try:
-        every = (
-            built.python,
-            built.bus,
-            built.relay,
-            built.link,
-            built.store,
-            built.trigger,
-            built.metrics,
-            built.blob,
-            built.web,
-            built.recorder,
-        )
-        made.run(f"dpkg --install {' '.join(f'/opt/packages/{each.name}' for each in every)}")
-        yield made
-    finally:
-        made.stop()
+    made = boot(built, installed=(*BUS, *ADDONS))
+    yield made
+    made.stop()
 
 
-def test_no_help_text_shows_how_something_was_escaped(complete: Container) -> None:
-    script = "; ".join(f"echo '== {call}'; {call} || echo failed" for call in CALLS)
-    texts = complete.output(script)
+@pytest.fixture(scope="module")
+def texts(complete: Container) -> dict[str, str]:
+    """What each call prints."""
+    said = complete.output("; ".join(f"echo '== {call}'; {call} || echo failed" for call in CALLS))
+    return dict(text.split("\n", 1) for text in said.removeprefix("== ").split("\n== "))
+
+
+def test_no_help_text_shows_how_something_was_escaped(texts: dict[str, str]) -> None:
+    assert tuple(texts) == CALLS
+    every = "".join(texts.values())
     # One is meant: the tab in the default of sub --format.
-    assert "\\" not in texts.replace(DEFAULT_FORMAT, "")
-    assert "failed\n" not in texts
-    assert texts.count("== ") == texts.lower().count("usage: ") == len(CALLS)
+    assert "\\" not in every.replace(DEFAULT_FORMAT, "")
+    assert "failed\n" not in every
+    assert {text.lower().count("usage: ") for text in texts.values()} == {1}
     # What was escaped is there.
-    assert "[required]" in texts
-    assert "[default: " in texts
+    assert "[required]" in every
+    assert "[default: " in every
 
 
 @pytest.mark.parametrize("command", USAGES)
-def test_a_usage_line_marks_optional_and_repeatable_arguments(complete: Container, command: str) -> None:
-    assert complete.output(f"sbusctl {command} --help").splitlines()[0] == f"Usage: sbusctl {command} {USAGES[command]}"
+def test_a_usage_line_marks_optional_and_repeatable_arguments(texts: dict[str, str], command: str) -> None:
+    assert texts[f"sbusctl {command} --help"].splitlines()[0] == f"Usage: sbusctl {command} {USAGES[command]}"
 
 
 PROGRAMS = (

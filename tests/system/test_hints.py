@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import ADDONS, BUS, boot
 
 DROP_IN = "/etc/sbus/sbusd.toml.d/60-hint.toml"
 STORE = 'printf \'[[stream]]\\nname = "a"\\nkeys = ["a/"]\\n\' >/etc/sbus/store.toml'
@@ -120,12 +120,10 @@ SITUATIONS = (
 
 @pytest.fixture(scope="module")
 def hinted(built: Packages) -> Iterator[Container]:
-    """A machine with the bus and the other packages that a hint is about."""
-    machine = boot(built)
+    """A machine with all packages."""
+    machine = boot(built, installed=(*BUS, *ADDONS))
     try:
-        install(machine, built)
-        addons = " ".join(f"/opt/packages/sbus-{name}_*.deb" for name in ("store", "trigger", "blob", "metrics", "link"))
-        machine.run(f"{APT_INSTALL} {addons}; sbusctl whoami && cp --archive /etc/sbus /root/sbus")
+        machine.run("sbusctl whoami && cp --archive /etc/sbus /root/sbus")
         yield machine
     finally:
         machine.stop()

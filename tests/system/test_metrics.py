@@ -10,7 +10,7 @@ import pytest
 from tests.support.container import Container
 from tests.support.metrics_endpoint import Values, samples
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 URL = "http://127.0.0.1:19722/metrics"
 
@@ -18,9 +18,8 @@ URL = "http://127.0.0.1:19722/metrics"
 @pytest.fixture(scope="module")
 def machine(built: Packages) -> Iterator[Container]:
     """A machine with the package, as after its installation."""
-    made = boot(built)
+    made = boot(built, installed=BUS)
     try:
-        install(made, built)
         made.run(f"{APT_INSTALL} /opt/packages/{built.metrics.name}")
         yield made
     finally:

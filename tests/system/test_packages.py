@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.container import Container, boot_root
-from tests.support.packages import Packages, with_version
-from tests.system.conftest import install
+from tests.support.packages import Packages
+from tests.system.conftest import BUS, boot, install
 from tools.packages import debian, rpm
 from tools.packages.roots import BUILD, root_of
 from tools.packages.sandbox import run_in
@@ -40,12 +38,10 @@ def test_lintian_finds_nothing_to_change(built: Packages, tmp_path: Path) -> Non
 def test_lintian_would_find_a_mistake(built: Packages, tmp_path: Path) -> None:
     """Without the overrides it reports the tags that they cover."""
     log = tmp_path / "log"
-    changes = next(built.folder.glob("*.changes"))
     copies = tmp_path / "copies"
     copies.mkdir()
-    for path in built.folder.iterdir():
-        (copies / path.name).write_bytes(path.read_bytes())
-    command = ["lintian", "--no-override", *debian.LINT_OPTIONS, changes.name]
+    (copies / built.bus.name).write_bytes(built.bus.read_bytes())
+    command = ["lintian", "--no-override", *debian.LINT_OPTIONS, built.bus.name]
     assert run_in(root_of(BUILD), copies, command, log=log, check=False) != 0
     assert "W: sbusd: initial-upload-closes-no-bugs" in log.read_text()
 
@@ -108,36 +104,31 @@ def test_autopkgtest_passes(bare: Container, built: Packages) -> None:
     assert "a message to a private key reached its owner, and another user was rejected" in done.stdout
 
 
-def test_an_upgrade_restarts_every_bus_that_runs_and_no_other(bare: Container, built: Packages) -> None:
+@pytest.fixture
+def upgradable(built: Packages, newer: Packages) -> Iterator[Container]:
+    """A machine with the bus, and newer packages in /opt/newer."""
+    machine = boot(built, {newer.folder: "/opt/newer"}, installed=BUS)
+    yield machine
+    machine.stop()
+
+
+def test_an_upgrade_restarts_every_bus_that_runs_and_no_other(upgradable: Container, newer: Packages) -> None:
     """The system's bus, a named one, and a user's; not another user's, which no client has started."""
-    newer = "/tmp/newer"
-    bare.run(f"mkdir {newer}")
-    install(bare, built)
-    bare.run("touch /etc/sbus/lab.toml && systemctl enable --quiet --now sbus@lab.socket")
-    bare.run("sbusctl whoami --address /run/sbus/lab.socket && sbusctl whoami")
+    upgradable.run("touch /etc/sbus/lab.toml && systemctl enable --quiet --now sbus@lab.socket")
+    upgradable.run("sbusctl whoami --address /run/sbus/lab.socket && sbusctl whoami")
     for user in ("alice", "bob"):
-        bare.run(f"loginctl enable-linger {user}")
-        bare.wait_for(f"systemctl is-active user@$(id --user {user}).service")
-        bare.run(f"systemctl --user --machine {user}@ enable --quiet --now sbus.socket")
-    bare.run("sbusctl whoami --user", user="alice")
+        upgradable.run(f"loginctl enable-linger {user}")
+        upgradable.wait_for(f"systemctl is-active user@$(id --user {user}).service")
+        upgradable.run(f"systemctl --user --machine {user}@ enable --quiet --now sbus.socket")
+    upgradable.run("sbusctl whoami --user", user="alice")
     ask = "systemctl show --value --property=MainPID sbus.service sbus@lab.service; for user in alice bob; do "
     ask += "systemctl --user --machine $user@ show --value --property=MainPID sbus.service; done"
-    before = bare.output(ask).split()
-    _upgrade(bare, built, newer)
-    after = bare.output(ask).split()
+    before = upgradable.output(ask).split()
+    install(upgradable, newer, "/opt/newer")
+    after = upgradable.output(ask).split()
     assert [process != "0" for process in before] == [process != "0" for process in after] == [True, True, True, False]
     assert not set(before[:3]) & set(after)
-    assert f"Version: {built.version}+newer" in bare.output("dpkg-query --status sbusd").splitlines()
-
-
-def _upgrade(machine: Container, built: Packages, folder: str) -> None:
-    """Upgrade *machine* to a higher version, by way of its *folder*."""
-    with tempfile.TemporaryDirectory() as here:
-        packages = with_version(built, f"{built.version}+newer", Path(here))
-        for name in packages.names:
-            content = base64.b64encode((packages.folder / name).read_bytes()).decode()
-            machine.run(f"base64 --decode >{folder}/{name}", stdin=content)
-    install(machine, packages, folder)
+    assert f"Version: {newer.version}" in upgradable.output("dpkg-query --status sbusd").splitlines()
 
 
 def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:

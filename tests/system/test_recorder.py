@@ -20,7 +20,7 @@ from tests.support.packages import Packages
 from tests.support.skips import require
 from tests.support.spark import SHORT_JAVA
 from tests.support.wheels import pyarrow_for
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 UNIT = "sbus-recorder.service"
 PIPELINE = "sbus-pipeline.service"
@@ -69,9 +69,8 @@ print(sum(row["messages"] for file in files for row in pq.ParquetFile(file).read
 @pytest.fixture(scope="module")
 def machine(built: Packages) -> Iterator[Container]:
     """A machine with the bus and the recorder's package; pyarrow, which Debian lacks, is in a folder outside of Python's path."""
-    made = boot(built, {pyarrow_for(boot_root()): "/opt/pyarrow", **spark_folders()})
+    made = boot(built, {pyarrow_for(boot_root()): "/opt/pyarrow", **spark_folders()}, installed=BUS)
     try:
-        install(made, built)
         made.run(f"{APT_INSTALL} /opt/packages/{built.recorder.name}")
         yield made
     finally:

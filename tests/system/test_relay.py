@@ -13,7 +13,7 @@ from sbusd.config.relay import REDIS
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 UNIT = "sbus-relay.service"
 REDIS_UNIT = "redis-server@sbus-relay.service"
@@ -35,9 +35,8 @@ OF_THE_NETWORK = {
 @pytest.fixture(scope="module")
 def relayed(built: Packages) -> Iterator[Container]:
     """A machine with the bus and the relay's package without a configuration."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.relay.name}")
         yield machine
     finally:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 CONFIGURATION = """
 [[stream]]
@@ -40,9 +40,8 @@ _MAIN_PID = "systemctl show --value --property=MainPID sbus-store.service"
 @pytest.fixture(scope="module")
 def storing(built: Packages) -> Iterator[Container]:
     """A machine with the package, which an administrator has configured and enabled."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run("cat >/etc/sbus/sbusd.toml.d/60-mail.toml", stdin=POLICY)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.store.name}")
         assert machine.output("systemctl is-enabled sbus-store.service || true") == "disabled"

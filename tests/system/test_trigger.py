@@ -10,7 +10,7 @@ import pytest
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 RULES = """
 [[on]]
@@ -114,9 +114,8 @@ HOSTILE_KEYS = (
 @pytest.fixture(scope="module")
 def firing(built: Packages) -> Iterator[Container]:
     """A machine with the packages, the journal feed and rules, as an administrator would set it up."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.trigger.name}")
         assert machine.output("systemctl is-enabled sbus-trigger.service || true") == "disabled"
         machine.run("install -D --mode=644 --target-directory=/etc/sbus/sbusd.toml.d /usr/share/sbus/50-journal.toml")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.container import Container
-from tests.support.packages import Packages, with_version
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.support.packages import Packages
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 ADDONS = ("relay", "link", "store", "trigger", "metrics", "blob", "web", "recorder")
 
@@ -19,13 +19,10 @@ FAULTS = "sbusctl stats --json=short | grep --only-matching '\"configuration_fau
 
 
 @pytest.fixture(scope="module")
-def upgraded(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+def upgraded(built: Packages, newer: Packages) -> Iterator[Container]:
     """A machine with the bus running, and the same packages under a higher version in /opt/next."""
-    folder = tmp_path_factory.mktemp("next")
-    with_version(built, f"{built.version}+next", folder)
-    machine = boot(built, {folder: "/opt/next"})
+    machine = boot(built, {newer.folder: "/opt/next"}, installed=BUS)
     try:
-        install(machine, built)
         machine.run("sbusctl whoami")
         yield machine
     finally:
@@ -74,11 +71,10 @@ def test_a_reload_returns_when_the_service_has_reloaded(upgraded: Container, uni
 def test_a_rule_holds_when_the_reload_returns(upgraded: Container) -> None:
     file = "/etc/sbus/sbusd.toml.d/60-race.toml"
     text = '[[policy]]\nkeys = "race/"\npublish = "deny"\n'
-    for _ in range(3):
-        upgraded.run("sbusctl pub race/x y", user="alice")
-        upgraded.run(f"cat >{file} && systemctl reload sbus.service", stdin=text)
-        assert upgraded.run("sbusctl pub race/x y", user="alice", check=False).status != 0
-        upgraded.run(f"rm {file} && systemctl reload sbus.service")
+    upgraded.run("sbusctl pub race/x y", user="alice")
+    upgraded.run(f"cat >{file} && systemctl reload sbus.service", stdin=text)
+    assert upgraded.run("sbusctl pub race/x y", user="alice", check=False).status != 0
+    upgraded.run(f"rm {file} && systemctl reload sbus.service")
 
 
 def test_a_reload_of_the_store_with_an_error_fails(upgraded: Container) -> None:

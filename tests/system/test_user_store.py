@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, boot
 
 OF_USER = """
 [[stream]]
@@ -30,9 +30,8 @@ ON_THE_USER_BUS = "XDG_RUNTIME_DIR=/run/user/$(id -u) "
 @pytest.fixture(scope="module")
 def storing(built: Packages) -> Iterator[Container]:
     """A machine with the package, and nothing more."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.store.name}")
         yield machine
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import APT_INSTALL, USERS, boot, install
+from tests.system.conftest import APT_INSTALL, BUS, USERS, boot
 
 UNIT = "sbus-web.service"
 
@@ -16,9 +16,8 @@ UNIT = "sbus-web.service"
 @pytest.fixture(scope="module")
 def serving(built: Packages) -> Iterator[Container]:
     """A machine on which both users can have a gateway for the system bus, and alice has one."""
-    machine = boot(built)
+    machine = boot(built, installed=BUS)
     try:
-        install(machine, built)
         machine.run(f"{APT_INSTALL} /opt/packages/{built.web.name}")
         for user in USERS:
             machine.run(f"loginctl enable-linger {user}")
