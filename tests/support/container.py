@@ -111,14 +111,16 @@ class Container:
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
     def wait_for(self, command: str, *, user: str | None = None, seconds: float = COMMAND_SECONDS) -> Outcome:
-        """Run *command* again and again until it succeeds; fail when it does not in time."""
-        end = time.monotonic() + seconds
-        # All tries but the first and the last are in one shell, where they do not cost a unit of systemd each.
-        tries = shlex.quote(f"until (\n{command}\n) >/dev/null 2>&1; do sleep 0.1; done")
-        while (outcome := self.run(command, user=user, check=False)).status != 0:
-            remaining = end - time.monotonic()
-            assert remaining > 0, f"{command}: still {outcome} after {seconds} s"
-            self.run(f"timeout {remaining} sh -c {tries}", user=user, check=False, timeout_seconds=remaining + COMMAND_SECONDS)
+        """Run *command* again and again until it succeeds, which it then does only once; fail when it does not in time."""
+        outcome = self.run(command, user=user, check=False)
+        if outcome.status != 0:
+            # In one shell, where the tries do not cost a unit of systemd each.
+            tries = f'until out=$(\n{command}\n) 2>/dev/null; do sleep 0.1; done; test -z "$out" || printf "%s\\n" "$out"'
+            tried = self.run(
+                f"timeout {seconds} sh -c {shlex.quote(tries)}", user=user, check=False, timeout_seconds=seconds + COMMAND_SECONDS
+            )
+            outcome = tried if tried.status == 0 else self.run(command, user=user, check=False)
+        assert outcome.status == 0, f"{command}: still {outcome} after {seconds} s"
         return outcome
 
     def stop(self) -> None:

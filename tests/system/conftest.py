@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,11 +91,13 @@ def boot(built: Packages, binds: dict[Path, str] | None = None, *, installed: tu
 
     The packages *installed* are there as after a reboot: they are installed once for each state of the tree.
     """
-    layer = _layer(built, installed) if installed else None
+    layer = _layer(built, installed) if installed and not _is_in_overlay() else None
     made = Container(boot_root(), layer=layer, binds={built.folder: "/opt/packages", PROGRAMS: "/opt/programs", **(binds or {})})
     try:
         if layer is None:
             made.run("; ".join(f"useradd --create-home --shell /bin/sh {user}" for user in USERS))
+            if installed:
+                made.run(_installation(installed))
     except BaseException:
         made.stop()
         raise
@@ -107,13 +110,24 @@ def install(machine: Container, packages: Packages, folder: str = "/opt/packages
     machine.run(f"{APT_INSTALL} {names}")
 
 
+def _installation(names: tuple[str, ...]) -> str:
+    """Return the command that installs the packages *names*."""
+    return f"{APT_INSTALL} {' '.join(f'/opt/packages/{name}_*.deb' for name in names)}"
+
+
+def _is_in_overlay() -> bool:
+    """Return whether the cache is in an overlay, which cannot hold what an upper layer has for a removed file: mknod(2) of it fails."""
+    found = subprocess.run(["stat", "--file-system", "--format=%T", str(cache.cache_folder())], capture_output=True, text=True, check=True)
+    return found.stdout.strip() == "overlayfs"
+
+
 def _layer(built: Packages, names: tuple[str, ...]) -> Path:
     """Return what the packages *names* change on a machine with its users."""
 
     def make(folder: Path) -> None:
         made = boot(built)
         try:
-            made.run(f"{APT_INSTALL} {' '.join(f'/opt/packages/{name}_*.deb' for name in names)}")
+            made.run(_installation(names))
             made.stop_and_save(folder)
         finally:
             made.stop()

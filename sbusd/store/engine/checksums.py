@@ -98,7 +98,7 @@ class Checksums:
         return [(names.get(each >> SEQ_BITS, ""), seq_of(each)) for each in new]
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of damaged messages that were found, and of those that nobody has acknowledged."""
+        """Return the number of damaged messages that were found, and of those that are not acknowledged."""
         ((found, unacknowledged),) = self._run(_COUNT).fetchall()
         return int(found), int(unacknowledged)
 

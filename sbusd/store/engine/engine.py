@@ -178,7 +178,7 @@ class Engine:
     def add_gap(self, stream: str, pattern: bytes, count: int, reason: str, *, is_expected: bool = False) -> None:
         """Store that at most *count* messages that match *pattern* are missing; 0: an unknown number. Raises StoreError.
 
-        *is_expected*: nobody has to acknowledge it.
+        *is_expected*: it counts as acknowledged.
         """
         with self.database.operation():
             self._space.check()

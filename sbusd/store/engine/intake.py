@@ -54,7 +54,7 @@ _OLDEST_DEAD = (
 )
 _TAIL = "SELECT id, key, payload, gap, uid FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?"
 _NOBODY = 0
-"""In the place of who has acknowledged a gap: nobody has to."""
+"""The uid of a gap that counts as acknowledged from the beginning."""
 
 _FIRST_GAPS = f"SELECT {REMOVABLE}, payload, uid FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT 2"
 _ACKNOWLEDGE = """

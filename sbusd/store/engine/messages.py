@@ -305,7 +305,7 @@ class StoreStatistics:
     leases: Mapping[int, int]
     file_bytes: int
     open_gaps: int = 0
-    """Gaps that nobody has acknowledged, of all streams: of the newest 1,000 of each."""
+    """Gaps that are not acknowledged, of all streams: of the newest 1,000 of each."""
     open_missing: int = 0
     """Messages that are missing there, at least."""
     open_unknown: int = 0
@@ -317,6 +317,6 @@ class StoreStatistics:
     damaged: int = 0
     """Messages that the disk has changed, as far as they were read."""
     open_damaged: int = 0
-    """Those that nobody has acknowledged."""
+    """Those that are not acknowledged."""
     is_date_doubted: bool = False
     """Whether the date has jumped, so that nothing is deleted because of it."""

@@ -59,7 +59,7 @@ class RunStart:
             self.attempt()
 
     def note_stop(self) -> None:
-        """Note that this run is stopped: whoever does that expects that messages are not stored until the next one. Raises StoreError."""
+        """Note that this run is stopped, so it is expected that messages are not stored until the next one. Raises StoreError."""
         with self._database.operation():
             self._database.execute(_NOTE_STOP)
 

@@ -51,8 +51,8 @@ CREATE TABLE message (
     time INTEGER NOT NULL,                   -- milliseconds since 1970
     key BLOB NOT NULL,                       -- of a gap: the pattern
     account INTEGER NOT NULL,
-    uid INTEGER,                             -- of the sender, NULL: the account; of a gap: who has acknowledged it,
-                                             -- 0 also if nobody has to
+    uid INTEGER,                             -- of the sender, NULL: the account; of a gap: of the user that acknowledged it,
+                                             -- also 0 if it is expected
     gid INTEGER NOT NULL,
     pid INTEGER NOT NULL,
     origin TEXT,

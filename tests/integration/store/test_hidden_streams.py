@@ -80,6 +80,7 @@ def probes() -> list[Probe]:
         found += [("peek", [], {"queue": queue, "state": state}) for state in ("ready", "leased", "delayed", "dead")]
         found += [(name, [], {"queue": queue, "leases": LEASES}) for name in ("ack", "retry", "fail", "extend")]
         found.append(("revive", [], {"queue": queue, "seqs": LEASES}))
+    found.append(("acknowledge", [], {}))
     return found
 
 

@@ -121,7 +121,7 @@ def test_a_program_that_cannot_run_uses_up_no_try(store: StoreProgram, program: 
 
 
 def await_gaps(store: StoreProgram, gaps: int, unacknowledged: int) -> None:
-    """Wait until there are so many gaps, and so many of them that nobody has acknowledged: figures can be a second old."""
+    """Wait until there are *gaps*, of which *unacknowledged* are not acknowledged: figures can be a second old."""
     with Bus.connect(store.bus) as bus:
 
         def are_there() -> bool:
@@ -136,7 +136,7 @@ def test_a_gap_is_open_until_it_is_acknowledged(store: StoreProgram) -> None:
     run(store, "store", "put", "net/a", "two")
     store.stop()
     store.start()
-    await_gaps(store, 2, 0)  # whoever stops the store knows that it stores nothing
+    await_gaps(store, 2, 0)  # a stop is expected
     store.kill()
     store.start()
     await_gaps(store, 4, 2)  # one for each stream with messages

@@ -123,4 +123,4 @@ def test_dead_letters_and_gaps_are_reported() -> None:
     assert (refused.check, refused.result) == ("refused messages", WARN)
     assert refused.reason.startswith("the bus refused 2 messages ")
     old = {"messages": 3, "counters": {"publications_refused": 0}, "gaps": 5, "open_gaps": 0, "damaged": 2, "open_damaged": 0}
-    assert judge_state(old)[1:] == [], "what was acknowledged is no warning"
+    assert judge_state(old)[1:] == [], "what was acknowledged causes no warning"

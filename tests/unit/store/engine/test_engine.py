@@ -257,7 +257,7 @@ def test_many_gaps_become_fewer_and_none_is_uncounted(tmp_path: Path, monkeypatc
 
 
 def open_gaps(engine: Engine) -> tuple[int, int, int]:
-    """Return the gaps that nobody has acknowledged, the messages missing there, and the gaps of an unknown number."""
+    """Return the gaps that are not acknowledged, the messages missing there, and the gaps of an unknown number."""
     figures = engine.statistics()
     return figures.open_gaps, figures.open_missing, figures.open_unknown
 
