@@ -85,7 +85,6 @@ class Store:
         self._calls_bus: ServingBus | None = None
         self._messages_bus: ServingBus | None = None
         self._interruption = NOT_RUNNING
-        self._is_stopped = False
         self._state = b"{}"
         self._state_at = 0.0
 
@@ -136,15 +135,16 @@ class Store:
             asyncio.ensure_future(self._sweeper.run(self._context)),
             asyncio.ensure_future(self._turns()),
         ]
+        is_stopped = False
         try:
             done, _ = await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         except asyncio.CancelledError:
-            self._is_stopped = True
+            is_stopped = True
             raise
         finally:
-            await self._stop(tasks)
+            await self._stop(tasks, is_stopped=is_stopped)
 
     async def reload(self, settings: StoreSettings) -> None:
         """Apply other settings. Raises StoreError; then the former ones hold."""
@@ -343,8 +343,8 @@ class Store:
 
     # The end
 
-    async def _stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Answer the calls that wait, commit the operations that were accepted, and close the file."""
+    async def _stop(self, tasks: Sequence[asyncio.Task[None]], *, is_stopped: bool) -> None:
+        """Answer the calls that wait, commit the operations that were accepted, and close the file; *is_stopped*: not for a fault."""
         connections, *others = tasks
         self._context.stop()
         try:
@@ -357,7 +357,7 @@ class Store:
                 await self._publisher.taken()
                 await self._dead_letters.taken()
                 await self._operations.drained()
-                await self._operations.run(SERVICE, partial(_note_end, self._context.published.new(), self._is_stopped))
+                await self._operations.run(SERVICE, partial(_note_end, self._context.published.new(), is_stopped))
                 self._operations.close()
                 await self._operations.drained()
                 if self._calls_bus is not None:

@@ -53,9 +53,6 @@ _OLDEST_DEAD = (
     f" WHERE queue = ? AND state = {DEAD} AND at IS NOT NULL ORDER BY at LIMIT ?"
 )
 _TAIL = "SELECT id, key, payload, gap, uid FROM message WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?"
-_NOBODY = 0
-"""The uid of a gap that counts as acknowledged from the beginning."""
-
 _FIRST_GAPS = f"SELECT {REMOVABLE}, payload, uid FROM message WHERE stream = ? AND gap IS NOT NULL ORDER BY id LIMIT 2"
 _ACKNOWLEDGE = """
 UPDATE message SET uid = ? WHERE id IN (
@@ -63,6 +60,10 @@ UPDATE message SET uid = ? WHERE id IN (
 )
 """
 _SET_GAP = "UPDATE message SET gap = ?, key = ?, payload = ?, time = ?, uid = ? WHERE id = ?"
+
+
+_EXPECTED = 0
+"""The uid of a gap that counts as acknowledged from the beginning."""
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class Intake:
         if figures.gaps >= MAX_GAPS:
             self._merge_oldest_gaps(figures, now)
         figures.last_seq += 1
-        number, uid = message_id(figures.id, figures.last_seq), _NOBODY if is_expected else None
+        number, uid = message_id(figures.id, figures.last_seq), _EXPECTED if is_expected else None
         self._run(_INSERT, (number, figures.id, now, pattern, text, 0, uid, 0, 0, None, None, count, None))
         figures.gaps += 1
         figures.bytes += size_of(pattern, text)
