@@ -37,9 +37,17 @@ def daemon(folder: Path, stage: Stage) -> Iterator[StartDaemon]:
 
 
 @pytest.fixture
-def bus(daemon: StartDaemon) -> Daemon:
-    """One ready daemon."""
+def own_bus(daemon: StartDaemon) -> Daemon:
+    """A daemon of this test."""
     return daemon()
+
+
+@pytest.fixture
+def bus(request: pytest.FixtureRequest) -> Daemon:
+    """One ready daemon: that of the module if its ``SHARES_BUS`` is true, otherwise one of this test."""
+    shares = getattr(request.module, "SHARES_BUS", False)
+    ready: Daemon = request.getfixturevalue("shared_bus" if shares else "own_bus")
+    return ready
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,7 @@ def module_bus(bus_configuration: str, stage: Stage) -> Iterator[SharedBus]:
 
 @pytest.fixture
 def shared_bus(module_bus: SharedBus) -> Iterator[Daemon]:
-    """The bus that the tests of a module share, which has no connection when a test begins: a module makes it its ``bus``.
+    """The bus that the tests of a module share, which has no connection when a test begins.
 
     To start one for each test takes a fifth of a second of processor time. A test may end it. One that reads its log, or depends on what
     was counted before, starts its own by ``daemon``.

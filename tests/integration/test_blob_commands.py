@@ -16,10 +16,7 @@ from tests.support.blob_programs import ENV, BlobProgram
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 
-
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

@@ -25,9 +25,7 @@ QUOTAS = '[quotas]\nblobs = 4\nbytes = "8MiB"\nconnections = 6\nwrong_tickets = 
 RIGHTS = '[rights]\npass = { users = ["61001", "61002"] }\n'
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

@@ -36,9 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be sev
 TEXT = '[quotas]\nbytes = "64MiB"\n[rights]\npass = { users = ["root", "61001", "61002"] }\n'
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

@@ -30,9 +30,7 @@ SIZES = [0, 1, 4_096, 300_000, HUGE - 1, HUGE, HUGE + 1, 3 * HUGE + 5]
 F_SEAL_WRITE, F_SEAL_FUTURE_WRITE, MFD_HUGETLB = 0x8, 0x10, 0x4
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module", params=[AS_C, AS_CXX], ids=["C99", "C++11"])

@@ -19,9 +19,7 @@ from tests.support.users import User
 MILLISECONDS = "30000"
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,7 @@ MOST_LATE = 1024
 """Packets that are read after the timeout, in pending_call.h."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

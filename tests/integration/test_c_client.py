@@ -42,9 +42,7 @@ _SO_SNDBUFFORCE = 32
 Act = Callable[..., Actor]
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,7 @@ import pytest
 from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon, StartDaemon
 
-
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

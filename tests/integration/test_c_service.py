@@ -22,9 +22,7 @@ from tools.stage import ROOT
 WAIT_SECONDS = 30.0
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

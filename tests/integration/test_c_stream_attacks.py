@@ -20,9 +20,7 @@ MOST_STREAMS = 64
 MOST_GRANTED = 1024
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,7 @@ MILLISECONDS = "30000"
 LARGE = 200_000
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module", params=[AS_C, AS_CXX], ids=["C99", "C++11"])

@@ -23,9 +23,7 @@ from tests.support.daemons import Daemon
 WAIT_SECONDS = 20.0
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def test_publish_and_subscribe(bus: Daemon) -> None:

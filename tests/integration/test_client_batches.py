@@ -16,9 +16,7 @@ WAIT_SECONDS = 60.0
 COUNT = 2_000
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def plain(path: str) -> None:

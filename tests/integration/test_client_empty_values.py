@@ -50,9 +50,7 @@ MEANING: dict[str, tuple[object, ...]] = {
 """Arguments of which an empty value has a meaning of its own."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def optional_arguments(kind: type) -> Iterator[tuple[str, str, inspect.Signature]]:

@@ -38,9 +38,7 @@ REQUIRED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def documented(kind: type, name: str, seen: frozenset[str] = frozenset()) -> set[str]:

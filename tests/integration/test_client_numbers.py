@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from sbusd.client import Allow, AsyncBus, Bus, Cancellation, NewMessage, SbusError, Twins
 from sbusd.client.asyncio.store import AsyncJob, AsyncStore
 from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
@@ -33,9 +31,7 @@ ANNOTATIONS = ("int", "float", "tuple[int", "tuple[str | int", "Sequence[int", "
 """How the annotations of numbers begin."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def numbers_of(kind: type) -> Iterator[tuple[str, inspect.Signature, str]]:

@@ -91,9 +91,7 @@ BUS_CONFIGURATION = BUS_RIGHTS
 """This user may run the store."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

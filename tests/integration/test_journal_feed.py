@@ -27,9 +27,7 @@ READERS = FIRST.groups[0]
 """A group with the first test user and without the second, in place of systemd-journal."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 class Feed:

@@ -37,9 +37,7 @@ _PUBLISHED = re.compile(r"(?:\bpub (?:--lines )?|MSG )'?([^\s'\\]+)")
 """The key that a command of the tour publishes to."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def _examples(page: Path, section: str) -> list[str]:

@@ -34,9 +34,7 @@ pytestmark = pytest.mark.usefixtures("needs_root")
 ONE, TWO = str(FIRST.uid), str(SECOND.uid)
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 class BusWith(Protocol):

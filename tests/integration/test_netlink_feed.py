@@ -25,9 +25,7 @@ Reported = tuple[str, dict[str, Any]]
 pytestmark = pytest.mark.usefixtures("needs_namespaces")
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 class Namespace:

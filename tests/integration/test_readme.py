@@ -30,9 +30,7 @@ SYSTEM_PATH = "/run/sbus.socket"
 TIMEOUT_SECONDS = 120
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def _example(language: str, containing: str) -> str:

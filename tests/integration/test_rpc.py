@@ -34,9 +34,7 @@ from tests.support.users import User
 WAIT_SECONDS = 30.0
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def echo(request: Request) -> bytes:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from sbusd.client import Bus
 from tests.support.daemons import Daemon
 from tools.stage import ROOT
@@ -25,9 +23,7 @@ _TEXT = (ROOT / "man" / "sbus-rpc.7").read_text("utf-8").split("\n.Sh EXAMPLES\n
 EVENTS, SINGLETON, CALLER, MANY, PROVES_B, PROVES_A = (block.replace("\\e", "\\") for block in _BLOCK.findall(_TEXT))
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @contextmanager

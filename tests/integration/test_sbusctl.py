@@ -25,10 +25,7 @@ from tests.support.users import User
 from tests.support.wire import RawClient
 from tools.stage import ROOT, Stage
 
-
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

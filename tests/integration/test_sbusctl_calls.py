@@ -15,10 +15,7 @@ from tests.support.shell import TIMEOUT_SECONDS, Shell, ended, running
 from tests.support.users import User
 from tools.stage import Stage
 
-
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

@@ -62,9 +62,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 class Typist:

@@ -32,9 +32,7 @@ _NOT_IMPORTED = {
 }
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

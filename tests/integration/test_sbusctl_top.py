@@ -33,9 +33,7 @@ PAYLOAD = bytes(10_000)
 """Of 6,000 of them what a user may leave unread of another one is only a part."""
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

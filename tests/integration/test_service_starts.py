@@ -41,9 +41,7 @@ BROKEN = RULE.replace("backup.service", "broken.service")
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def echo(request: Request) -> bytes:

@@ -32,9 +32,7 @@ JOURNAL = '[[on]]\nkeys = "journal/*/err"\nfrom = ["root"]\nmatch = { MESSAGE = 
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 def publish(bus: Daemon, user: User | None, *messages: tuple[str, bytes]) -> None:

@@ -27,9 +27,7 @@ Reported = tuple[str, dict[str, Any]]
 STREAMS = (ROOT / "etc/store.toml.d/50-udev.toml").read_text()
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

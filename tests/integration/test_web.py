@@ -25,9 +25,7 @@ from tests.support.web_gateway import ENV, Browser, Gateway
 OTHER_SITE = "http://evil.example"
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture

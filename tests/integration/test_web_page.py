@@ -37,9 +37,7 @@ Look = Callable[[Page], Awaitable[None]]
 Visit = Callable[[Gateway, Look], Page]
 
 
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,7 @@ from tests.support.relays import wait_for
 from tests.support.shared_bus import SharedBus
 from tests.support.web_gateway import ENV, Gateway, Page
 
-
-@pytest.fixture
-def bus(shared_bus: Daemon) -> Daemon:
-    return shared_bus
+SHARES_BUS = True
 
 
 @pytest.fixture(scope="module")
