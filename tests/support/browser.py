@@ -169,11 +169,3 @@ class Chromium:
             assert self._process.poll() is None
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
-
-
-@contextlib.asynccontextmanager
-async def browser(program: str, folder: Path) -> AsyncIterator[Page]:
-    """Start *program*, a Chromium, with a profile of its own in *folder*, for one page; it ends with the context."""
-    with Chromium(program, folder) as running:
-        async with running.page() as page:
-            yield page

@@ -97,7 +97,7 @@ def boot(built: Packages, binds: dict[Path, str] | None = None, *, installed: tu
         if layer is None:
             made.run("; ".join(f"useradd --create-home --shell /bin/sh {user}" for user in USERS))
             if installed:
-                made.run(_installation(installed))
+                made.run(installation(installed))
     except BaseException:
         made.stop()
         raise
@@ -110,7 +110,7 @@ def install(machine: Container, packages: Packages, folder: str = "/opt/packages
     machine.run(f"{APT_INSTALL} {names}")
 
 
-def _installation(names: tuple[str, ...]) -> str:
+def installation(names: tuple[str, ...]) -> str:
     """Return the command that installs the packages *names*."""
     return f"{APT_INSTALL} {' '.join(f'/opt/packages/{name}_*.deb' for name in names)}"
 
@@ -127,7 +127,7 @@ def _layer(built: Packages, names: tuple[str, ...]) -> Path:
     def make(folder: Path) -> None:
         made = boot(built)
         try:
-            made.run(_installation(names))
+            made.run(installation(names))
             made.stop_and_save(folder)
         finally:
             made.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.container import Container
 from tests.support.packages import Packages
-from tests.system.conftest import ADDONS, APT_INSTALL, BUS, boot, install
+from tests.system.conftest import ADDONS, BUS, boot, install, installation
 from tests.system.test_removal import bus_files
 
 ORDER = random.Random(19).sample(ADDONS, len(ADDONS))
@@ -34,7 +34,7 @@ def busy(built: Packages) -> Iterator[Container]:
 
 def install_all(machine: Container) -> None:
     """Install all add-ons, and enable what starts without further configuration or packages."""
-    machine.run(f"{APT_INSTALL} {' '.join(f'/opt/packages/{name}_*.deb' for name in ADDONS)}")
+    machine.run(installation(ADDONS))
     machine.run("systemctl enable --now sbus-store.service sbus-trigger.service sbus-metrics.socket sbus-blob.socket sbus-pipeline.timer")
     machine.run("systemctl enable sbus-relay.service sbus-link.service sbus-recorder.service")
     machine.run("systemctl --user enable --now sbus.socket sbus-web.service sbus-blob.socket && sbusctl --user whoami", user="alice")
@@ -77,7 +77,7 @@ def test_the_bus_starts_after_each_purge_in_the_reverse_order_and_nothing_is_lef
     state, before = is_running(busy), {}
     for name in ORDER:
         before[name] = bus_files(busy)
-        busy.run(f"{APT_INSTALL} /opt/packages/{name}_*.deb")
+        busy.run(installation((name,)))
         start_all(busy, name)
     busy.run("systemctl reset-failed")  # those that need a configuration
     for number, name in reversed([*enumerate(ORDER)]):

@@ -26,7 +26,7 @@ from tests.bench.pipeline.archive import make_archive, make_part
 from tests.bench.pipeline.engines import COMPARED
 from tests.bench.pipeline.processes import Measured, measure
 from tests.bench.programs import BenchError
-from tests.support.browser import browser
+from tests.support.browser import Chromium
 
 ROWS = 20_000_000
 PARTS = (4, 2, 1)
@@ -205,15 +205,16 @@ async def _open(program: str, folder: Path, page: Path) -> tuple[float, float]:
     And how many of them the page's own thread worked, which on a crowded machine are fewer.
     """
     folder.mkdir()
-    async with browser(program, folder) as shown:
-        await shown.ask("Performance.enable", timeDomain="threadTicks")
-        begun = time.monotonic()
-        await shown.open(page, mark="drawn")
-        seconds = time.monotonic() - begun
-        reported = await shown.ask("Performance.getMetrics")
-        busy = next(each["value"] for each in reported["metrics"] if each["name"] == "TaskDuration")
-        if shown.complaints:
-            raise BenchError(f"the report complains: {shown.complaints[0][:300]}")
+    with Chromium(program, folder) as chromium:
+        async with chromium.page() as shown:
+            await shown.ask("Performance.enable", timeDomain="threadTicks")
+            begun = time.monotonic()
+            await shown.open(page, mark="drawn")
+            seconds = time.monotonic() - begun
+            reported = await shown.ask("Performance.getMetrics")
+            busy = next(each["value"] for each in reported["metrics"] if each["name"] == "TaskDuration")
+            if shown.complaints:
+                raise BenchError(f"the report complains: {shown.complaints[0][:300]}")
     return seconds, busy
 
 
