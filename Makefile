@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/built
 # What a build depends on: with a change in any of these the extension modules are compiled anew.
-SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxd")
+SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxi" -o -name "*.pxd")
 # sbusd has no C of its own: whatever is there was generated, and may be of a module that has since been removed or renamed.
 COMPILED = $(shell find sbusd -name "*.c" -o -name "*.cpp" -o -name "*.so")
 FUZZ_SECONDS ?= 600

@@ -12,7 +12,7 @@ from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import Units
 from sbusd.dataplane.contract import Switch
-from sbusd.dataplane.sink import ClientSink
+from sbusd.dataplane.switch import ClientSink
 from sbusd.systemd.cgroups import Placement
 
 class FastPath(ClientSink):

@@ -15,13 +15,11 @@ from libcpp.string cimport string
 from sbusd.broker.roster cimport AllowedPatterns, Client, ClientState, EventListeners, Roster
 from sbusd.broker.quota_usage cimport Charge, ConnectionUsage, UsageTable, UserUsage
 from sbusd.broker.totals cimport UserTotals
-from sbusd.dataplane.avl cimport link_of
-from sbusd.dataplane.commands cimport add_pattern, hold_reading, resume_reading, send_packet, set_cred, set_rights, set_user
-from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, Connection, add_traffic
 from sbusd.dataplane.libc cimport clock_gettime, timespec
-from sbusd.dataplane.plane cimport Plane, find
-from sbusd.dataplane.sink cimport ClientSink, end_of, last_counters
-from sbusd.dataplane.switch cimport Switch
+from sbusd.dataplane.switch cimport (
+    END_DESCRIPTORS, END_HANGUP, ClientSink, Connection, Plane, Switch, add_pattern, add_traffic, end_of, find, hold_reading,
+    last_counters, link_of, resume_reading, send_packet, set_cred, set_rights, set_user,
+)
 
 from sbusd.broker import log_messages
 from sbusd.dataplane.peer import credentials_of

@@ -70,8 +70,8 @@ class Policy:
     def publication(self, keyspace: KeySpace, key: bytes, who: Credentials) -> Decision:
         """Return whether *who* may publish to *key*, with the rule.
 
-        For messages the switch decides the same itself: ``is_denied`` in sbusd/dataplane/delivery.pyx. Of a key at an address, the rules
-        must allow both the whole key and the key after the address.
+        For messages the switch decides the same itself: ``is_denied`` in sbusd/dataplane/turn/delivery.pxi. Of a key at an address, the
+        rules must allow both the whole key and the key after the address.
         """
         whole, inner = self._publication(key, who), keyspace.inner_key(key)
         if inner is None or not whole.is_allowed:

@@ -2,7 +2,7 @@
 """The roster, for other compiled modules; see `roster.pyx`."""
 
 from sbusd.broker.quota_usage cimport Charge
-from sbusd.dataplane.avl cimport Item
+from sbusd.dataplane.switch cimport Item
 
 
 cdef struct ClientState:        # what a client's packets are handled with, without the interpreter

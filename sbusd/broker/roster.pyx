@@ -7,7 +7,7 @@ from itertools import islice
 
 cimport cython
 
-from sbusd.dataplane.avl cimport first, free_stored, instances_of, item_after, store_instance, text_of
+from sbusd.dataplane.switch cimport first, free_stored, instances_of, item_after, store_instance, text_of
 
 from sbusd.state.syscalls import inode_of
 

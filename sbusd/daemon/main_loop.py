@@ -216,7 +216,7 @@ def measure_stalls(path: Path | None, switch: Switch) -> Iterator[StallMeter]:
         yield _NoMeter()
         return
     # Imported here: a bus outside of tests does not need it.
-    from sbusd.dataplane.stalls import Stalls  # noqa: PLC0415
+    from sbusd.dataplane.switch import Stalls  # noqa: PLC0415
 
     # Opened at once, so that an error still goes to the terminal.
     try:

@@ -77,8 +77,7 @@ from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings,
 from sbusd.protocol.keys import KeySpace
 
 if TYPE_CHECKING:
-    from sbusd.dataplane.sink import ClientSink
-    from sbusd.dataplane.stalls import Stalls
+    from sbusd.dataplane.switch import ClientSink, Stalls
 
 
 class Refusal(enum.IntEnum):

@@ -1,8 +1,6 @@
-# The calls of the control plane about clients, as C functions. See sink.pyx.
+# The calls of the control plane about clients, as C functions. See sink.pxi.
 
 from libc.stdint cimport int64_t, uint64_t
-
-from sbusd.dataplane.connection cimport Connection
 
 
 cdef class ClientSink:
@@ -17,6 +15,5 @@ cdef class PythonSink(ClientSink):
     cdef object sink
 
 
-cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes)
 cdef object last_counters(Connection* connection)
 cdef object end_of(Connection* connection)

@@ -3,15 +3,59 @@
 """The compiled switch, which implements `sbusd.dataplane.contract`. Source: recvmmsg(2), sendmmsg(2), epoll(7).
 
 A MSG never touches the interpreter: what handles it is declared ``nogil``, and the compiler refuses Python there. This class is the
-face for the broker. Its state is the `Plane`, on which the modules work, each of which imports only modules above it:
+face for the broker; its state is the `Plane`.
 
-- ``readiness``: which connections can be read, written, or end; ``fairness``: how they share the time of the loop
-- ``reader``: from the socket to the batch; ``backpressure``: publishers that wait for recipients
-- ``delivery``: from the batch to the recipients
-- ``commands``: what the control plane changes of a connection; ``sink``: how it is called
-- ``acceptor``, ``teardown``: how connections begin and end; ``state_transfer``: what the next process gets
-- ``turn``: the event loop
+This file and those that it includes are one extension module. They are in rooms; a room uses only those before it, and files do not use
+each other in a circle: tests/unit/dataplane/test_rooms.py. Structures are in the .pxd files.
 """
+
+# Packets that wait for a client, and how they are sent.
+include "queue/packet_memory.pxi"
+include "queue/pacing.pxi"
+include "queue/shared_limits.pxi"
+include "queue/overflow.pxi"
+include "queue/order.pxi"
+include "queue/fair_lines.pxi"
+include "queue/sending.pxi"
+include "queue/writer.pxi"
+include "queue/stream_writer.pxi"
+include "queue/outbox.pxi"
+
+# From a key to the connections with a pattern that matches it.
+include "route/avl.pxi"
+include "route/radix_tree.pxi"
+include "route/trie.pxi"
+include "route/router.pxi"
+
+# The state that all work on, and the time that each may take.
+include "plane/clock.pxi"
+include "plane/fairness.pxi"
+include "plane/stalls.pxi"
+include "plane/connection.pxi"
+include "plane/plane.pxi"
+
+# From a socket to the packets of a batch.
+include "wire/intake.pxi"
+include "wire/readiness.pxi"
+include "wire/reader.pxi"
+include "wire/stream_reader.pxi"
+
+# From a batch to its recipients; how connections begin, wait and end; the event loop.
+include "turn/groups.pxi"
+include "turn/taps.pxi"
+include "turn/vouching.pxi"
+include "turn/direct_messages.pxi"
+include "turn/receipts.pxi"
+include "turn/delivery.pxi"
+include "turn/backpressure.pxi"
+include "turn/acceptor.pxi"
+include "turn/teardown.pxi"
+include "turn/turn.pxi"
+
+# What the control plane is called with, and calls; what the next process gets.
+include "sink.pxi"
+include "commands.pxi"
+include "state_transfer.pxi"
 
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -23,28 +67,8 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from sbusd.dataplane.acceptor cimport add_connection
 from sbusd.dataplane.ancillary cimport REFUSED, Passing, is_stream_socket, refuse_passing, waiting_descriptors
-from sbusd.dataplane.avl cimport Item, Stored, first, instances_of, item_after, text_of
-from sbusd.dataplane.backpressure cimport after_send
-from sbusd.dataplane.clock cimport now_ns
-from sbusd.dataplane.commands cimport account_of, add_pattern, disconnect, remove_pattern, send_packet, set_cred, set_rights, set_user
-from sbusd.dataplane.connection cimport MILLISECOND_NS, Connection, add_traffic, blocked_ms, blocked_others_ms, uid_of
-from sbusd.dataplane.delivery cimport after_tap_send
-from sbusd.dataplane.groups cimport has_stored, may_join, owner_of_slot
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
-from sbusd.dataplane.order cimport set_order
-from sbusd.dataplane.outbox cimport Account, discard_unseen, post_for, waiting_count
-from sbusd.dataplane.plane cimport LISTENER, WATCHED, Plane, control_epoll, find
-from sbusd.dataplane.receipts cimport arm
-from sbusd.dataplane.router cimport Route
-from sbusd.dataplane.stalls cimport Stalls
-from sbusd.dataplane.sink cimport counters_of
-from sbusd.dataplane.state_transfer cimport progress_of, queues_of, restore_all, restore_progress, totals_of, waits_of_user
-from sbusd.dataplane.teardown cimport close_all, destroy_next, release_some, report_closed
-from sbusd.dataplane.traffic cimport TrafficSums
-from sbusd.dataplane.turn cimport take_turn, take_turns
-from sbusd.dataplane.vouching cimport append_sender
 
 from sbusd.dataplane.contract import MAX_PUBLISH_RULES
 from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, UserTraffic, Wait, Waits
@@ -442,42 +466,3 @@ cdef class Switch:
     def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
         """Set everything else, once every connection is adopted and restored."""
         restore_all(self.plane, packets, queues, totals, next_connection)
-
-
-cdef void add_holders(Plane plane, const char* pattern, size_t length, cpp_map[uint64_t, uint32_t]& holders) noexcept nogil:
-    """Add the ids and slots of connections that have stored this very pattern."""
-    cdef bint has_star = memchr(pattern, c"*", length) is not NULL
-    cdef Connection* holder
-    cdef size_t i
-    plane.router.find_holders(pattern, length)
-    for i in range(plane.router.found.size()):
-        holder = owner_of_slot(plane, plane.router.found[i])
-        if holder.is_ending or holders.count(holder.id):
-            continue
-        # The router does not tell `a*` from `a**`.
-        if not has_star or has_stored(plane, plane.router.found[i], pattern, length):
-            holders[holder.id] = holder.slot
-
-
-cdef void sum_traffic(Plane plane, unordered_map[uint32_t, TrafficSums]* of_users, TrafficSums* others) noexcept nogil:
-    """Add what each connection has done to the sums of its user, or to *others*."""
-    cdef unordered_map[uint64_t, Connection*].iterator place = plane.by_id.begin()
-    cdef unordered_map[uint32_t, TrafficSums].iterator found
-    cdef int64_t now = now_ns()
-    cdef Connection* connection
-    while place != plane.by_id.end():
-        connection = dereference(place).second
-        if connection.out.account is not NULL:
-            found = of_users.find(uid_of(connection))
-            add_traffic(others if found == of_users.end() else &dereference(found).second, connection, now)
-        preincrement(place)
-
-
-cdef void post_loss(Plane plane, Connection* holder, const char* packet, size_t length, uint64_t count, uint32_t uid) noexcept nogil:
-    """Send a connection the notice of *count* messages, whose loss *uid* has reported."""
-    cdef uint64_t lost = holder.out.lost_packets
-    post_for(&holder.out, packet, length, uid, False)
-    # If there was no room for the notice, the next one must count all that is missing.
-    if holder.out.lost_packets != lost and count > 1:
-        discard_unseen(&holder.out, count - 1)
-    after_send(plane, holder)

@@ -6,7 +6,7 @@ Input: a byte that chooses the bus, then texts with a NUL between them, each of 
 from __future__ import annotations
 
 from sbusd.dataplane.contract import Refusal
-from sbusd.dataplane.router import Router
+from sbusd.dataplane.switch import Router
 from sbusd.protocol.credentials import Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace

@@ -108,7 +108,7 @@ def test_the_wheel_is_imported_outside_the_tree(programs: Path) -> None:
 
 def test_the_wheel_has_every_module_and_data_file(programs: Path, committed: set[str]) -> None:
     (site,) = programs.parent.glob("lib/python*/site-packages")
-    wanted = {name for name in committed if name.startswith("sbusd/") and not name.endswith((".pyx", ".md"))}
+    wanted = {name for name in committed if name.startswith("sbusd/") and not name.endswith((".pyx", ".pxi", ".pxd", ".md"))}
     assert not [name for name in sorted(wanted) if not (site / name).is_file()]
 
 

@@ -38,7 +38,7 @@ class ConnectionTime:
 
 
 class Schedule:
-    """Decides who is served in a turn, and with how many packets. It has the methods of ``sbusd.dataplane.fairness.ScheduleModel``."""
+    """Decides who is served in a turn, and with how many packets. It has the methods of ``sbusd.dataplane.switch.ScheduleModel``."""
 
     def __init__(self, *, turn_time: int, batch_packets: int) -> None:
         self._turn_time = turn_time

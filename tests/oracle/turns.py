@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sbusd.dataplane.fairness import ScheduleModel
+from sbusd.dataplane.switch import ScheduleModel
 from tests.oracle.fairness import Schedule
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.broker.access import AccessRules
-from sbusd.dataplane.router import Router
+from sbusd.dataplane.switch import Router
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace

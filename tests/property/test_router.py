@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbusd.dataplane.contract import Refusal
-from sbusd.dataplane.router import Router
+from sbusd.dataplane.switch import Router
 from sbusd.protocol.keys import KeySpace
 
 TOKENS = [b"!", b"/", b"*", b"cred", b"1", b"a", b"ab", b".", b"!/cred/", b"1/"]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sbusd.dataplane.fairness import ScheduleModel
+from sbusd.dataplane.switch import ScheduleModel
 from tests.oracle.fairness import MILLISECOND, RECENT, SECOND, Schedule
 from tests.oracle.turns import Loop, Service, Work
 

@@ -31,7 +31,7 @@ def imports_of_tree(root: Path) -> Iterator[Import]:
     for path in sorted((root / PACKAGE).rglob("*")):
         if path.suffix in {".py", ".pyi"}:
             yield from _python_imports(path, path.relative_to(root))
-        elif path.suffix in {".pyx", ".pxd"}:
+        elif path.suffix in {".pyx", ".pxi", ".pxd"}:
             yield from _cython_imports(path, path.relative_to(root))
 
 

@@ -14,7 +14,7 @@ _USE = re.compile(
     r"\btime\.time(?:_ns)?\b|\bfrom time import [^\n]*\btime\b|\bdatetime\.now\b|\butcnow\b|\bCLOCK_REALTIME\b|\b(?:gm|local)time\(\)"
     r"|\bdate\.today\b|\bDate\.now\b|\bnew Date\(\)|\btime\(NULL\)|\bgettimeofday\b|redis\.call\('TIME'\)"
 )
-_SOURCES = {".py", ".pyx", ".pxd", ".js", ".mjs", ".ts", ".h", ".lua", ".html"}
+_SOURCES = {".py", ".pyx", ".pxi", ".pxd", ".js", ".mjs", ".ts", ".h", ".lua", ".html"}
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \| .+ \| .+ \|$", re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tools.stage import ROOT
 
-CODE = {".py", ".pyi", ".pyx", ".pxd", ".c", ".h"}
+CODE = {".py", ".pyi", ".pyx", ".pxi", ".pxd", ".c", ".h"}
 
 MAX_LINES = 500
 
@@ -48,6 +48,7 @@ TOPICS = {
     "ctl/test_manual.py",
     "ctl/test_option_effects.py",
     "daemon/test_manual.py",
+    "dataplane/test_rooms.py",
     "link/test_manual.py",
     "metrics/test_manual.py",
     "metrics/test_prometheus_files.py",
@@ -143,7 +144,7 @@ def _modules_of(test: str) -> list[str]:
     """Return the paths at which the module of the unit test *test* can be: in the product, in the tests, or in the tools."""
     path = PurePosixPath(test)
     module = path.with_name(path.stem.removeprefix("test_"))
-    return [f"{top}{module}{end}" for top in ("sbusd/", "tests/", "") for end in ("", ".py", ".pyx", "/__init__.py")]
+    return [f"{top}{module}{end}" for top in ("sbusd/", "tests/", "") for end in ("", ".py", ".pyx", ".pxi", "/__init__.py")]
 
 
 def _broken_links(path: Path) -> Iterable[str]:
@@ -246,7 +247,7 @@ def _only_for_tests(paths: Iterable[Path]) -> list[str]:
 
 
 def test_no_function_is_only_for_tests() -> None:
-    product = [path for path in _code("sbusd") if path.suffix in {".py", ".pyx", ".pxd"}]
+    product = [path for path in _code("sbusd") if path.suffix in {".py", ".pyx", ".pxi", ".pxd"}]
     assert _only_for_tests(product) == []
 
 

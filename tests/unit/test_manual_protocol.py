@@ -63,7 +63,7 @@ def _names(head: str) -> set[str]:
 
 def _sources() -> list[Path]:
     """Return every source file of the package."""
-    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxd"}]
+    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}]
 
 
 def test_the_sections_have_their_numbers() -> None:

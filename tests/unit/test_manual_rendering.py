@@ -142,7 +142,7 @@ def test_references_to_our_pages_lead_somewhere() -> None:
     ours = {path.name.rpartition(".")[0] for path in PAGES}
     wrong = []
     for path in committed_files():
-        if path.suffix in {".md", ".py", ".pyx", ".toml", ".service", ".socket", ".catalog", ".Debian"} or path in PAGES:
+        if path.suffix in {".md", ".py", ".pyx", ".pxi", ".toml", ".service", ".socket", ".catalog", ".Debian"} or path in PAGES:
             text = path.read_text(errors="replace")
             if path in PAGES:
                 text = "\n".join(f"{name}({number})" for name, number in re.findall(r"^\.Xr (\S+) (\d)", text, re.MULTILINE))

@@ -57,7 +57,8 @@ PHRASES = re.compile(
 )
 """What makes a reader stop. Some uses are right, so a few may stay."""
 
-_TEXT = {".py", ".pyi", ".pyx", ".pxd", ".c", ".h", ".md", ".toml", ".catalog", ".js", ".html", ".lua", ".service", ".socket", ".timer"}
+_CODE = {".py", ".pyi", ".pyx", ".pxi", ".pxd", ".c", ".h", ".js", ".html", ".lua"}
+_TEXT = _CODE | {".md", ".toml", ".catalog", ".service", ".socket", ".timer"}
 _MANUAL = re.compile(r"\.[13578]$|\.README\.Debian$")
 
 

@@ -30,6 +30,7 @@ METHODS = {"chmod", "exists", "is_file", "lstat", "open", "read_bytes", "read_te
 """Methods of paths that ask the file system."""
 
 _IMPORT = re.compile(r"^\s*(?:from (sbusd[\w.]*) c?import ([^#\n]*)|import (sbusd[\w.]*))", re.MULTILINE)
+_INCLUDE = re.compile(r'^include "([\w/.]+)"$', re.MULTILINE)
 _CALL = re.compile(rf"\b((?:{'|'.join(sorted(MODULES))})(?:\.\w+)+)\(")
 _FROM_C = re.compile(r"^from (?:sbusd\.dataplane\.libc|posix\.[\w.]+|libc\.stdio) cimport (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _ROW = re.compile(r"^\| `(sbusd/[\w./]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -59,15 +60,21 @@ def daemon_sources() -> set[Path]:
     while pending:
         path = _source(pending.pop())
         if path is not None and path not in seen:
-            seen.add(path)
-            pending |= _imported(path)
+            whole = {path, *included_in(path)}
+            seen |= whole
+            pending |= set().union(*(_imported(part) for part in whole))
     return seen
+
+
+def included_in(path: Path) -> set[Path]:
+    """Return the files that a Cython module includes."""
+    return {path.parent / name for name in _INCLUDE.findall(path.read_text("utf-8"))} if path.suffix == ".pyx" else set()
 
 
 def calls_in(path: Path) -> set[str]:
     """Return the calls in a source that can wait."""
     text = path.read_text("utf-8")
-    if path.suffix == ".pyx":
+    if path.suffix in {".pyx", ".pxi"}:
         from_c = ",".join(match[1].strip("()") for match in _FROM_C.finditer(text))
         names = {name.strip() for name in from_c.replace("\n", " ").split(",")}
         from_python = set(_CALL.findall(text)) - PURE
@@ -91,7 +98,7 @@ def rows() -> dict[str, set[str]]:
 def test_each_call_that_can_wait_is_in_the_table_with_its_bound() -> None:
     found = {str(path.relative_to(ROOT)): calls for path in daemon_sources() if (calls := calls_in(path))}
     assert found["sbusd/config/users.py"] == {"grp.getgrnam", "pwd.getpwnam"}
-    assert {"epoll_wait", "epoll_ctl"} <= found["sbusd/dataplane/turn.pyx"]
+    assert {"epoll_wait", "epoll_ctl"} <= found["sbusd/dataplane/turn/turn.pxi"]
     assert rows() == found
 
 
