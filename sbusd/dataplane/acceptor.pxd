@@ -14,4 +14,4 @@ cdef Connection* add_connection(Plane plane, int fd, uint64_t connection, Passin
 cdef int accept_connections(Plane plane, int listener) except -1
 cdef int resume_accepting(Plane plane) except -1 with gil
 cdef bint close_socket(Plane plane, int fd, Passing passing, bint is_stream, uint64_t connection) except -1
-cdef bint is_closer_crowded(Plane plane) except -1
+cdef bint is_closer_full(Plane plane) except -1

@@ -13,7 +13,7 @@ from sbusd.dataplane.connection cimport END_BROKEN, END_FRAME, END_HANGUP, END_Q
 from sbusd.dataplane.libc cimport EPOLLOUT
 from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, send_last_words, waiting_count
 from sbusd.dataplane.overflow cimport owner_of
-from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
+from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, would_block, spent_until
 from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_FRAME, REFUSED_QUEUE_FULL
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
 from sbusd.dataplane.shared_limits cimport NO_USER
@@ -175,7 +175,7 @@ cdef bint has_drained(Plane plane, Outbox* box, uint32_t payer, bint is_paced) n
         return True
     if box.soft == MODE_BLOCK:
         return False
-    return not is_crowded(box, payer, 0, 0) if is_paced else is_below(box, plane.bounds.low_water)
+    return not would_block(box, payer, 0, 0) if is_paced else is_below(box, plane.bounds.low_water)
 
 
 cdef void unblock_drained(Plane plane, Connection* recipient) noexcept nogil:
@@ -203,7 +203,7 @@ cdef void update_blocking(Plane plane, Connection* recipient) noexcept nogil:
 
 cdef void after_send(Plane plane, Connection* connection) noexcept nogil:
     """Do what follows when packets were offered to a connection: watch for room while its queue is not empty, and end it if it failed."""
-    if connection.out.told:
+    if connection.out.noticed_losses:
         plane.informed.push_back(connection.slot)
     if connection.out.is_failed:
         connection.out.is_failed = False

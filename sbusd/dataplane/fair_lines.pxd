@@ -17,7 +17,7 @@ cdef inline bint has_gaps(Outbox* box) noexcept nogil:
 
 cdef void add_to_line(Outbox* box, Entry entry, uint32_t uid) noexcept nogil
 cdef void attribute_loss(Outbox* box, uint32_t uid) noexcept nogil
-cdef void restore_line(Outbox* box, uint32_t uid, uint64_t untold, uint64_t noticed) noexcept nogil
+cdef void restore_line(Outbox* box, uint32_t uid, uint64_t unreported, uint64_t noticed) noexcept nogil
 cdef bint add_notice(Outbox* box) noexcept nogil
 cdef void take_turns(Outbox* box) noexcept nogil
 cdef void close_lines(Outbox* box) noexcept nogil

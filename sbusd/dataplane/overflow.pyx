@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from sbusd.dataplane.libc cimport SIOCOUTQ, SO_SNDBUF, SOL_SOCKET, getsockopt, ioctl, socklen_t
 from sbusd.dataplane.outbox cimport BLOCKED_BY_MODE, MODE_BLOCK, MODE_DISCARD, MODE_ERROR, MODE_QUEUE, PACED, Account, Entry, Outbox
-from sbusd.dataplane.pacing cimport is_crowded
+from sbusd.dataplane.pacing cimport would_block
 from sbusd.dataplane.packet_memory cimport ENTRY_BYTES, KNOWN_KEY_BYTES, refer, release_entry, size_of
 from sbusd.dataplane.sending cimport LENGTH_BYTES
 from sbusd.dataplane.shared_limits cimport NO_USER, charge, charge_known, discharge, has_space, may_share
@@ -67,7 +67,7 @@ cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bin
         else:
             box.is_failed = box.is_failed or (soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
             return False
-    elif is_paced and is_crowded(box, payer, 1, cost):
+    elif is_paced and would_block(box, payer, 1, cost):
         box.has_blocked = PACED
     return True
 

@@ -16,7 +16,7 @@ cdef enum:                      # a separate enum, because it needs 64 bits
     NEVER_NS = 0x2000000000000000
 
 
-cdef inline bint is_crowded(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
+cdef inline bint would_block(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
     """Return whether a paced publisher with so many more packets must wait for a client."""
     cdef uint32_t owner = NO_USER if box.account is NULL else box.account.uid
     if is_pressed(&box.room, owner, payer, packets, length):

@@ -11,7 +11,7 @@ from sbusd.dataplane.outbox cimport Outbox
 cdef enum Disclosure:       # whether the publisher may know the number in a receipt
     UNDECIDED               # not known, and most keys need no decision
     ASKED                   # the key is secret: the control plane decides before the message is routed
-    TOLD
+    DISCLOSED
     WITHHELD
 
 

@@ -18,7 +18,6 @@ cdef Outcome keep_rest(Outbox* box, Entry entry) noexcept nogil
 cdef Outcome keep_shared(Outbox* box, Batch* batch, uint32_t index, Head* head) noexcept nogil
 cdef Outcome keep_copy(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil
 cdef void restore_rest(Outbox* box, Entry entry, uint32_t length, uint32_t left, bint is_deferred) noexcept nogil
-cdef bint is_rest_whole(Outbox* box) noexcept nogil
 cdef bint has_begun(Outbox* box) noexcept nogil
 cdef Outcome send_rest(Outbox* box, size_t most) noexcept nogil
 cdef void abandon_rest(Outbox* box) noexcept nogil

@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free
 from libcpp.unordered_map cimport unordered_map
 
-from sbusd.dataplane.acceptor cimport close_socket, is_closer_crowded, resume_accepting
+from sbusd.dataplane.acceptor cimport close_socket, is_closer_full, resume_accepting
 from sbusd.dataplane.avl cimport Item, first, free_stored, remove_stored, text_of
 from sbusd.dataplane.backpressure cimport end_waiting, unblock_all
 from sbusd.dataplane.clock cimport now_ns
@@ -62,14 +62,14 @@ cdef int destroy_next(Plane plane) except -1:
     plane.ending.pop_front()
     plane.counted.subscriptions -= connection.instances
     abandon(&connection.out)
-    lost = connection.out.told + connection.out.untold      # some of it in no loss notice
+    lost = connection.out.noticed_losses + connection.out.unreported_losses      # some of it in no loss notice
     if connection.blocking.since >= 0:
         unblock_all(plane, connection)
     if connection.publishing.recipients:
         end_waiting(connection)
     trim_backlog(plane, connection)
     leave_account(plane, connection)
-    connection.out.told = connection.out.untold = 0
+    connection.out.noticed_losses = connection.out.unreported_losses = 0
     plane.by_id.erase(number)
     epoll_ctl(plane.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
     if connection.reading.is_drained:
@@ -82,7 +82,7 @@ cdef int destroy_next(Plane plane) except -1:
     plane.destroyed.push_back(connection.slot)
     if not connection.is_closed:
         plane.unclosed[number] = connection.slot
-    if plane.accepting.is_paused and not is_closer_crowded(plane):
+    if plane.accepting.is_paused and not is_closer_full(plane):
         resume_accepting(plane)
     plane.clients.end(connection, lost)
     return 0
@@ -132,7 +132,7 @@ cdef int report_closed(Plane plane) except -1:
         else:
             plane.slots[dereference(found).second].is_closed = True
             plane.unclosed.erase(found)
-    if plane.accepting.is_paused and not is_closer_crowded(plane):
+    if plane.accepting.is_paused and not is_closer_full(plane):
         resume_accepting(plane)
     return 0
 
