@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
     """A client added a pattern: ``key``."""
     UNSUBSCRIBE = "unsubscribe"
     """A client removed a pattern: ``key``."""
-    STANDING = "standing"
+    SNAPSHOT = "snapshot"
     """A client already has the pattern ``key``. The recorder repeats all known subscriptions at the start of each hour and after a
     ``gap``, so that the recipients of an hour can be derived from the rows of that hour alone. After a ``restart`` it knows none."""
     DENIAL = "denial"

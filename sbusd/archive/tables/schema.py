@@ -111,7 +111,7 @@ TRAFFIC = Table(
         _count("recipients", "deliveries: connections that the messages were delivered to or queued for"),
         _count("queued", "deliveries that were queued first"),
         _count("discarded", "connections that the messages were discarded for; not included in recipients"),
-        _count("unheard", "messages that no connection received or lost"),
+        _count("undeliverable", "messages that no connection received or lost"),
     ),
 )
 

@@ -26,7 +26,7 @@ from sbusd.relay.http.authentication import (
     sent_at,
 )
 from sbusd.relay.http.credentials import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
-from sbusd.relay.log_messages import REPLAYED, STRANGER
+from sbusd.relay.log_messages import AUTHENTICATION_FAILED, REPLAYED
 from tests.support.bus_hosts import FIRST, SECOND
 
 KEY = b"0123456789abcdef"
@@ -78,7 +78,7 @@ def test_valid_signature_identifies_the_sender_and_the_nonce() -> None:
 )
 def test_an_invalid_signature_is_rejected(caller: UnverifiedRequest, says: str) -> None:
     report_rejection = refusal(key_gate(), caller)
-    assert (report_rejection.status, report_rejection.event, report_rejection.counted) == (401, STRANGER, "peers-refused")
+    assert (report_rejection.status, report_rejection.event, report_rejection.counted) == (401, AUTHENTICATION_FAILED, "peers-refused")
     assert says in report_rejection.words
 
 
@@ -121,7 +121,7 @@ def test_certificate_names_one_host(names: list[tuple[str, str]], twin: int | No
 
 
 def test_sender_without_a_certificate_is_rejected() -> None:
-    assert refusal(CertificateAuthentication(), signed()).event == STRANGER
+    assert refusal(CertificateAuthentication(), signed()).event == AUTHENTICATION_FAILED
 
 
 def test_over_loopback_the_relays_own_user_is_trusted() -> None:
@@ -138,7 +138,7 @@ def test_over_loopback_another_user_is_refused(user: int | None, says: str) -> N
 
 
 def test_remote_host_without_authentication_is_rejected() -> None:
-    assert refusal(LocalUserAuthentication(), signed()).event == STRANGER
+    assert refusal(LocalUserAuthentication(), signed()).event == AUTHENTICATION_FAILED
 
 
 def test_configuration_selects_the_authentication(tmp_path: Path) -> None:
