@@ -14,7 +14,6 @@ from sbusd.relay.http.credentials import (
     SIGNATURE,
     TIME,
     SignatureHeaders,
-    is_of_old_version,
     is_same,
     read_key,
     read_signature_headers,
@@ -155,8 +154,6 @@ class KeyAuthentication:
         right = request_signature(self._keys[signed.twin], signed, self._twin, request.path, request.body)
         if not is_same(right, signed.signature):
             words = f"the signature is not that of host {signed.twin} for host {self._twin}"
-            if is_of_old_version(self._keys[signed.twin], signed, self._twin, request.path, request.body):
-                words = f"host {signed.twin} signs as an older relay does: upgrade it"
             raise RejectedRequestError(401, words, AUTHENTICATION_FAILED, "peers-refused")
         away = signed.time - self._clock()
         if abs(away) > self._skew + 1:  # one second more, because times are rounded down

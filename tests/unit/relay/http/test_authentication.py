@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import hmac
 import os
 from pathlib import Path
 
@@ -160,15 +158,6 @@ def test_response_is_signed_only_for_a_valid_signature() -> None:
     assert is_same(headers[SIGNATURE], response_signature(KEY, sender.signed, 200, b"said"))
     for unknown in (None, SenderIdentity(), SenderIdentity(SECOND)):
         assert response_headers(FIRST, {SECOND: KEY}, unknown, 200, b"said") == {}
-
-
-def test_an_older_relay_is_refused_and_named() -> None:
-    """Its responses would not be signed for the request, so it is rejected until it is upgraded."""
-    lines = f"sbus-relay-1\nPOST\n{PATH}\n{SECOND}\n{FIRST}\n{int(NOW)}\n{'0' * 32}\n{hashlib.sha256(b'{}').hexdigest()}"
-    old = hmac.new(KEY, lines.encode(), hashlib.sha256).hexdigest()
-    headers = {FROM: str(SECOND), TIME: str(int(NOW)), NONCE: "0" * 32, SIGNATURE: old}
-    report_rejection = refusal(key_gate(), dataclasses.replace(signed(), headers=headers))
-    assert (report_rejection.status, report_rejection.words) == (401, "host 1002 signs as an older relay does: upgrade it")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1795000000", 1_795_000_000.0), ("", None), ("x", None), ("-1", None), ("1" * 13, None)])
