@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PATIENCE_SECONDS = 0.002
+UNSIGNALLED_SECONDS = 0.002
 """How long a close may block before a signal interrupts it."""
 
 _POLL_SECONDS = 0.001
 
-_PATIENCE_SHARE = 0.001
+_SIGNAL_SHARE = 0.001
 """Signals become rarer with the time that a close takes: their interval is at least this part of it."""
 
 
@@ -148,7 +148,7 @@ class OwnerThreads:
             if not items:
                 del self._waiting[user]
             began = time.monotonic()
-            self._busy[user] = _Turn(threading.get_ident(), began, began + PATIENCE_SECONDS)
+            self._busy[user] = _Turn(threading.get_ident(), began, began + UNSIGNALLED_SECONDS)
         self._has_work.set()
         return user, item
 
@@ -158,7 +158,7 @@ class OwnerThreads:
             self._has_work.wait()
             while True:
                 # Most closes take less, and need no signal.
-                time.sleep(PATIENCE_SECONDS)
+                time.sleep(UNSIGNALLED_SECONDS)
                 self._has_work.clear()
                 with self._lock:
                     signal_at = self._interrupt()
@@ -173,5 +173,5 @@ class OwnerThreads:
         for turn in self._busy.values():
             if turn.signal_at <= now:
                 signal.pthread_kill(turn.thread, signal.SIGURG)
-                turn.signal_at = now + max(PATIENCE_SECONDS, (now - turn.began) * _PATIENCE_SHARE)
+                turn.signal_at = now + max(UNSIGNALLED_SECONDS, (now - turn.began) * _SIGNAL_SHARE)
         return min((turn.signal_at for turn in self._busy.values()), default=None)

@@ -28,10 +28,10 @@ CLOSES = LogMessage(
     "closes",
     "suspended the requests of user {user}: {pending} descriptors wait to be closed; times: {count}",
 )
-CROWDED = LogMessage(
+PAUSED = LogMessage(
     "fb97b5a77209441b885ce4c5587735d6",
     Priority.WARNING,
-    "crowded",
+    "paused",
     "paused accepting connections: {reason}; times: {count}",
 )
 FULL = LogMessage("fdd119b85e874788b2db52010b86041a", Priority.WARNING, "full", "no descriptor left for a request; times: {count}")

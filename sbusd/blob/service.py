@@ -49,7 +49,7 @@ accepted yet, which can have some, are a quarter at most; with half of it, none 
 LEAST_DESCRIPTORS = SPARE_DESCRIPTORS + max(REFUSING_PART, BACKLOG_PART, PAUSING_PART)
 """With fewer descriptors, a part of the room is empty, and the service accepts no connection."""
 
-CROWDED_SECONDS = 0.02
+PAUSE_SECONDS = 0.02
 """Pause before connections are accepted again if descriptors are scarce."""
 
 UNREAD_SECONDS = 0.02
@@ -128,7 +128,7 @@ class BlobService:
         return self._descriptors < self._room
 
     @property
-    def _is_crowded(self) -> bool:
+    def _is_full(self) -> bool:
         """Whether nothing may be accepted or received, because there may be no room for its descriptors."""
         return self._descriptors >= self._room + MAX_DESCRIPTORS
 
@@ -148,8 +148,8 @@ class BlobService:
         """Accept connections that wait."""
         for _ in range(ACCEPTS):
             self._choose_refusing()
-            if self._is_crowded or self._has_many_closes:
-                self._pause_accepting(self._crowd() if self._has_many_closes else "")
+            if self._is_full or self._has_many_closes:
+                self._pause_accepting(self._closing_reason() if self._has_many_closes else "")
                 return
             try:
                 sock, _ = self._listener.accept()
@@ -163,11 +163,11 @@ class BlobService:
     def _pause_accepting(self, reason: str) -> None:
         """Accept no connections for a moment, and log the *reason*, if there is one."""
         if reason:
-            self._log.record_limited(log_messages.CROWDED, "", reason=reason)
+            self._log.record_limited(log_messages.PAUSED, "", reason=reason)
         self._loop.remove_reader(self._listener)
-        self._loop.call_later(CROWDED_SECONDS, self._loop.add_reader, self._listener, self._accept)
+        self._loop.call_later(PAUSE_SECONDS, self._loop.add_reader, self._listener, self._accept)
 
-    def _crowd(self) -> str:
+    def _closing_reason(self) -> str:
         """Return why no connection is accepted, and because of whom most of all."""
         with contextlib.suppress(ValueError):  # the last one has just been closed
             user, most = self._closer.largest()
@@ -257,7 +257,7 @@ class BlobService:
             self._pause(client)
             self._read_on(client)
             return
-        if self._is_crowded or wire.has_unread(client.socket):
+        if self._is_full or wire.has_unread(client.socket):
             self._pause(client)
             self._loop.call_later(UNREAD_SECONDS, self._read_on, client)
             return

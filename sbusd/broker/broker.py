@@ -97,7 +97,7 @@ class Broker(FastPath):
         self._roster = Roster(owners)
         self._counts: Counter[str] = Counter(
             control_packets=0,
-            errors_told=0,
+            sent_errors=0,
             unknown_unsubscriptions=0,
             quota_refusals=0,
             reported_losses=0,

@@ -68,7 +68,7 @@ class ChangeLog:
 
     def counts(self) -> dict[str, int]:
         """Return the statistics of the log: failures, and how often it was rewritten."""
-        return {"connections_unparked": 0, "connections_missing": 0, "state_failures": 0, "state_rewrites": 0}
+        return {"connection_store_failures": 0, "connections_missing": 0, "state_failures": 0, "state_rewrites": 0}
 
 
 def durable_state(components: BrokerComponents) -> State:
@@ -156,9 +156,9 @@ def readmit(quotas: UserQuotas, connection: int, credentials: Credentials, state
     """Charge a restored connection to its user, whatever the quotas are now: it was admitted before the restart."""
     usage = quotas.force_admit(connection, credentials)
     usage.control_packets = state.control_packets
-    if state.patience is not None:
+    if state.tolerance is not None:
         usage.tolerance = quotas.new_tolerance()
-        _restore_bucket(usage.tolerance, state.patience)
+        _restore_bucket(usage.tolerance, state.tolerance)
 
 
 def restore_users(quotas: UserQuotas, states: list[AccountState], forgotten_early: int) -> None:
@@ -170,10 +170,10 @@ def restore_users(quotas: UserQuotas, states: list[AccountState], forgotten_earl
         if user is None:
             # The groups are unknown until the user connects again. Until then only its rates matter.
             user = quotas.absent.users[state.uid] = quotas.new_user(Credentials(0, state.uid, _NO_GROUP), now)
-        for bucket, kept in ((user.control, state.control), (user.attempts, state.attempts), (user.records, state.tells)):
+        for bucket, kept in ((user.control, state.control), (user.attempts, state.attempts), (user.records, state.records)):
             _restore_bucket(bucket, kept)
         user.refused.update(state.refused)
-        user.unrecorded = state.untold
+        user.unrecorded = state.unrecorded
 
 
 def _traffic_in(counts: Mapping[str, int]) -> UserTraffic:

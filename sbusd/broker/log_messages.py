@@ -139,16 +139,16 @@ HANDOVER_FAILED = LogMessage(
     "handover-failed",
     "failed to restart in place, the bus continues unchanged: {reason}",
 )
-STATE_UNKEPT = LogMessage(
+STATE_NOT_STORED = LogMessage(
     "733ff20e968345179797abdaf8729182",
     Priority.ERR,
-    "state-unkept",
+    "state-not-stored",
     "failed to write the state, a crash would close all connections: {reason}",
 )
-CONNECTION_UNPARKED = LogMessage(
+CONNECTION_NOT_STORED = LogMessage(
     "b6db5ca0978f4b3097d849cf746e0f88",
     Priority.WARNING,
-    "connection-unparked",
+    "connection-not-stored",
     "failed to store a connection, a restart would close it; raise LimitNOFILE= of all buses of this user",
 )
 CONFIGURATION_ERROR = LogMessage("8345b5252cf84bbc82de4656f791ad96", Priority.ERR, "configuration-error", "{reason}")
@@ -159,10 +159,10 @@ INTERNAL_ERROR = LogMessage(
     "internal-error",
     "internal error in {where}: {reason}; please report it",
 )
-SERVICE_MANAGER_DEAF = LogMessage(
+SERVICE_MANAGER_UNREACHABLE = LogMessage(
     "7e8796bed2e147ff96d2d15b51c2769a",
     Priority.WARNING,
-    "service-manager-deaf",
+    "service-manager-unreachable",
     "failed to send a notification to systemd",
 )
 CLIENT_CONNECTED = LogMessage("92a622edd65547a6aa6cf665ed58abd1", Priority.DEBUG, "client-connected", "client connected")

@@ -35,7 +35,7 @@ class Refusals:
 
     def refuse(self, client: Client, code: ErrorCode, reason: str, packet: bytes) -> None:
         """Send a client the error for *packet*, and disconnect it if the error does that."""
-        self._counts["errors_told"] += 1
+        self._counts["sent_errors"] += 1
         self._tap_events.denial(client.connection, client.credentials, packet, code, reason)
         if code is ErrorCode.EPROTO:
             self._log.record(log_messages.MALFORMED_PACKET, client, reason=reason)
@@ -45,7 +45,7 @@ class Refusals:
         """Send a client the error of a quota for *packet*, and disconnect it if the refusal does that."""
         self._counts["quota_refusals"] += 1
         self._log.quota_refused(client.connection, client.credentials, refusal)
-        self._counts["errors_told"] += 1
+        self._counts["sent_errors"] += 1
         self._tap_events.denial(client.connection, client.credentials, packet, ErrorCode.EDQUOT, refusal.reason)
         self._send(client, ErrorCode.EDQUOT, refusal.reason, disconnects=refusal.disconnects)
 
@@ -58,7 +58,7 @@ class Refusals:
 
     def note_publications(self, client: Client, refusal: Refusal, key: bytes, count: int, verdict: Verdict | None) -> None:
         """Note *count* messages that the switch has refused; it has sent the errors. *verdict* is that on *key*, if a rule denies it."""
-        self._counts["errors_told"] += count
+        self._counts["sent_errors"] += count
         code, reason = SWITCH_ERRORS[refusal]
         rule = None if verdict is None else verdict.rule
         if verdict is not None and rule is not None:

@@ -30,7 +30,7 @@ _SYSTEM_FOLDER = "/run/sbus/"
 _BOOTED = Path("/run/systemd/system")
 """Exists if systemd is the init system, sd_booted(3)."""
 
-_PATIENCE_SECONDS = 2.0
+_COMMAND_SECONDS = 2.0
 _REASON_CHARACTERS = 300
 
 _REASON_SECONDS = 5.0
@@ -138,7 +138,7 @@ class UnitCheck:
         command: Sequence[str] = [program, *(["--user"] if self.unit.is_user else []), *arguments]
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_COMMAND_SECONDS, check=False
             )
         except (OSError, subprocess.SubprocessError):
             return ""

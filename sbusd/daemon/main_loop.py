@@ -111,7 +111,7 @@ class MainLoop:
 
     def _record_lost_notification(self) -> None:
         """Record that a notification could not be sent to the service manager."""
-        self._journal.record(log_messages.SERVICE_MANAGER_DEAF)
+        self._journal.record(log_messages.SERVICE_MANAGER_UNREACHABLE)
 
     def _record_unless(self, is_sent: bool) -> None:
         """Record that a notification could not be sent, unless it *is_sent*."""

@@ -30,7 +30,7 @@ DRAIN_BYTES = 65_536
 THREADS = 128
 """How many users can have a socket that is being closed at the same time."""
 
-CROWD = 256
+MAX_SOCKETS = 256
 """With this number of sockets to close, no connection is accepted, because they could use up all descriptors: also a refused connection
 can have descriptors, and only an accepted one can be refused. Linux 6.16 and later refuses them instead."""
 
@@ -76,9 +76,9 @@ class Closer:
         return [self._closed.popleft() for _ in range(len(self._closed))]
 
     @property
-    def is_crowded(self) -> bool:
+    def is_full(self) -> bool:
         """Whether too many sockets wait to be closed."""
-        return len(self._sockets) >= CROWD
+        return len(self._sockets) >= MAX_SOCKETS
 
     def waiting(self) -> list[int]:
         """Return the descriptors that are not closed yet."""

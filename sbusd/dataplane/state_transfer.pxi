@@ -22,8 +22,9 @@ cdef object progress_of(Plane plane, uint64_t number):
     return ConnectionProgress(
         received_packets=asked.reading.packets, received_bytes=asked.reading.bytes, refused_packets=asked.reading.refused,
         delivered_packets=asked.out.delivered_packets, delivered_bytes=asked.out.delivered_bytes, lost_packets=asked.out.lost_packets,
-        replaced_packets=asked.out.replaced_packets, untold_replaced=asked.out.untold_replaced,
-        untold=asked.out.untold, unreported=asked.out.told, blocks=tuple([each.id for each in asked.blocking.publishers]),
+        replaced_packets=asked.out.replaced_packets, unreported_replacements=asked.out.unreported_replacements,
+        unreported_losses=asked.out.unreported_losses, noticed_losses=asked.out.noticed_losses,
+        blocks=tuple([each.id for each in asked.blocking.publishers]),
         blocking_ms=now_ms() - asked.blocking.since if is_blocking else 0,
         idle_ms=now_ms() - asked.blocking.progress_at if is_blocking else 0,
         progress_mark=asked.blocking.progress_mark, has_fallen_back=asked.blocking.has_fallen_back,
@@ -51,8 +52,7 @@ cdef tuple queues_of(Plane plane):
             waiting += behind
             fixed = len(waiting)
         queue = Queue(waiting, queue_of(connection.out.notes, &places, packets), unread_of(connection.reading.backlog, packets), fixed,
-                      half_read_of(connection, packets), half_written_of(connection, packets),
-                      part_sent_of(connection, &places, packets), lines)
+                      half_read_of(connection, packets), part_sent_of(connection, &places, packets), lines)
         if not queue.is_empty:
             queues[number] = queue
     return packets, queues
@@ -82,7 +82,7 @@ cdef tuple lines_of(Outbox* box, unordered_map[uint64_t, size_t]* places, list p
         return (*in_turns, *queue_of(box.lines.later, places, packets)), ()
     for i in range(box.lines.gaps.size()):
         line = box.lines.gaps[i]
-        lines.append((None if line.uid == <uint32_t>NO_USER else line.uid, 0, line.untold, 0))
+        lines.append((None if line.uid == <uint32_t>NO_USER else line.uid, 0, line.unreported, 0))
     return tuple([entry for column in columns for entry in column]), tuple(lines)
 
 
@@ -114,19 +114,10 @@ cdef object half_read_of(Connection* connection, list packets):
     return len(packets) - 1
 
 
-cdef object half_written_of(Connection* connection, list packets):
-    """Return the place of the rest of a frame that came without the whole packet, and the length of the packet; None: there is none."""
-    cdef Packet* rest = connection.out.rest.packet
-    if rest is NULL or is_rest_whole(&connection.out):
-        return None
-    packets.append(data_of(rest)[bytes_in(rest) - connection.out.rest_left:bytes_in(rest)])
-    return len(packets) - 1, connection.out.rest_length
-
-
 cdef object part_sent_of(Connection* connection, unordered_map[uint64_t, size_t]* places, list packets):
     """Return the entry of a packet whose frame was sent in part, the number of bytes of the frame that are left, and whether the socket has
     refused none of them; None: there is none."""
-    if connection.out.rest.packet is NULL or not is_rest_whole(&connection.out):
+    if connection.out.rest.packet is NULL:
         return None
     return entry_of(connection.out.rest, places, packets), connection.out.rest_left, bool(connection.out.is_deferred)
 
@@ -172,9 +163,9 @@ cdef int restore_progress(Plane plane, uint64_t number, progress) except -1:
     restored.reading.packets, restored.reading.bytes = progress.received_packets, progress.received_bytes
     restored.reading.refused, restored.reading.reads = progress.refused_packets, progress.reads
     restored.out.delivered_packets, restored.out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
-    restored.out.lost_packets, restored.out.untold = progress.lost_packets, progress.untold
-    restored.out.told = progress.unreported
-    restored.out.replaced_packets, restored.out.untold_replaced = progress.replaced_packets, progress.untold_replaced
+    restored.out.lost_packets, restored.out.unreported_losses = progress.lost_packets, progress.unreported_losses
+    restored.out.noticed_losses = progress.noticed_losses
+    restored.out.replaced_packets, restored.out.unreported_replacements = progress.replaced_packets, progress.unreported_replacements
     if progress.receipt_token is not None:
         token = progress.receipt_token.encode("latin-1")
         arm(&restored.receipt, <const char*>token, len(token), progress.receipt_always, progress.receipt_lists)
@@ -212,7 +203,7 @@ cdef int restore_all(Plane plane, list packets, dict queues, totals, uint64_t ne
         if not update_interest(plane, connection):
             finish(plane, connection, END_BROKEN)
         update_pending(plane, connection)
-        if connection.out.told:
+        if connection.out.noticed_losses:
             plane.informed.push_back(connection.slot)
         preincrement(each)
     return 0
@@ -277,7 +268,7 @@ cdef int restore_queues(Plane plane, list packets, dict queues) except -1:
         restore_backlog(connection, [(packets[place], is_cut) for place, is_cut in queue.unread])
         if connection.out.is_stream:
             restore_half_read(connection, queue, packets)
-            restore_half_written(connection, queue, packets, &shared)
+            restore_part_sent(connection, queue, packets, &shared)
         for entries, is_note in ((queue.waiting, False), (queue.notes, True)):
             for place, head, payer in entries:
                 front = NULL
@@ -310,17 +301,17 @@ cdef int restore_lines(Outbox* box, tuple lines) except -1:
     """Move the last messages of a queue to the lines of their users."""
     cdef vector[Entry] entries
     cdef size_t i = 0, j
-    cdef uint64_t left = box.untold
+    cdef uint64_t left = box.unreported_losses
     for _ in range(min(sum([count for _, count, _, _ in lines]), 0 if box.waiting is NULL else box.waiting.size())):
         entries.push_back(box.waiting.back())
         box.waiting.pop_back()
-    for user, count, untold, noticed in lines:
+    for user, count, unreported, noticed in lines:
         for j in range(min(<size_t>count, entries.size())):
             add_to_line(box, entries.back(), user_of(user))
             entries.pop_back()
-        untold = min(untold, left)
-        left -= untold
-        restore_line(box, user_of(user), untold, noticed)
+        unreported = min(unreported, left)
+        left -= unreported
+        restore_line(box, user_of(user), unreported, noticed)
     return 0
 
 
@@ -349,16 +340,12 @@ cdef int restore_half_read(Connection* connection, queue, list packets) except -
     return 0
 
 
-cdef int restore_half_written(Connection* connection, queue, list packets, vector[Packet*]* shared) except -1:
+cdef int restore_part_sent(Connection* connection, queue, list packets, vector[Packet*]* shared) except -1:
     """Give a stream connection the packet of the frame that it got in part."""
     cdef Entry entry
     cdef size_t length
     entry.head = NULL
-    if queue.half_written is not None:
-        place, size = queue.half_written
-        entry.packet, entry.payer = dereference(shared)[<size_t>place], owner_of(&connection.out)
-        restore_rest(&connection.out, entry, size, len(packets[place]), False)
-    elif queue.part_sent is not None:
+    if queue.part_sent is not None:
         (place, head, payer), left, is_deferred = queue.part_sent
         entry.packet, entry.payer = dereference(shared)[<size_t>place], <uint32_t>NO_USER if payer is None else <uint32_t>payer
         length = len(packets[place])

@@ -37,25 +37,6 @@ class Within:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Latin1:
-    """For :data:`typing.Annotated`: bytes that are stored in JSON as the characters with the same numbers."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return how pydantic checks and converts it."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - see above
-
-        return core_schema.no_info_after_validator_function(_bytes_of, core_schema.str_schema())
-
-
-def _bytes_of(text: str) -> bytes:
-    """Return the bytes whose numbers are the characters of *text*. Raises ValueError if there are none."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError("it has characters above 255") from None
-
-
 Count = Annotated[int, Within(0, 1 << 63)]
 """The range of a counter."""
 
@@ -102,9 +83,9 @@ class ConnectionProgress:
     delivered_bytes: Count = 0
     lost_packets: Count = 0
     refused_packets: Count = 0
-    untold: Count = 0
+    unreported_losses: Count = 0
     """Lost packets that are not in a loss notice yet."""
-    unreported: Count = 0
+    noticed_losses: Count = 0
     """Lost packets in loss notices that the sink does not know of yet."""
     blocks: tuple[Count, ...] = ()
     """Publishers that wait for it, by the number of their connection."""
@@ -125,7 +106,7 @@ class ConnectionProgress:
     reads: Annotated[int, Within(1, 65)] = 64
     """Packets read from its socket at once; a batch is one packet here."""
     replaced_packets: Count = 0
-    untold_replaced: Count = 0
+    unreported_replacements: Count = 0
     """Replaced messages that are not in a notice yet."""
     blocked_ms: Count = 0
     """How long it has waited for recipients, in total."""
@@ -156,9 +137,6 @@ class Queue:
 
     half_read: Count | None = None
     """Of a stream: the place of the beginning of a frame, from its length on, whose end has not come yet."""
-    half_written: tuple[Count, Annotated[int, Within(1, 1 << 32)]] | None = None
-    """Of a stream: the place of the rest of a frame that the socket has taken in part, and the length of the packet in it. It comes from
-    an older bus, which copied rests."""
     part_sent: tuple[QueueEntry, Annotated[int, Within(1, 1 << 32)], bool] | None = None
     """Of a stream: the packet whose frame was sent in part, how many bytes of the frame are left, and whether they wait for the next turn
     rather than for the socket."""
@@ -175,14 +153,13 @@ class Queue:
     @property
     def has_rest(self) -> bool:
         """Whether the socket has taken a part of a frame."""
-        return self.half_written is not None or self.part_sent is not None
+        return self.part_sent is not None
 
     def places(self) -> list[int]:
         """Return the places of all its packets."""
         sent = () if self.part_sent is None else (self.part_sent[0],)
         places = [max(place, head or 0) for place, head, _ in (*self.waiting, *self.notes, *sent)] + [place for place, _ in self.unread]
-        places += [] if self.half_read is None else [self.half_read]
-        return places + ([] if self.half_written is None else [self.half_written[0]])
+        return places + ([] if self.half_read is None else [self.half_read])
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Heartbeat(NamedTuple):
     """The sender is alive. *interval*: until the next one, in ms; *losses*: how many flows ended before it had listed their ends.
 
     *digest* is that of all lines of its interest. No flow below *floor* will get a further message. *forgotten*: how many hosts it has
-    forgotten, since it heard nothing of them, and how often its bus lost messages of unknown flows; the body has the digests of the names
+    forgotten, since they were silent, and how often its bus lost messages of unknown flows; the body has the digests of the names
     of the last *listed* hosts. *address*: the size of the address of the sender in the body.
     """
 

@@ -11,14 +11,14 @@ from sbusd.link.remote_interest import RemoteInterest
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """One other host. ``heard_seconds``: since its last heartbeat. ``address``: where it says that it is.
+    """One other host. ``silent_seconds``: since its last heartbeat. ``address``: where it says that it is.
 
     ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
     """
 
     name: str
     is_alive: bool
-    heard_seconds: float
+    silent_seconds: float
     patterns_there: int
     patterns_here: int
     address: str
@@ -31,7 +31,7 @@ def host_states(peers: Peers, interest: RemoteInterest, *, is_connected: bool) -
         HostState(
             peer.name,
             peer.is_alive and is_connected,
-            peers.clock - peer.heard,
+            peers.clock - peer.last_heartbeat,
             interest.count(peer.name),
             len(peer.incoming.served),
             peer.address,

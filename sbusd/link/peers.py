@@ -76,7 +76,7 @@ class Peer:
     other_run: OtherRun = field(default_factory=OtherRun)
     runs: Rate = field(default_factory=lambda: Rate(RUNS_PER_SECOND, RUNS_AT_ONCE))
     is_alive: bool = False
-    heard: float = 0.0
+    last_heartbeat: float = 0.0
     interval: float = MIN_INTERVAL
     # What it wants of this host.
     version: int = 0
@@ -155,22 +155,22 @@ class Peers:
             self._counters.hosts_refused += 1
             return None
         counters = self._counters.hosts.setdefault(name, HostCounters())
-        peer = self._peers[name] = Peer(name, counters, self._incoming(name, counters), heard=self.clock)
+        peer = self._peers[name] = Peer(name, counters, self._incoming(name, counters), last_heartbeat=self.clock)
         return peer
 
     def advance(self, seconds: float) -> None:
         """Let the clock go on, at most by one heartbeat."""
         self.clock += min(max(0.0, seconds), self.interval)
 
-    def heard(self, peer: Peer) -> None:
+    def note_heartbeat(self, peer: Peer) -> None:
         """Note a heartbeat of *peer*."""
         self._alive += not peer.is_alive
         peer.is_alive = True
-        peer.heard = self.clock
+        peer.last_heartbeat = self.clock
 
     def silent(self) -> list[Peer]:
         """Return the hosts that have just missed three heartbeats; they are not alive any more."""
-        gone = [peer for peer in self if peer.is_alive and self.clock - peer.heard > MISSED * peer.interval]
+        gone = [peer for peer in self if peer.is_alive and self.clock - peer.last_heartbeat > MISSED * peer.interval]
         for peer in gone:
             peer.is_alive = False
             self._alive -= 1
@@ -180,7 +180,7 @@ class Peers:
     def restart_clocks(self) -> None:
         """Give every host the time for three heartbeats from now on."""
         for peer in self:
-            peer.heard = self.clock
+            peer.last_heartbeat = self.clock
 
     @property
     def interval(self) -> float:
@@ -194,7 +194,7 @@ class Peers:
     def _has_space(self) -> bool:
         if len(self._peers) < MAX_PEERS:
             return True
-        gone = min((peer for peer in self if not peer.is_alive), key=lambda peer: peer.heard, default=None)
+        gone = min((peer for peer in self if not peer.is_alive), key=lambda peer: peer.last_heartbeat, default=None)
         if gone is None:
             return False
         gone.incoming.reset()

@@ -346,7 +346,7 @@ class Session:
             peer.counters.stale += 1
 
     def _handle_heartbeat(self, peer: Peer, head: Heartbeat, body: bytes) -> None:
-        self._peers.heard(peer)
+        self._peers.note_heartbeat(peer)
         peer.earlier_epoch = 0
         address, forgotten, tails = parse_heartbeat(head, body)
         peer.address = address

@@ -84,7 +84,7 @@ def _host(host: HostState) -> dict[str, Any]:
         "name": host.name,
         "alive": host.is_alive,
         "address": host.address,
-        "heard_seconds": round(host.heard_seconds, 3),
+        "silent_seconds": round(host.silent_seconds, 3),
         "patterns_there": host.patterns_there,
         "patterns_here": host.patterns_here,
         **asdict(host.counters),

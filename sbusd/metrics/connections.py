@@ -34,7 +34,7 @@ class ScraperConnection(web.RequestHandler):
     ``may_scrape`` says whether it may read the metrics.
     """
 
-    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_patience", "_unhandled", "charged", "may_scrape", "user")
+    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_timeout", "_unhandled", "charged", "may_scrape", "user")
 
     def __init__(self, admission: Admission, log: LimitedLog, server: web.Server) -> None:
         options: dict[str, Any] = {"access_log": None, "keepalive_timeout": IDLE_SECONDS, "lingering_time": 0.0, "auto_decompress": False}
@@ -46,7 +46,7 @@ class ScraperConnection(web.RequestHandler):
         self._log = log
         self._is_admitted = False
         self._is_busy = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
         self._unhandled = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -123,13 +123,13 @@ class ScraperConnection(web.RequestHandler):
         """Begin the time limit of a request."""
         self._stop_waiting()
         self._is_busy = True
-        self._patience = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self._abort)
+        self._timeout = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self._abort)
 
     def _stop_waiting(self) -> None:
         """End the time limit."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def _abort(self) -> None:
         """Close the connection, whatever was not sent."""

@@ -84,7 +84,7 @@ BUS = (
 
 CONTROL = (
     _counter("control_packets", "Packets received that were not messages.", "control_packets"),
-    _counter("sent_errors", "Errors that the bus has sent to clients.", "errors_told"),
+    _counter("sent_errors", "Errors that the bus has sent to clients.", "sent_errors"),
     _counter("quota_refusals", "Requests refused because of a quota.", "quota_refusals"),
     _counter("reported_losses", "Loss notices that services had the bus send.", "reported_losses"),
     _counter("unknown_unsubscriptions", "Requests to unsubscribe from a pattern that was not stored.", "unknown_unsubscriptions"),
@@ -92,7 +92,7 @@ CONTROL = (
     _counter("internal_errors", "Defects of the bus, found while it handled a packet.", "internal_errors"),
     _gauge("configuration_faults", "Faults in the configuration that is in effect.", "configuration_faults"),
     _counter("users_forgotten_early", "Absent users whose rates were forgotten early.", "users_forgotten_early"),
-    _counter("unparked_connections", "Times that a connection could not be stored for a restart.", "connections_unparked"),
+    _counter("connection_store_failures", "Times that a connection could not be stored for a restart.", "connection_store_failures"),
     _gauge("missing_connections", "Connections that a restart would lose.", "connections_missing"),
     _counter("state_failures", "Times that the bus could not store its state for a restart.", "state_failures"),
     _counter("state_rewrites", "Times that the bus has rewritten its state for a restart.", "state_rewrites"),

@@ -19,7 +19,7 @@ DENIED = LogMessage("d6407c9faf7b4559b38e3e69793fe9e5", Priority.NOTICE, "denied
 FULL = LogMessage(
     "6a4387404c5d4e4fba921c0fd898bcb8", Priority.WARNING, "full", "closed a connection of user {user}: too many are open; times: {count}"
 )
-CROWDED = LogMessage("7c84b2adb2974451a3945240642b8375", Priority.WARNING, "crowded", "{reason}; times: {count}")
+PAUSED = LogMessage("7c84b2adb2974451a3945240642b8375", Priority.WARNING, "paused", "{reason}; times: {count}")
 REJECTED = LogMessage("4040e3eb8dac4d49a382b364e0979e23", Priority.NOTICE, "rejected", "rejected a request: {reason}; times: {count}")
 FAULT = LogMessage("43070127b2034412b7a2ed631204572a", Priority.ERR, "fault", "internal error: {reason}; times: {count}")
 

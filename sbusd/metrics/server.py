@@ -12,7 +12,7 @@ from sbusd.metrics.admission import Admission
 from sbusd.metrics.collector import Collector
 from sbusd.metrics.connections import ScraperConnection
 from sbusd.metrics.exposition import negotiated
-from sbusd.metrics.log_messages import CROWDED, DENIED, FAULT
+from sbusd.metrics.log_messages import DENIED, FAULT, PAUSED
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import report_exhaustion
 from sbusd.systemd.limited_log import LimitedLog
@@ -48,7 +48,7 @@ class MetricsServer:
     async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to serve on listening *sockets*."""
         loop = asyncio.get_running_loop()
-        report_exhaustion(lambda reason: self._log.record_limited(CROWDED, reason, reason=reason))
+        report_exhaustion(lambda reason: self._log.record_limited(PAUSED, reason, reason=reason))
 
         def connected() -> ScraperConnection:
             return ScraperConnection(self._admission, self._log, self._server)

@@ -19,10 +19,7 @@ from sbusd.archive.storage.store import Store
 KNOWN_INDEX = ".known-index.json"
 """The name of the file."""
 
-FORMER_NAME = ".known-entries"
-"""The name of the file of version 1, which is removed."""
-
-_VERSION = 2
+_VERSION = 1
 _MAX_BYTES = 1 << 30
 
 
@@ -33,7 +30,7 @@ class KnownIndex:
         """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
         self._store = store
         self.is_new = False
-        """Whether the file is missing: in the first run, and in the first one of this version."""
+        """Whether the file is missing: in the first run."""
         self._names: frozenset[str] = frozenset()
         self._days: dict[str, str] = {}
         try:
@@ -69,5 +66,4 @@ class KnownIndex:
             return
         value = {"version": _VERSION, "names": sorted(names), "days": days}
         self._store.put(KNOWN_INDEX, io.BytesIO(json.dumps(value, separators=(",", ":")).encode()))
-        self._store.delete(FORMER_NAME)
         self._names, self._days, self.is_new = names, days, False

@@ -106,14 +106,13 @@ def _prepare_directory(tables: Path) -> None:
         PipelineError, ExposedFolderError, OSError: it cannot be used.
     """
     from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
-    from sbusd.archive.tables.old_layout import NAMES  # noqa: PLC0415
     from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
     from sbusd.archive.tables.staging import STAGING  # noqa: PLC0415
-    from sbusd.pipeline.known_index import FORMER_NAME, KNOWN_INDEX  # noqa: PLC0415
+    from sbusd.pipeline.known_index import KNOWN_INDEX  # noqa: PLC0415
 
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
-    names = (*(table.name for table in SCHEMAS), MANIFESTS, KNOWN_INDEX, FORMER_NAME, RUN_LOCK, ENGINE_LOCK, f"{STAGING}*", *NAMES)
+    names = (*(table.name for table in SCHEMAS), MANIFESTS, KNOWN_INDEX, RUN_LOCK, ENGINE_LOCK, f"{STAGING}*")
     make_private(tables, names)
 
 

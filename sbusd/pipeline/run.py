@@ -18,10 +18,9 @@ from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.conversion import convert_old_tables
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import VERSION, is_kept
+from sbusd.archive.tables.schema import VERSION
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
@@ -73,8 +72,6 @@ class PipelineRun:
             TablesError, StorageError, OSError: the location of the tables cannot be used.
         """
         writer = TableWriter(self.root)
-        if converted := convert_old_tables(writer):
-            self.progress.warn(f"converted tables of an earlier version; number of hours: {converted}")
         self._check_origin(writer)
         known = KnownIndex(store_of(self.root))
         listing = list_index(self.archive.root)
@@ -146,10 +143,10 @@ class PipelineRun:
         return CHUNK_ROWS * max(2, self._spark.sparkContext.defaultParallelism) // 2
 
     def _check_origin(self, writer: TableWriter) -> None:
-        """Store the origin of the tables: rows of two archives must not be mixed. Raises PipelineError if it is another archive, or a
-        version that is not kept."""
+        """Store the origin of the tables: rows of two archives must not be mixed. Raises PipelineError if it is another archive, or another
+        version."""
         origin, known = {"archive": str(self.archive.root.resolve()), "version": VERSION}, writer.origin
-        if isinstance(known, dict) and not self.rebuild and ({**known, "version": VERSION} != origin or not is_kept(known.get("version"))):
+        if isinstance(known, dict) and not self.rebuild and known != origin:
             raise PipelineError(
                 f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )

@@ -25,7 +25,7 @@ from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.store import store_of
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import CHARGED, bytes_by_user, listed_users, user_label, with_charged
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
@@ -168,7 +168,7 @@ class Converter:
             return
         if self.problem is not None:
             self.problem = None
-            self._journal.record(ARCHIVE_AGAIN)
+            self._journal.record(ARCHIVE_RESUMED)
 
     def _convert_oldest(self) -> None:
         """Convert the oldest queued file, if there is one. Raises OSError."""

@@ -32,10 +32,10 @@ UNREAD = LogMessage(
     "unread",
     "lost an unknown number of rows at the end: the bus sent nothing for {seconds} s, and had not sent all that was queued",
 )
-BUS_AWAY = LogMessage(
-    "9d6525330db547798b8c92356789da53", Priority.NOTICE, "bus-away", "lost the connection to the bus: {reason}; reconnecting"
+BUS_UNAVAILABLE = LogMessage(
+    "9d6525330db547798b8c92356789da53", Priority.NOTICE, "bus-unavailable", "lost the connection to the bus: {reason}; reconnecting"
 )
-BUS_BACK = LogMessage("8be93d24400048d9b846ffd31f8d96ea", Priority.NOTICE, "bus-back", "reconnected to the bus after {seconds} s")
+BUS_AVAILABLE = LogMessage("8be93d24400048d9b846ffd31f8d96ea", Priority.NOTICE, "bus-available", "reconnected to the bus after {seconds} s")
 RECOVERED = LogMessage(
     "fa4f0d2b4fe14a7eb794f67b176b2c1d",
     Priority.NOTICE,
@@ -60,7 +60,7 @@ ARCHIVE_FAILED = LogMessage(
     "archive-failed",
     "failed to write to the archive: {reason}; the write-ahead log is kept, and the recorder retries",
 )
-ARCHIVE_AGAIN = LogMessage("965c24b41c264ab2bfc222d060024b81", Priority.NOTICE, "archive-again", "resumed writing to the archive")
+ARCHIVE_RESUMED = LogMessage("965c24b41c264ab2bfc222d060024b81", Priority.NOTICE, "archive-resumed", "resumed writing to the archive")
 REMOVED = LogMessage(
     "404f6ff6abc5411f9849dae80733034f",
     Priority.INFO,
@@ -91,10 +91,10 @@ UNREADABLE = LogMessage(
     "unreadable",
     "received {count} packets so far that this recorder does not understand; the bus may be newer",
 )
-CROWDED = LogMessage(
+TOO_MANY_SUBSCRIPTIONS = LogMessage(
     "e90d668a17d5409e9e8532e71c11a081",
     Priority.WARNING,
-    "crowded",
+    "too-many-subscriptions",
     "exceeded the limit of remembered subscriptions; not remembered so far: {count}",
 )
 NOT_SERVED = LogMessage(

@@ -256,7 +256,7 @@ class SubscriptionSnapshot:
             self._count -= len(self._patterns.pop(row.conn, ()))
         elif row.key is None:
             return
-        elif row.kind in {Kind.SUBSCRIBE, Kind.STANDING}:
+        elif row.kind in {Kind.SUBSCRIBE, Kind.SNAPSHOT}:
             self._add(row.conn, row.key, row)
         elif row.kind == Kind.UNSUBSCRIBE and (held := self._patterns.get(row.conn)) and held.pop(row.key, None) is not None:
             self._count -= 1
@@ -269,7 +269,7 @@ class SubscriptionSnapshot:
         """Yield a row with the time *ts* for each subscription."""
         for held in self._patterns.values():
             for row in held.values():
-                yield row._replace(kind=Kind.STANDING, ts=ts)
+                yield row._replace(kind=Kind.SNAPSHOT, ts=ts)
 
     def clear(self) -> None:
         """Forget all: they may have ended."""

@@ -127,7 +127,7 @@ class RowBuilder:
         if conn is None or key is None:
             self.unreadable += 1
             return None
-        return _of_peer(Row(ts, 0, Kind.STANDING, key=key), conn, self._peer(conn, fact.get("cred"), ts))
+        return _of_peer(Row(ts, 0, Kind.SNAPSHOT, key=key), conn, self._peer(conn, fact.get("cred"), ts))
 
     def forget_peers(self) -> None:
         """Forget the peers of all connections: another bus can reuse the numbers."""

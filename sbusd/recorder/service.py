@@ -22,15 +22,15 @@ from sbusd.protocol.errors import SbusError
 from sbusd.recorder.converter import Converter, date_of_recorder
 from sbusd.recorder.host_claims import HostClaims
 from sbusd.recorder.log_messages import (
-    BUS_AWAY,
-    BUS_BACK,
-    CROWDED,
+    BUS_AVAILABLE,
+    BUS_UNAVAILABLE,
     DAMAGED,
     INDEX_DAMAGED,
     RECOVERED,
     STARTED,
     STOPPED,
     TAP_LOSS,
+    TOO_MANY_SUBSCRIPTIONS,
     UNREAD,
     UNREADABLE,
 )
@@ -221,8 +221,8 @@ class Recorder:
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
                 return
             self._wait(recording, closer, end)
-            for heard in self._tap.receive(TURN_PACKETS):
-                self._handle(heard)
+            for output in self._tap.receive(TURN_PACKETS):
+                self._handle(output)
                 if messages is not None and self.messages >= messages:
                     break  # the rest is more than requested
             recording.tick()
@@ -279,8 +279,8 @@ class Recorder:
                     self._add(Row(self._clocks.wall_ns(), 0, Kind.TAP_LOSS, reason="the bus did not send what it had queued"))
                     self._journal.record(UNREAD, seconds=f"{DRAIN_SECONDS:g}")
                     return
-                for heard in self._tap.receive(TURN_PACKETS):
-                    self._handle(heard)
+                for output in self._tap.receive(TURN_PACKETS):
+                    self._handle(output)
 
     def _prepared(self) -> tuple[Recording, Converter, SegmentCloser]:
         """Return the parts that :meth:`prepare` made."""
@@ -306,12 +306,12 @@ class Recorder:
         # Rounded up: a wait that ends just before the due time would cause a busy loop.
         poller.poll(None if timeout is None else int(timeout) + 1)
 
-    def _handle(self, heard: TapOutput) -> None:
+    def _handle(self, output: TapOutput) -> None:
         """Record one item of the tap."""
         now = self._clocks.wall_ns()
-        match heard:
+        match output:
             case bytes():
-                row = self._builder.row(heard)
+                row = self._builder.row(output)
                 if row is not None and not (row.kind == Kind.LOSS and row.conn == self._tap.own_id):
                     self.messages += row.kind == Kind.MESSAGE
                     self._add(row)
@@ -322,9 +322,9 @@ class Recorder:
                 self._tap_lost += count or 0
                 self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
             case BusLost(reason):
-                self._journal.record(BUS_AWAY, reason=reason)
+                self._journal.record(BUS_UNAVAILABLE, reason=reason)
             case BusRestored(duration_ns):
-                self._journal.record(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
+                self._journal.record(BUS_AVAILABLE, seconds=f"{duration_ns / 1e9:.3f}")
                 self._builder.forget_peers()
                 self._subscriptions.clear()
                 self._record_restart("the recorder lost its connection to the bus", duration_ns)
@@ -337,8 +337,8 @@ class Recorder:
             self._snapshot_hour = _NO_HOUR
         elif (hour := hour_of(row.ts)) > self._snapshot_hour or recording.hour < self._snapshot_hour - HOUR_NS:
             self._snapshot_hour = hour
-            for standing in self._subscriptions.rows(row.ts):
-                recording.add(standing)
+            for subscription in self._subscriptions.rows(row.ts):
+                recording.add(subscription)
         self._subscriptions.note(row)
         recording.add(row)
 
@@ -368,7 +368,7 @@ class Recorder:
             self._report_at = now + REPORT_SECONDS
         if self._subscriptions.forgotten > self._reported_forgotten:
             self._reported_forgotten = self._subscriptions.forgotten
-            self._journal.record(CROWDED, count=self._reported_forgotten)
+            self._journal.record(TOO_MANY_SUBSCRIPTIONS, count=self._reported_forgotten)
             self._report_at = now + REPORT_SECONDS
 
     def _take_lock(self) -> None:

@@ -197,9 +197,9 @@ class RecorderTap:
                 return
             for packet in _packets_in(bytes(self._buffer[:size])):
                 limit -= 1
-                heard = packet if isinstance(packet, LostPackets) else self._read(packet)
-                if heard is not None:
-                    yield heard
+                output = packet if isinstance(packet, LostPackets) else self._read(packet)
+                if output is not None:
+                    yield output
 
     def request_end(self) -> None:
         """Ask the bus to confirm that everything so far was sent, see ``has_ended``. Later packets are received as well."""
@@ -243,8 +243,8 @@ class RecorderTap:
                     # One reply for each requested page. It follows the page.
                     pages -= 1
                     has_begun = not pages
-                elif (heard := self._read(packet)) is not None:
-                    self._early.append(heard)
+                elif (output := self._read(packet)) is not None:
+                    self._early.append(output)
 
     def _check_refusal(self, refusal: RemoteRefusal) -> None:
         """Raise TapRefusedError if *refusal* is about the tap."""

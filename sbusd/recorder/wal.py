@@ -29,7 +29,7 @@ from pyarrow import ipc
 
 from sbusd.archive.files import sync_folder
 from sbusd.archive.record.layout import is_host
-from sbusd.archive.record.schema import VERSION, completed, schema_of
+from sbusd.archive.record.schema import SCHEMA, VERSION
 from sbusd.protocol.errors import SbusError
 
 SUFFIX = ".wal"
@@ -175,11 +175,11 @@ def read_wal(path: Path) -> WalContent:
     head = next(frames, None)
     if head is None:
         raise WalError(path, "not a write-ahead log: the first frame is incomplete")
-    content, schema = _content(path, head)
+    content = _content(path, head)
     for body in frames:
-        batch = ipc.read_record_batch(pa.py_buffer(body), schema)
+        batch = ipc.read_record_batch(pa.py_buffer(body), SCHEMA)
         if batch.num_rows:
-            content.batches.append(completed(batch))
+            content.batches.append(batch)
     content.torn_bytes = len(data) - frames.end
     content.damaged_frames = frames.damaged
     return content
@@ -232,20 +232,18 @@ class Frames:
         return body, crc == _checksum(length, body)
 
 
-def _content(path: Path, head: memoryview) -> tuple[WalContent, pa.Schema]:
-    """Return the empty content for a header, and the columns of its rows."""
+def _content(path: Path, head: memoryview) -> WalContent:
+    """Return the empty content for a header."""
     try:
         value = json.loads(bytes(head))
         version, host, first_seq = value["version"], value["host"], value["first_seq"]
     except (ValueError, KeyError, TypeError):
         raise WalError(path, "not a write-ahead log: the first frame is not a header") from None
-    if version not in range(1, VERSION + 1):
-        raise WalError(
-            path, f"unsupported version {version!r}: this recorder reads versions 1 to {VERSION}. Run the recorder that wrote it"
-        )
+    if version != VERSION:
+        raise WalError(path, f"unsupported version {version!r}: this recorder reads version {VERSION}. Run the recorder that wrote it")
     if not isinstance(host, str) or not is_host(host) or not isinstance(first_seq, int):
         raise WalError(path, "not a write-ahead log: the header has no valid host or position")
-    return WalContent(host, first_seq), schema_of(version)
+    return WalContent(host, first_seq)
 
 
 def _frame(body: bytes | memoryview) -> bytes:

@@ -20,8 +20,12 @@ UNAUTHENTICATED = LogMessage(
     "unauthenticated",
     "remote hosts are not authenticated: serving this host only, on {listen}; configure [tls] or key_file in relay.toml",
 )
-REDIS_AWAY = LogMessage("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; retrying, no message is lost")
-REDIS_BACK = LogMessage("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "reconnected to Redis after {seconds} s")
+REDIS_UNAVAILABLE = LogMessage(
+    "0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-unavailable", "{reason}; retrying, no message is lost"
+)
+REDIS_AVAILABLE = LogMessage(
+    "29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-available", "reconnected to Redis after {seconds} s"
+)
 NOT_DURABLE = LogMessage(
     "f1c80a0e28764c98a10c3a6391d575b6",
     Priority.WARNING,
@@ -37,10 +41,10 @@ RECOVERED = LogMessage(
 BUS_JOINED = LogMessage(
     "e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined bus {bus}: its users can call remote hosts"
 )
-BUS_AWAY = LogMessage(
+BUS_UNAVAILABLE = LogMessage(
     "8e527ceaac144c0f90763779da9d571b",
     Priority.WARNING,
-    "bus-away",
+    "bus-unavailable",
     "bus {bus} unavailable: {reason}; until it is back, requests of remote hosts go to Redis only",
 )
 BUS_TAKEN = LogMessage(
@@ -55,17 +59,17 @@ BUS_REFUSAL = LogMessage(
     "bus-refusal",
     "bus {bus} refused {count} operations for remote hosts: {reason}",
 )
-PEER_AWAY = LogMessage(
-    "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "remote host {twin} unreachable: {reason}; retrying"
+PEER_UNREACHABLE = LogMessage(
+    "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-unreachable", "remote host {twin} unreachable: {reason}; retrying"
 )
-PEER_BACK = LogMessage("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "remote host {twin} reachable again")
+PEER_REACHABLE = LogMessage("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-reachable", "remote host {twin} reachable again")
 PEER_REFUSED = LogMessage(
     "acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "message {uid} to host {twin} failed: {reason}"
 )
-STRANGER = LogMessage(
+AUTHENTICATION_FAILED = LogMessage(
     "527a744b71d546fe9e9296a70e50ae31",
     Priority.WARNING,
-    "stranger",
+    "authentication-failed",
     "rejected {count} unauthenticated requests from {address}: {reason}",
 )
 REPLAYED = LogMessage(
@@ -80,10 +84,10 @@ FORGED = LogMessage(
     "forged",
     "rejected {count} forged or unexpected messages from {address}: {reason}",
 )
-UNWELCOME = LogMessage(
+REJECTED = LogMessage(
     "054b534e5fe84da78e676e3822237b6b",
     Priority.NOTICE,
-    "unwelcome",
+    "rejected",
     "rejected {count} messages from {address}: {reason}",
 )
 TOO_LARGE = LogMessage(
@@ -98,8 +102,8 @@ TOO_SLOW = LogMessage(
     "too-slow",
     "closed {count} slow connections from {address}: {reason}",
 )
-CROWDED = LogMessage(
-    "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "closed {count} excess connections from {address}: {reason}"
+TOO_MANY = LogMessage(
+    "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "too-many", "closed {count} excess connections from {address}: {reason}"
 )
 PAUSED = LogMessage("cedaef6082d64eaf87e5f5601549e150", Priority.WARNING, "paused", "{reason}; occurrences: {count}")
 MALFORMED = LogMessage(
@@ -120,10 +124,10 @@ UNDELIVERED = LogMessage(
     "undelivered",
     "dropped {count} responses for return queue {queue}: it is full, not a list or reserved",
 )
-RESOLVER_AWAY = LogMessage(
+RESOLVER_UNAVAILABLE = LogMessage(
     "892372e37ffb488b85ffc87b622e619c",
     Priority.WARNING,
-    "resolver-away",
+    "resolver-unavailable",
     "address lookup failed {count} times: {reason}; using known addresses",
 )
 SHARED_NUMBER = LogMessage(

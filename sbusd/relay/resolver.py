@@ -82,16 +82,18 @@ class StaticResolver:
             await self._others.close()
 
 
-Away = Callable[[str], None]
+ReportFailure = Callable[[str], None]
 
 
 class GraphQlResolver:
     """A GraphQL service with the hosts of a substrate chain."""
 
-    def __init__(self, url: str, away: Away, *, timeout: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        """*away* is called with the reason of each failed lookup."""
+    def __init__(
+        self, url: str, report_failure: ReportFailure, *, timeout: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """*report_failure* is called with the reason of each failed lookup."""
         self._url = url
-        self._away = away
+        self._report_failure = report_failure
         self._timeout = timeout
         self._clock = clock
         self._known: dict[int, tuple[float, str]] = {}
@@ -137,14 +139,16 @@ class GraphQlResolver:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             words = str(error) if isinstance(error, ResolverUnavailableError) else f"{self._url}: {str(error) or type(error).__name__}"
             self._down = (self._clock() + RETRY_SECONDS, words)
-            self._away(words)
+            self._report_failure(words)
             raise ResolverUnavailableError(words) from None
 
 
-def make_resolver(settings: RelaySettings, away: Away) -> Resolver:
+def make_resolver(settings: RelaySettings, report_failure: ReportFailure) -> Resolver:
     """Return the resolver for *settings*."""
     url = settings.substrate or NETWORKS.get(settings.network, "")
-    return StaticResolver({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQlResolver(url, away) if url else None)
+    return StaticResolver(
+        {peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQlResolver(url, report_failure) if url else None
+    )
 
 
 def _found(address: str) -> str:

@@ -22,7 +22,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.client import HttpClient, PeerRejectedError, PeerUnreachableError
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
-from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED
+from sbusd.relay.log_messages import FAULT, PEER_REACHABLE, PEER_REFUSED, PEER_UNREACHABLE
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -79,8 +79,8 @@ class Sender:
         self._wake = asyncio.Event()
         self._sends: dict[asyncio.Task[bool], int] = {}
         self._busy: Counter[int] = Counter()
-        self._crowded: set[int] = set()  # hosts that may have waiting messages that are due
-        self._away: set[int] = set()
+        self._backlogged: set[int] = set()  # hosts that may have waiting messages that are due
+        self._unreachable: set[int] = set()
 
     def wake(self) -> None:
         """Check at once for messages that are due."""
@@ -93,7 +93,7 @@ class Sender:
                 self._wake.clear()
                 delay = TURN_SECONDS
                 twins = await self._store.twins()
-                self._crowded.intersection_update(twins)
+                self._backlogged.intersection_update(twins)
                 for twin in twins:
                     delay = min(delay, await self._send_due(twin))
                 try:
@@ -114,9 +114,9 @@ class Sender:
         most = TWIN_SENDS - self._busy[twin]
         due, claims = await self._store.claim(twin, most, self._claim_seconds)
         if len(claims) < most:
-            self._crowded.discard(twin)
+            self._backlogged.discard(twin)
         else:
-            self._crowded.add(twin)
+            self._backlogged.add(twin)
         for claim in claims:
             self.begin(claim)
         return TURN_SECONDS if due < 0 or self._is_busy(twin) else max(0.001, due)
@@ -124,9 +124,9 @@ class Sender:
     def hold_seconds(self, twin: int) -> float:
         """Return for how long to hold a message for *twin* that is sent at once, in seconds; 0 if it must wait for others."""
         if self._is_busy(twin):
-            self._crowded.add(twin)
+            self._backlogged.add(twin)
         # A new message must not overtake those that wait.
-        return 0.0 if twin in self._crowded else self._claim_seconds
+        return 0.0 if twin in self._backlogged else self._claim_seconds
 
     def begin(self, claim: Claim) -> None:
         """Start sending a held message. Must be called within the event loop."""
@@ -144,7 +144,7 @@ class Sender:
         twin = self._sends.pop(task)
         error = None if task.cancelled() else task.exception()
         self._busy[twin] -= 1
-        may_claim = twin in self._crowded and self._busy[twin] <= TWIN_SENDS_RESUME
+        may_claim = twin in self._backlogged and self._busy[twin] <= TWIN_SENDS_RESUME
         if may_claim or task.cancelled() or error is not None or not task.result():
             self._wake.set()
         if not self._busy[twin]:
@@ -167,7 +167,7 @@ class Sender:
         except PeerRejectedError as error:
             outcome, reason = "refused", str(error)
         except (PeerUnreachableError, ResolverUnavailableError) as error:
-            outcome, reason = "away", str(error)
+            outcome, reason = "unreachable", str(error)
         # Messages that did not come from the bus are identified by host and uid, which are never reused.
         call = (self._call_of(message.uid) if claim.is_request else None) or call_digest(0, b"", claim.id)
         self._observe(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began, call))
@@ -178,14 +178,14 @@ class Sender:
         """Change the state of the message according to the result."""
         if outcome == "sent":
             await self._store.sent(claim)
-            if claim.twin in self._away:
-                self._away.discard(claim.twin)
-                self._journal.record(PEER_BACK, twin=claim.twin)
+            if claim.twin in self._unreachable:
+                self._unreachable.discard(claim.twin)
+                self._journal.record(PEER_REACHABLE, twin=claim.twin)
             return
-        if outcome == "away":
-            if claim.twin not in self._away:
-                self._away.add(claim.twin)
-                self._journal.record(PEER_AWAY, twin=claim.twin, reason=reason)
+        if outcome == "unreachable":
+            if claim.twin not in self._unreachable:
+                self._unreachable.add(claim.twin)
+                self._journal.record(PEER_UNREACHABLE, twin=claim.twin, reason=reason)
             if await self._store.postpone(claim, reason) != "exhausted":
                 return
             reason = f"destination not reached after {claim.attempt} attempts: {reason}"
@@ -195,7 +195,7 @@ class Sender:
             failure = message.with_(try_=claim.tries).failure(reason, time.time())
             self._handler.report_undeliverable(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)
         else:
-            await self._store.drop(claim, "answers-refused" if outcome != "away" else "answers-expired")
+            await self._store.drop(claim, "answers-refused" if outcome != "unreachable" else "answers-expired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Attempt:
     number: int
     """From 1."""
     outcome: str
-    """``sent``, ``away``, ``refused`` or ``unknown``."""
+    """``sent``, ``unreachable``, ``refused`` or ``unknown``."""
     reason: str
     """Why it failed; empty if the message was sent."""
     duration_ns: int
@@ -258,7 +258,7 @@ class AttemptPublisher:
             self._dropped += 1
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            await self._count("attempts-untold", dropped)
+            await self._count("attempts-unpublished", dropped)
         await asyncio.sleep(BUS_RETRY_SECONDS)
 
 

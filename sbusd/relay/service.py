@@ -23,9 +23,9 @@ from sbusd.relay.log_messages import (
     NOT_DURABLE,
     PAUSED,
     RECOVERED,
-    REDIS_AWAY,
-    REDIS_BACK,
-    RESOLVER_AWAY,
+    REDIS_AVAILABLE,
+    REDIS_UNAVAILABLE,
+    RESOLVER_UNAVAILABLE,
     STARTED,
     STOPPED,
     UNAUTHENTICATED,
@@ -92,7 +92,7 @@ class Relay:
             else None
         )
         self._sender: Sender | None = None
-        self._away_since: float | None = None
+        self._unavailable_since: float | None = None
         self._is_known = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,7 +102,9 @@ class Relay:
             OSError: cannot listen on the address.
             UnsuitableRedisError: the server is not one that the relay can use.
         """
-        resolver = make_resolver(self._settings, lambda reason: self._journal.record_limited(RESOLVER_AWAY, "resolver", reason=reason))
+        resolver = make_resolver(
+            self._settings, lambda reason: self._journal.record_limited(RESOLVER_UNAVAILABLE, "resolver", reason=reason)
+        )
         client = HttpClient(self._twin, self._settings, self._keys, tls=lambda: self._credentials.client)
         self._sender = Sender(
             self._settings,
@@ -197,7 +199,7 @@ class Relay:
         while True:
             for raw in await self._store.take(queue, BATCH):
                 await self._handler.take(queue, raw)
-            self._log_redis_back()
+            self._log_redis_available()
 
     def _wake(self) -> None:
         """Have messages that are due sent at once."""
@@ -245,9 +247,9 @@ class Relay:
             try:
                 await work()
             except RedisUnavailableError as error:
-                if self._away_since is None:
-                    self._away_since = time.monotonic()
-                    self._journal.record(REDIS_AWAY, reason=str(error))
+                if self._unavailable_since is None:
+                    self._unavailable_since = time.monotonic()
+                    self._journal.record(REDIS_UNAVAILABLE, reason=str(error))
                 self._alive()
             except UnsuitableRedisError:
                 raise
@@ -255,8 +257,8 @@ class Relay:
                 self._journal.record_limited(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _log_redis_back(self) -> None:
+    def _log_redis_available(self) -> None:
         """Log that Redis is available again, if it was not."""
-        if self._away_since is not None:
-            self._journal.record(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
-            self._away_since = None
+        if self._unavailable_since is not None:
+            self._journal.record(REDIS_AVAILABLE, seconds=f"{time.monotonic() - self._unavailable_since:.1f}")
+            self._unavailable_since = None

@@ -183,7 +183,7 @@ def _traffic(
     table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: Categories[str]
 ) -> tuple[int, dict[str, list[Any]]]:
     """Return messages and bytes by time, key, user and host, and the length of a bin in minutes, at least *finest*."""
-    sums = ("messages", "bytes", "recipients", "unheard")
+    sums = ("messages", "bytes", "recipients", "undeliverable")
     table = _numbered(table, prefix=keys, uid=users, host=hosts)
     for minutes in _STEPS[_STEPS.index(finest) :]:
         rows = aggregate(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)

@@ -153,16 +153,16 @@
 
   function drawTrafficTable(rows) {
     const table = data.traffic;
-    const names = ["messages", "bytes", "recipients", "unheard"];
+    const names = ["messages", "bytes", "recipients", "undeliverable"];
     const found = new Map();
     for (const row of rows) {
       const id = `${table.key[row]} ${table.user[row]}`;
-      const one = found.get(id) ?? found.set(id, { key: table.key[row], user: table.user[row], messages: 0, bytes: 0, recipients: 0, unheard: 0 }).get(id);
+      const one = found.get(id) ?? found.set(id, { key: table.key[row], user: table.user[row], messages: 0, bytes: 0, recipients: 0, undeliverable: 0 }).get(id);
       for (const name of names) one[name] += table[name][row] ?? 0;
     }
     tables.show("traffic-table", [...found.values()].sort((a, b) => b[state.unit] - a[state.unit]), [
       ["key", "long", (one) => key(one.key)], ["publisher", "", (one) => user(one.user)], number("messages", (one) => one.messages), number("bytes", (one) => one.bytes, bytes),
-      number("deliveries", (one) => one.recipients), number("no recipient", (one) => one.unheard),
+      number("deliveries", (one) => one.recipients), number("no recipient", (one) => one.undeliverable),
     ]);
   }
 

@@ -154,7 +154,7 @@ class Handover:
     def _execute(self, state_log: StateLog, reexec: ReexecState) -> None:
         """Replace this process by the same program. Raises OSError."""
         closing = tuple(socket_closer.identified([*self._broker.switch.closing(), *socket_closer.waiting()]))
-        left = replace(reexec, state=state_log.file.fd, lot=tuple(state_log.store.descriptors), closing=closing)
+        left = replace(reexec, state=state_log.file.fd, connection_store=tuple(state_log.store.descriptors), closing=closing)
         set_reexec_state(os.environ, left)
         folder = os.getcwd()
         try:
@@ -193,7 +193,7 @@ class Handover:
         try:
             state_log = self._new_state_log()
         except HandoverError as error:
-            self._journal.record(log_messages.STATE_UNKEPT, reason=str(error))
+            self._journal.record(log_messages.STATE_NOT_STORED, reason=str(error))
             return
         fdstore.put(state_log.file.fd, state_log.store.descriptors)
         self._begin(state_log)
@@ -232,7 +232,7 @@ class Handover:
                 raise StateError(f"its connections are missing: {error}") from None
             on_error.pop_all()
         if is_cut:
-            self._journal.record(log_messages.CONNECTION_UNPARKED)
+            self._journal.record(log_messages.CONNECTION_NOT_STORED)
         outcome = restore.restore(self._broker.components(), state, fds, progress)
         manner = "after a planned restart" if state.bus.is_orderly else "after a crash"
         return _Restored(file, store, outcome, f"{manner}, in {(time.monotonic() - began) * 1000:.0f} ms")

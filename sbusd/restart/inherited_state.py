@@ -38,7 +38,7 @@ class ReexecState:
     folder: str
     """The working directory at the start, for relative paths of the command line."""
     state: Descriptor | Literal[-1] = -1
-    lot: tuple[Descriptor, ...] = ()
+    connection_store: tuple[Descriptor, ...] = ()
     """The ends of the connection store."""
     closing: tuple[tuple[Descriptor, int], ...] = ()
     """Sockets that still have to be closed, because that may block, with their inodes: a number may since belong to another socket."""
@@ -97,7 +97,7 @@ def unset_reexec_state(environment: MutableMapping[str, str], left: ReexecState)
 def _set_inheritable(left: ReexecState, on: bool) -> None:
     """Set whether the descriptors of *left* stay open over execve(2)."""
     streams = (left.stream_listener,) if left.stream_listener >= 0 else ()
-    for fd in (left.state, left.listener, *streams, *left.lot):
+    for fd in (left.state, left.listener, *streams, *left.connection_store):
         os.set_inheritable(fd, on)
     for fd, _ in left.closing:
         with suppress(OSError):
@@ -108,7 +108,7 @@ def inherited_state(passed: Mapping[int, str], reexec: ReexecState | None) -> In
     """Return what this process inherits: the descriptors that systemd *passed*, with their names, or the state *reexec*."""
     sockets = {fd: name for fd, name in passed.items() if name not in fdstore.NAMES}
     if reexec is not None:
-        return InheritedState(reexec.state, reexec.lot, reexec, sockets)
+        return InheritedState(reexec.state, reexec.connection_store, reexec, sockets)
     by_name = {name: fd for fd, name in passed.items()}
     store = tuple(by_name[name] for name in fdstore.CONNECTION_STORE if name in by_name)
     return InheritedState(by_name.get(fdstore.STATE), store, None, sockets)

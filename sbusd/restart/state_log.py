@@ -153,7 +153,7 @@ class StateLog(ChangeLog):
     def counts(self) -> dict[str, int]:
         """Return the statistics of the log: failures, and how often it was rewritten."""
         return {
-            "connections_unparked": self.store.failures,
+            "connection_store_failures": self.store.failures,
             "connections_missing": self.store.missing,
             "state_failures": self._failures,
             "state_rewrites": self._rewrites,
@@ -250,13 +250,13 @@ class StateLog(ChangeLog):
         self._is_due = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if not self.is_good:
-            self._journal.record(log_messages.STATE_UNKEPT, reason=f"{error.strerror}; its log has {self.file.size} bytes")
+            self._journal.record(log_messages.STATE_NOT_STORED, reason=f"{error.strerror}; its log has {self.file.size} bytes")
 
     def _report_store_failure(self) -> None:
         """Record, once, that a connection could not be stored."""
         if self._reports_failures:
             self._reports_failures = False
-            self._journal.record(log_messages.CONNECTION_UNPARKED)
+            self._journal.record(log_messages.CONNECTION_NOT_STORED)
 
 
 class Snapshot:

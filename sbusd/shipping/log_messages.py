@@ -19,7 +19,7 @@ FAILED = LogMessage(
     "failed",
     "failed to ship: {reason}; failures so far: {count}; retrying",
 )
-AGAIN = LogMessage("17a6c9e2b4d84f03958be2d06c7f31a5", Priority.NOTICE, "again", "resumed shipping after {count} failures")
+RESUMED = LogMessage("17a6c9e2b4d84f03958be2d06c7f31a5", Priority.NOTICE, "resumed", "resumed shipping after {count} failures")
 RETRIED = LogMessage("d36f1e8a7b5c4209a4e90c5db1827f36", Priority.NOTICE, "retried", "{reason}")
 UNREADABLE = LogMessage(
     "b90e5d27c6a84f1e8d3b704ac15f92e6",

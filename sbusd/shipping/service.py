@@ -18,7 +18,7 @@ from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping.expiry import Expiry
-from sbusd.shipping.log_messages import AGAIN, DATE, EXPIRED, FAILED, LOST, UNREADABLE
+from sbusd.shipping.log_messages import DATE, EXPIRED, FAILED, LOST, RESUMED, UNREADABLE
 from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.upload import Outcome, Uploader
 from sbusd.systemd.log_records import Log
@@ -156,7 +156,7 @@ class Shipper:
                 self._wait(self._delay())
                 continue
             if self._failures_in_a_row:
-                self._log.record(AGAIN, count=self._failures_in_a_row)
+                self._log.record(RESUMED, count=self._failures_in_a_row)
                 self._failures_in_a_row = 0
             if once:
                 return

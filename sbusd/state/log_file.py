@@ -33,11 +33,8 @@ from sbusd.protocol.errors import SbusError
 from sbusd.state.memory_file import create_memory_file
 from sbusd.state.syscalls import write_at
 
-FORMAT = 2
+FORMAT = 1
 """Increased when an older bus must not read what a newer one writes."""
-
-READABLE_FORMATS = (1, FORMAT)
-"""The formats that this bus reads. In format 1 the patterns of an image are JSON strings, and a new log starts after the old one."""
 
 PAGE = 4096
 
@@ -281,8 +278,8 @@ class StateFile:
         if _CHECK.unpack(check)[0] != zlib.crc32(header):
             raise StateError("its header is damaged")
         _, version, begin, length, checksum = _HEADER.unpack(header)
-        if version not in READABLE_FORMATS:
-            raise StateError(f"it is of format {version}, and this bus reads format {' and '.join(map(str, READABLE_FORMATS))}")
+        if version != FORMAT:
+            raise StateError(f"it is of format {version}, and this bus reads format {FORMAT}")
         if begin < PAGE or begin + length > status.st_size:
             raise StateError("it is truncated")
         self._log = _Log(begin, length, checksum)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
-from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Latin1, Queue, SwitchTotals, UserId, Within
+from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId, Within
 from sbusd.protocol.connection_names import parse_name
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
@@ -69,7 +69,7 @@ class HoldingState:
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
     control_packets: Count = 0
-    patience: BucketState | None = None
+    tolerance: BucketState | None = None
 
 
 _NO_PROGRESS, _NO_HOLDING = ConnectionProgress(), HoldingState()
@@ -84,9 +84,9 @@ class AccountState:
     uid: UserId
     control: BucketState
     attempts: BucketState
-    tells: BucketState
+    records: BucketState
     refused: dict[str, Count] = field(default_factory=dict)
-    untold: Count = 0
+    unrecorded: Count = 0
 
 
 @dataclass(slots=True)
@@ -111,9 +111,9 @@ class ConnectionState:
     inode: Count
     since: float
     settings: ConnectionSettings = field(default_factory=ConnectionSettings)
-    patterns: dict[Annotated[bytes, Latin1()], Annotated[int, Within(1, 1 << 32)]] = field(default_factory=dict)
-    """The number of instances of each pattern. Only format 1 has them in JSON, and ``tap`` too."""
-    tap: Annotated[bytes, Latin1()] | None = None
+    patterns: dict[bytes, int] = field(default_factory=dict)
+    """The number of instances of each pattern. These, ``tap`` and ``name`` have records of their own."""
+    tap: bytes | None = None
     """The pattern of its tap, if any."""
     name: str = ""
     """The label that it has given to itself."""
@@ -280,9 +280,6 @@ def _begins_frame(data: bytes) -> bool:
 
 def _is_rest_possible(queue: Queue, packets: list[bytes]) -> bool:
     """Return whether the frame that was sent in part has as many bytes as are left of it."""
-    if queue.half_written is not None:
-        place, length = queue.half_written
-        return queue.part_sent is None and 0 < len(packets[place]) <= LENGTH_BYTES + length
     if queue.part_sent is None:
         return True
     (place, head, _), left, _ = queue.part_sent

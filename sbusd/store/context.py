@@ -29,7 +29,7 @@ MAX_CALLS = 512
 
 
 class StoreContext:
-    """The parts of one store. *poke* gets a time of *clock* at which the next sweep is due, 0 for at once."""
+    """The parts of one store. *schedule_sweep* gets a time of *clock* at which the next sweep is due, 0 for at once."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class StoreContext:
         counts: Counter[str],
         clock: StoreClock,
         run: Callable[[], int],
-        poke: Callable[[int], None],
+        schedule_sweep: Callable[[int], None],
         charged: ChargedUsers,
     ) -> None:
         self.operations = operations
@@ -54,7 +54,7 @@ class StoreContext:
         self.counts = counts
         self.clock = clock
         self._run = run
-        self.poke = poke
+        self.schedule_sweep = schedule_sweep
         self.charged = charged
         self.news = StreamNews()
         self.published = Published()
@@ -151,7 +151,7 @@ class StoreContext:
         self.counts["released"] += released.jobs
         for queue in released.queues:
             self.jobs_ready(queue)  # a backoff can be 0
-        self.poke(0)
+        self.schedule_sweep(0)
         if released.until:
             with suppress(CallError):  # the store stops, and the next start releases them
                 again = partial(self._released, connection)

@@ -114,7 +114,7 @@ class Store:
             counts=self._counts,
             clock=self._engine.clock,
             run=lambda: self._engine.run,
-            poke=self._sweeper.poke,
+            schedule_sweep=self._sweeper.schedule,
             charged=self._charged,
         )
         self._status = Status(self._counts, self._context.refusals)

@@ -144,5 +144,5 @@ class SubscribedWorker:
         context.counts["jobs_undeliverable"] += 1
         self.release([job.lease])
         context.operations.submit_now(
-            lambda engine: engine.retry(self.queue, [job.lease], self.worker, None, reason), lambda _: context.poke(0)
+            lambda engine: engine.retry(self.queue, [job.lease], self.worker, None, reason), lambda _: context.schedule_sweep(0)
         )

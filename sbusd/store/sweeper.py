@@ -45,9 +45,9 @@ class Sweeper:
     def connected(self) -> None:
         """Publish all that is noted: what an earlier connection or run has perhaps not published."""
         self._places = Places()
-        self.poke(0)
+        self.schedule(0)
 
-    def poke(self, at_ms: int) -> None:
+    def schedule(self, at_ms: int) -> None:
         """Sweep at that time in milliseconds, or earlier; 0 for at once."""
         if at_ms < self._next_ms:
             self._next_ms = at_ms

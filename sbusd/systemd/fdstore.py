@@ -19,7 +19,7 @@ PAIRS = 2
 STATE = "sbus-state"
 """FDNAME of the state file."""
 
-CONNECTION_STORE = tuple(f"sbus-lot-{number}" for number in range(2 * PAIRS))
+CONNECTION_STORE = tuple(f"sbus-connections-{number}" for number in range(2 * PAIRS))
 """FDNAMEs of the ends of the connection store. Never rename them: after an upgrade the new process finds what the old one stored."""
 
 NAMES = frozenset({STATE, *CONNECTION_STORE})

@@ -21,7 +21,7 @@ CHECKS_FOR_ITSELF = "SBUSD_CHECKS_FOR_ITSELF"
 """Environment variable of a check that a running bus makes before its restart: that bus may run as root, without its unit."""
 
 _BOOTED = Path("/run/systemd/system")
-_PATIENCE_SECONDS = 10.0
+_COMMAND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def user_of(unit: str, main_file: Path, booted: Path = _BOOTED) -> ServiceUser |
         return None
     command = ["systemctl", "show", "--property=LoadState,User,Group,SupplementaryGroups", unit]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_user(dict(line.partition("=")[::2] for line in done.stdout.splitlines()))

@@ -65,14 +65,14 @@ class Admission:
 class LoopbackConnection(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ("_admission", "_is_admitted", "_patience")
+    __slots__ = ("_admission", "_is_admitted", "_timeout")
 
     def __init__(self, admission: Admission, server: web.Server) -> None:
         options: dict[str, Any] = {"access_log": None, "keepalive_timeout": IDLE_SECONDS, "lingering_time": 1.0, "auto_decompress": False}
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._admission = admission
         self._is_admitted = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the connection, or close it."""
@@ -82,7 +82,7 @@ class LoopbackConnection(web.RequestHandler):
             transport.close()
             return
         self._is_admitted = True
-        self._patience = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
+        self._timeout = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Note the end."""
@@ -94,9 +94,9 @@ class LoopbackConnection(web.RequestHandler):
 
     def request_begins(self) -> None:
         """End the wait for the first request: aiohttp has a time limit for the requests after it."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def handle_error(
         self,
@@ -124,7 +124,7 @@ class LoopbackConnection(web.RequestHandler):
 
     def _give_up(self) -> None:
         """Close the connection."""
-        self._patience = None
+        self._timeout = None
         transport = self.transport  # force_close() of aiohttp forgets it
         self.force_close()
         if transport is not None:

@@ -110,7 +110,7 @@ _DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...]
     ("253 descriptors at once", descriptors.sends(descriptors.as_many_as_fit)),
     ("sockets in sockets", descriptors.sends(descriptors.holding)),
     ("cycles of sockets", descriptors.sends(descriptors.cycle)),
-    ("crowded file systems", filesystems.sends_crowded_file_systems, filesystems.why_no_namespaces),
+    ("full file systems", filesystems.sends_full_file_systems, filesystems.why_no_namespaces),
     ("FUSE files", filesystems.SendsFuseFiles(), filesystems.why_no_fuse),
 )
 

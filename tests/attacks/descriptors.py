@@ -19,7 +19,7 @@ from functools import cache
 
 from sbusd.protocol.packets import join_batch
 from tests.attacks.attacker import AttackContext, Role
-from tests.attacks.hostile import PATIENCE_SECONDS, connect
+from tests.attacks.hostile import TIMEOUT_SECONDS, connect
 
 MAX_IN_PACKET = 253
 """SCM_MAX_FD of the kernel."""
@@ -140,7 +140,7 @@ def sends_and_closes(make: Make, held: int = 0) -> Role:
         keep.append([connect(context.path) for _ in range(held)])
         while len(keep) < KEPT:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-                sock.settimeout(PATIENCE_SECONDS)
+                sock.settimeout(TIMEOUT_SECONDS)
                 sock.connect(context.path)
                 with contextlib.suppress(ConnectionError):
                     _send(sock, PACKET, make, keep)

@@ -124,7 +124,7 @@ def attributes(node: int) -> bytes:
     return struct.pack("=6Q10I", node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4_096, 0)
 
 
-def crowded(keep: Keep) -> list[int]:
+def full(keep: Keep) -> list[int]:
     """Return a folder of a memory file system with many files that is mounted nowhere any more."""
     folder = "/tmp"
     _mount(b"tmpfs", folder, b"nr_inodes=0")
@@ -135,7 +135,7 @@ def crowded(keep: Keep) -> list[int]:
     return [fd]
 
 
-def sends_crowded_file_systems(context: AttackContext, send: Callable[[Make], Role] = sends) -> None:
+def sends_full_file_systems(context: AttackContext, send: Callable[[Make], Role] = sends) -> None:
     """Send the last descriptors of memory file systems, which were mounted in namespaces of our own."""
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1))  # else what is in /proc/self is root's, since that is what we were
@@ -143,7 +143,7 @@ def sends_crowded_file_systems(context: AttackContext, send: Callable[[Make], Ro
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
-    send(crowded)(context)
+    send(full)(context)
 
 
 def why_no_fuse() -> str:

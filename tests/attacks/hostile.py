@@ -11,7 +11,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support.frames import FrameEnd, frame
 
-PATIENCE_SECONDS = 15.0
+TIMEOUT_SECONDS = 15.0
 SEND_BUFFER_BYTES = 4 << 20
 """Asked for; the kernel gives what net.core.wmem_max allows."""
 
@@ -24,7 +24,7 @@ def connect(path: str, *packets: bytes) -> socket.socket:
         TimeoutError: no answer in time.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(PATIENCE_SECONDS)
+    sock.settimeout(TIMEOUT_SECONDS)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         sock.connect(path)
@@ -51,7 +51,7 @@ def connect_stream(path: str, *packets: bytes) -> FrameEnd:
         TimeoutError: no response in time.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(PATIENCE_SECONDS)
+    sock.settimeout(TIMEOUT_SECONDS)
     try:
         sock.connect(stream_address(path))
         sock.sendall(b"".join(map(frame, (*packets, b"CMSG " + controls.PING + b"\0hostile"))))
@@ -92,7 +92,7 @@ def send_many(socks: Sequence[socket.socket], packets: Iterator[bytes]) -> Itera
         poller.register(fd, select.POLLOUT)
     packet = next(packets, None)
     while by_fd and packet is not None:
-        for fd, events in poller.poll(PATIENCE_SECONDS * 1000):
+        for fd, events in poller.poll(TIMEOUT_SECONDS * 1000):
             sent = 0
             try:
                 if events & (select.POLLHUP | select.POLLERR):

@@ -83,20 +83,20 @@ def is_paced(bus: Daemon, victim: User, attackers: Attackers) -> None:
 
 
 def keeps_private_key(bus: Daemon, victim: User, attackers: Attackers) -> None:
-    """Check that no paced publisher of a stranger's waits for the victim's subscription to a private key, which is full and stopped."""
-    owner, reader, stranger = bus.client(), bus.client(victim), bus.client(SECOND if victim == FIRST else FIRST)
+    """Check that no paced publisher of another user waits for the victim's subscription to a private key, which is full and stopped."""
+    owner, reader, other_user = bus.client(), bus.client(victim), bus.client(SECOND if victim == FIRST else FIRST)
     key = b"!/cred//%d//guessed" % victim.uid
     reader.subscribe(key)
     number = int(reader.ask(controls.ADDRESS).split(b"/")[2])
-    stranger.control(controls.PACE_ON)
+    other_user.control(controls.PACE_ON)
     deadline = time.monotonic() + PACED_SECONDS
     while not _of_connection(owner, "lost_packets", number):
         for _ in range(PACED_WINDOW):
-            stranger.publish(key, bytes(100_000))
-        stranger.barrier()
+            other_user.publish(key, bytes(100_000))
+        other_user.barrier()
         assert time.monotonic() < deadline, "the victim's queue never filled, so nothing was tried"
-    assert not _of_connection(owner, "blocked_others_ms", number), "a stranger's publisher has waited for the subscriber of a private key"
-    for client in (owner, reader, stranger):
+    assert not _of_connection(owner, "blocked_others_ms", number), "another user's publisher has waited for the subscriber of a private key"
+    for client in (owner, reader, other_user):
         client.close()
 
 

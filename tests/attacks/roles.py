@@ -16,7 +16,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch
 from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
-from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
+from tests.attacks.hostile import TIMEOUT_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
 from tests.attacks.victim import KEY
 
 HALF_A_MILLION = 500_000
@@ -262,7 +262,7 @@ def churns_long_patterns(context: AttackContext) -> None:
     sock = connect(context.path)
     for sent in send_many([sock], (b"SUB " + each for each in held)):
         context.count(sent)
-    sock.settimeout(PATIENCE_SECONDS)
+    sock.settimeout(TIMEOUT_SECONDS)
     barrier(sock)
     context.begin()
     turns = itertools.cycle(word + each for each in held for word in (b"UNSUB ", b"SUB "))
@@ -291,7 +291,7 @@ def leaves_with(patterns: list[bytes]) -> Role:
             with connect(context.path) as sock:
                 for _ in send_many([sock], (b"SUB " + each for each in patterns)):
                     continue
-                sock.settimeout(PATIENCE_SECONDS)
+                sock.settimeout(TIMEOUT_SECONDS)
                 barrier(sock)
                 context.begin()
             context.count()
@@ -321,7 +321,7 @@ def leaves_messages_to_members(context: AttackContext) -> None:
     member = connect(context.path, join)
     context.begin()
     with connect(context.path) as publisher:
-        publisher.settimeout(PATIENCE_SECONDS)
+        publisher.settimeout(TIMEOUT_SECONDS)
         while True:
             for _ in range(4):
                 publisher.send(batch)

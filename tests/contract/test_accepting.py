@@ -246,7 +246,7 @@ def test_no_connection_is_accepted_while_too_many_sockets_are_closing(
         for _ in range(2):
             leave_descriptor_unread(harness)
             with monkeypatch.context() as patch:
-                patch.setattr(socket_closer, "CROWD", len(harness.switch.closing()))
+                patch.setattr(socket_closer, "MAX_SOCKETS", len(harness.switch.closing()))
                 listening.connect()
                 harness.switch.turn(0)
                 assert harness.events[-1] == ("accept failed", errno.EBUSY)

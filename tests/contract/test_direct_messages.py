@@ -12,7 +12,7 @@ from sbusd.dataplane.contract import PublishRule, Refusal, Sight
 from sbusd.protocol.direct_messages import direct_packet
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import vouched_packet
-from tests.support.switch_harness import PATIENT, REFUSALS, MakeHarness, SwitchHarness, refused
+from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import message
 
 STORE, ALICE, BOB = 991, 1_000, 1_001
@@ -261,7 +261,7 @@ def test_a_recipient_that_blocks_blocks_its_own_user_only(make_harness: MakeHarn
 
 
 def test_a_paced_publisher_waits_for_it(make_harness: MakeHarness) -> None:
-    harness = make_harness(PATIENT)
+    harness = make_harness(LONG_TIMEOUTS)
     slow, fast, sender = harness.connect(b"a", send_buffer=20_000), harness.connect(b"a"), store(harness)
     harness.set_party(slow, STORE)
     harness.switch.set_user_limits(STORE, 1 << 30, 200_000)

@@ -12,7 +12,7 @@ from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal,
 from tests.support.switch_harness import SwitchHarness, refused
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, low_water=50, block_timeout=0.05)
-PATIENT = dataclasses.replace(LIMITS, block_timeout=600.0, progress_timeout=600.0)
+LONG_TIMEOUTS = dataclasses.replace(LIMITS, block_timeout=600.0, progress_timeout=600.0)
 BIG = 150_000
 """Bytes of a payload of which a socket takes two or three."""
 
@@ -79,7 +79,7 @@ def test_by_default_a_stopped_subscriber_blocks_no_publisher_of_its_user(harness
 
 
 def test_a_publisher_of_the_same_user_waits_and_nothing_is_lost() -> None:
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
     taken = publish(harness, sender, 0, 100)
@@ -97,7 +97,7 @@ def test_a_publisher_of_the_same_user_waits_and_nothing_is_lost() -> None:
 
 
 def test_a_blocked_publisher_does_not_delay_other_clients() -> None:
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     sender, other, bystander = harness.connect(), harness.connect(), harness.connect(b"b")
     asks_to_block(harness, sender, other, bystander)
     publish(harness, sender, 0, 100)
@@ -121,7 +121,7 @@ def test_another_user_cannot_be_blocked(harness: SwitchHarness) -> None:
 
 
 def test_a_user_that_may_block_others_blocks_them() -> None:
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     reader, sender = harness.connect(b"a"), harness.connect()
     harness.switch.set_party(reader, 1000, blocks_others=True)
     harness.switch.set_party(sender, 1001)
@@ -135,7 +135,7 @@ def test_a_user_that_may_block_others_blocks_them() -> None:
 @pytest.mark.parametrize("bound", ["block_timeout", "progress_timeout"])
 def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(mode: bytes, bound: str) -> None:
     bounds = {"block_timeout": 600.0, "progress_timeout": 600.0, bound: 0.5}
-    limits = dataclasses.replace(PATIENT, block_timeout=bounds["block_timeout"], progress_timeout=bounds["progress_timeout"])
+    limits = dataclasses.replace(LONG_TIMEOUTS, block_timeout=bounds["block_timeout"], progress_timeout=bounds["progress_timeout"])
     harness = SwitchHarness(limits)
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
@@ -165,7 +165,7 @@ def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(mode: bytes,
 
 def test_a_recipient_that_reads_anything_makes_progress() -> None:
     """It is looked whether the socket takes more when the time is over: epoll reports room only when most of the socket is free."""
-    harness = SwitchHarness(dataclasses.replace(PATIENT, progress_timeout=0.1))
+    harness = SwitchHarness(dataclasses.replace(LONG_TIMEOUTS, progress_timeout=0.1))
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
     # On a slow machine the time may be over while the queue is still being filled: then the queue is drained, and filled again.
@@ -183,7 +183,7 @@ def test_a_recipient_that_reads_anything_makes_progress() -> None:
 
 
 def test_a_blocked_publisher_that_hangs_up_is_read_to_its_end() -> None:
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
     taken = publish(harness, sender, 0, 100)
@@ -195,7 +195,7 @@ def test_a_blocked_publisher_that_hangs_up_is_read_to_its_end() -> None:
 
 
 def test_a_reader_that_ends_lets_its_publishers_go_on() -> None:
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     sender = harness.connect()
     reader = asks_to_block(harness, sender)
     assert publish(harness, sender, 0, 100) < 100
@@ -377,7 +377,7 @@ def read_and_publish(harness: SwitchHarness, readers: list[int], sender: int, co
     return received
 
 
-UNLIMITED = dataclasses.replace(PATIENT, pace_limit=1.0)
+UNLIMITED = dataclasses.replace(LONG_TIMEOUTS, pace_limit=1.0)
 
 
 @pytest.mark.parametrize("size", [10, 2_000, BIG])
@@ -421,11 +421,11 @@ def test_a_paced_publisher_has_the_same_queue_limit_as_others() -> None:
 
 def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_second() -> None:
     """However many of them stand still: what is measured is what the switch itself counts, so a slow machine changes nothing."""
-    harness = SwitchHarness(PATIENT)
+    harness = SwitchHarness(LONG_TIMEOUTS)
     sender, readers = paced(harness), of_another_user(harness, 5)
     while publish(harness, sender, 0, 100) == 100:  # on a slow machine the tenth is over before the publisher's socket is full
         harness.close()
-        harness = SwitchHarness(PATIENT)
+        harness = SwitchHarness(LONG_TIMEOUTS)
         sender, readers = paced(harness), of_another_user(harness, 5)
     assert all(harness.switch.progress(reader).paces == (sender,) for reader in readers)
     while any(is_blocking(harness, reader) for reader in readers):
@@ -443,7 +443,7 @@ def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_secon
 
 
 def test_with_no_time_to_wait_pacing_is_discarding() -> None:
-    harness = SwitchHarness(dataclasses.replace(PATIENT, pace_limit=0.0))
+    harness = SwitchHarness(dataclasses.replace(LONG_TIMEOUTS, pace_limit=0.0))
     sender = paced(harness)
     (reader,) = of_another_user(harness)
     assert publish(harness, sender, 0, 60) == 60
@@ -453,7 +453,7 @@ def test_with_no_time_to_wait_pacing_is_discarding() -> None:
 
 
 def test_a_paced_publisher_waits_for_its_own_user_until_that_makes_no_progress() -> None:
-    harness = SwitchHarness(dataclasses.replace(PATIENT, progress_timeout=0.05))
+    harness = SwitchHarness(dataclasses.replace(LONG_TIMEOUTS, progress_timeout=0.05))
     sender, reader = paced(harness), harness.connect(b"a")
     harness.switch.set_party(reader, 2000)
     sent = publish(harness, sender, 0, 100)

@@ -7,7 +7,7 @@ import pytest
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
 from sbusd.protocol.packets import join_batch
-from tests.support.switch_harness import PATIENT, MakeHarness, SwitchHarness
+from tests.support.switch_harness import LONG_TIMEOUTS, MakeHarness, SwitchHarness
 from tests.support.wire import message
 
 WORKERS = b"jobs/\0workers"
@@ -258,7 +258,7 @@ def test_a_member_does_not_get_its_own_messages_without_echo(make_harness: MakeH
 
 
 def test_a_publisher_waits_for_the_member_that_blocks(make_harness: MakeHarness) -> None:
-    bus = make_harness(PATIENT)
+    bus = make_harness(LONG_TIMEOUTS)
     only = member(bus)
     bus.configure(only, soft=SoftMode.BLOCK)
     publisher = bus.connect()

@@ -195,14 +195,14 @@ WITHHELD = b"CMSG !/bus/receipt\0t\0-"
 
 @pytest.mark.parametrize("demand", [b"always", b"recipients", b"undeliverable"])
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_stranger_does_not_learn_whether_a_secret_key_has_recipients(harness: SwitchHarness, demand: bytes, count: int) -> None:
+def test_another_user_does_not_learn_whether_a_secret_key_has_recipients(harness: SwitchHarness, demand: bytes, count: int) -> None:
     recipients = [harness.connect(SECRET) for _ in range(count)]
-    stranger = harness.connect()
-    harness.unprivileged.add(stranger)
-    assert publish(harness, stranger, b"CMSG receipt/%b\0t" % demand, message(SECRET, b"1")) == [WITHHELD]
+    other_user = harness.connect()
+    harness.unprivileged.add(other_user)
+    assert publish(harness, other_user, b"CMSG receipt/%b\0t" % demand, message(SECRET, b"1")) == [WITHHELD]
     assert [harness.receive(each) for each in recipients] == [[message(SECRET, b"1")]] * count
     # It was asked about that message alone.
-    assert publish(harness, stranger, message(SECRET, b"2"), b"CMSG receipt/always\0t", message(b"a", b"")) == [receipt(b"t", 0)]
+    assert publish(harness, other_user, message(SECRET, b"2"), b"CMSG receipt/always\0t", message(b"a", b"")) == [receipt(b"t", 0)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -216,23 +216,23 @@ def test_a_confidant_learns_how_many_got_a_secret(harness: SwitchHarness, count:
 
 
 def test_a_withheld_receipt_keeps_its_place_in_a_batch_too(harness: SwitchHarness) -> None:
-    hearer, stranger = harness.connect(SECRET, b"a"), harness.connect(b"a")
-    harness.unprivileged.add(stranger)
+    hearer, other_user = harness.connect(SECRET, b"a"), harness.connect(b"a")
+    harness.unprivileged.add(other_user)
     sent = [message(b"a", b"1"), b"CMSG receipt/always\0t", message(b"a", b"2"), b"CMSG receipt/undeliverable\0t", message(SECRET, b"3")]
     sent += [message(SECRET, b"4"), b"CMSG pong\0", message(b"a", b"5")]
     expected = [sent[0], sent[2], receipt(b"t", 2), WITHHELD, b"CMSG pong\0", sent[7]]
     for packets in ([*sent], [join_batch(sent)]):
-        assert publish(harness, stranger, *packets) == expected
+        assert publish(harness, other_user, *packets) == expected
         assert harness.receive(hearer) == [sent[place] for place in (0, 2, 4, 5, 7)]
 
 
 def test_a_decision_that_takes_longer_than_a_turn_is_kept_for_its_message(make_harness: MakeHarness) -> None:
     harness = make_harness(LimitSettings(turn_time=1e-5))
-    hearer, stranger = harness.connect(SECRET), harness.connect()
-    harness.unprivileged.add(stranger)
+    hearer, other_user = harness.connect(SECRET), harness.connect()
+    harness.unprivileged.add(other_user)
     sent = [packet for number in range(40) for packet in (b"CMSG receipt/always\0%d" % number, message(SECRET, b"%d" % number))]
     for packets in (sent, [join_batch(sent)]):
-        assert publish(harness, stranger, *packets) == [b"CMSG !/bus/receipt\0%d\0-" % number for number in range(40)]
+        assert publish(harness, other_user, *packets) == [b"CMSG !/bus/receipt\0%d\0-" % number for number in range(40)]
         assert harness.receive(hearer) == sent[1::2]
 
 
@@ -253,13 +253,13 @@ def test_a_sender_that_is_ended_in_front_of_its_message_has_not_sent_it(make_har
 
 def test_a_rejected_message_to_a_private_key_does_not_reveal_subscribers(harness: SwitchHarness) -> None:
     harness.connect(SECRET)
-    stranger = harness.connect()
-    harness.unprivileged.add(stranger)
-    harness.switch.set_party(stranger, 7, rules=1)
+    other_user = harness.connect()
+    harness.unprivileged.add(other_user)
+    harness.switch.set_party(other_user, 7, rules=1)
     harness.switch.set_publish_rules((PublishRule(SECRET, False),))
     for key, refusal in ((SECRET, Refusal.POLICY), (b"!/cred//7", Refusal.RESERVED)):
         error = refused(refusal, key)
-        assert publish(harness, stranger, b"CMSG receipt/always\0t", message(key)) == [error, receipt(b"t", 0)]
+        assert publish(harness, other_user, b"CMSG receipt/always\0t", message(key)) == [error, receipt(b"t", 0)]
 
 
 def test_without_secret_keys_nothing_is_withheld(make_harness: MakeHarness) -> None:

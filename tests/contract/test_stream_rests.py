@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import cast
-
 import pytest
 
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import ENTRY_BYTES, End, Order, SoftMode, Switch, packet_bytes, waiting_bytes
-from sbusd.dataplane.switch_state import Queue
+from sbusd.dataplane.contract import ENTRY_BYTES, End, Order, SoftMode, packet_bytes, waiting_bytes
 from sbusd.protocol.packets import join_batch
 from tests.support.frames import frame
 from tests.support.heap import heap_bytes
@@ -184,49 +180,6 @@ def test_a_handover_keeps_one_copy_for_all_rests(make_harness: MakeHarness) -> N
     for number in slow[1:]:
         assert harness.drain(number) == [LONG]
     assert harness.drain(slow[0]) == [b"CMSG !/from/%d/!/cred/1/2/3\0" % sender + LONG]
-
-
-class OlderSwitch:
-    """A switch whose state is that of an older bus, which copied the rests of frames."""
-
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._switch, name)
-
-    def queues(self) -> tuple[list[bytes], dict[int, Queue]]:
-        """Return the packets and the queues, with copied rests."""
-        packets, queues = self._switch.queues()
-        for number, queue in queues.items():
-            if queue.part_sent is not None:
-                (place, head, _), left, _ = queue.part_sent
-                packet = (b"" if head is None else packets[head]) + packets[place]
-                queues[number] = replace(queue, part_sent=None, half_written=(len(packets), len(packet)))
-                packets.append(frame(packet)[-left:])
-        return packets, queues
-
-
-def test_the_rest_that_an_older_bus_copied_is_sent(make_harness: MakeHarness) -> None:
-    harness = make_harness(UNBOUNDED)
-    slow, sender = streams(harness, 3, ALICE, b"a"), harness.connect()
-    harness.switch.subscribe(slow[2], b"a\0g")
-    harness.switch.unsubscribe(slow[2], b"a")
-    publish(harness, sender, LONG, message(b"a", b"2"))
-    harness.switch = cast(Switch, OlderSwitch(harness.switch))
-    harness.hand_over()
-    assert {queue.half_written is not None for queue in harness.switch.queues()[1].values()} == {True}
-    harness.hand_over()
-    harness.check_balance()
-    assert harness.drain(slow[0]) == [LONG, message(b"a", b"2")]
-    assert harness.switch.connection_counters(slow[0]).delivered_bytes == len(LONG) + len(message(b"a", b"2"))
-    # Only the end of the message is known, so no other member can get it: only the one after it.
-    harness.switch.subscribe(slow[1], b"b\0g")
-    harness.hang_up(slow[2])
-    harness.run()
-    assert harness.drain(slow[1]) == [LONG, message(b"a", b"2")]
-    harness.check_balance()
-    assert harness.switch.counters().held_bytes == 0
 
 
 # -- one long packet for many streams

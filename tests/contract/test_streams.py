@@ -14,7 +14,7 @@ from sbusd.dataplane.contract import UNREAD_BYTES, End, HardMode, SoftMode
 from sbusd.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch
 from tests.support.frames import LENGTH, FrameEnd, frame
 from tests.support.lingering import pass_on
-from tests.support.switch_harness import PATIENT, MakeHarness, SwitchHarness
+from tests.support.switch_harness import LONG_TIMEOUTS, MakeHarness, SwitchHarness
 from tests.support.wire import message
 
 ALICE, BOB = 1_000, 1_001
@@ -244,7 +244,7 @@ def test_the_rests_of_frames_do_not_exceed_what_a_user_may_queue(harness: Switch
 
 @pytest.mark.parametrize("soft", [SoftMode.DISCARD, SoftMode.BLOCK])
 def test_a_frame_that_is_sent_in_part_is_completed_in_every_mode(make_harness: MakeHarness, soft: SoftMode) -> None:
-    harness = make_harness(PATIENT)
+    harness = make_harness(LONG_TIMEOUTS)
     subscriber, sender = harness.connect(b"a", is_stream=True, send_buffer=5_000), harness.connect()
     users(harness, ALICE, subscriber, sender)
     harness.configure(subscriber, soft=soft, hard=HardMode.DISCARD)

@@ -18,7 +18,7 @@ from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import parse_vouched, vouched_packet
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
-from tests.support.switch_harness import PATIENT, REFUSALS, MakeHarness, SwitchHarness, refused
+from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import error_code, message
 
 SERVICE, ALICE, BOB = 990, 1_000, 1_001
@@ -213,7 +213,7 @@ def test_a_tap_gets_the_origin_beside_the_credentials(harness: SwitchHarness) ->
 
 
 def test_a_paced_publisher_waits_with_messages_of_others_too(make_harness: MakeHarness) -> None:
-    harness = make_harness(PATIENT)
+    harness = make_harness(LONG_TIMEOUTS)
     slow, sender = harness.connect(b"a", send_buffer=20_000), voucher(harness)
     harness.set_party(slow, SERVICE)
     harness.switch.set_user_limits(SERVICE, 1 << 30, 200_000)

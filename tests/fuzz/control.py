@@ -1,4 +1,4 @@
-"""Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and says nothing unheard of.
+"""Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and sends nothing unknown.
 
 Input: a byte of choices (bits: 2 short queues, 4 the bus has no owner, 8 and 16 which keys, 32 the clients may vouch, 64 they may
 send direct messages), then steps: a

@@ -24,7 +24,7 @@ from tools.stage import ROOT
 pytestmark = pytest.mark.machine
 
 _SECONDS = 600
-"""A run takes a minute; a crowded machine needs more."""
+"""A run takes a minute; a busy machine needs more."""
 
 _SMALL_EXECUTORS = ["--conf", "spark.executor.memory=600m", "--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}"]
 _SHARE = 0.75

@@ -192,13 +192,13 @@ def test_chat_shows_which_user_sent_a_line(bus: Daemon, env: dict[str, str]) -> 
     private = b"!/cred//%d//chat" % os.getuid()
     with _running(env, *_python("chat.py")) as chat:
         _wait_for_recipients(bus.client(), b"chat/x", 1)
-        stranger = bus.client(FIRST)
-        stranger.publish(b"chat/%d" % os.getuid(), b"I am root")
-        stranger.publish(private, b"for you")
+        other_user = bus.client(FIRST)
+        other_user.publish(b"chat/%d" % os.getuid(), b"I am root")
+        other_user.publish(private, b"for you")
         assert _line(chat.stdout) == f"{FIRST.uid}\troom\tI am root"
         assert _line(chat.stdout) == f"{FIRST.uid}\tprivate\tfor you"
-        stranger.subscribe(private)
-        assert error_code(stranger.receive()) == "EACCES"
+        other_user.subscribe(private)
+        assert error_code(other_user.receive()) == "EACCES"
 
 
 def test_chat_from_the_shell(bus: Daemon, env: dict[str, str]) -> None:

@@ -57,18 +57,18 @@ def test_no_client_can_subscribe_to_keys_of_the_bus(bus: Daemon) -> None:
 
 
 def test_no_other_connection_can_subscribe_to_an_address_not_even_as_root(bus: Daemon) -> None:
-    victim, twin, stranger, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
+    victim, twin, other_user, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
     address = victim.ask(controls.ADDRESS)
     victim.subscribe(address)
     victim.barrier()
-    for eavesdropper in (twin, stranger, root):
+    for eavesdropper in (twin, other_user, root):
         for rest in (b"", b"x", b"*"):
             eavesdropper.subscribe(address + rest)
         for wide in (b"", b"*", b"*/", b"!*/", b"*/conn/", b"*/*/*/"):
             eavesdropper.subscribe(wide)
         assert [error_code(packet) for packet in eavesdropper.barrier()] == ["EPERM"] * 3
-    stranger.publish(address + b"letter", b"for you alone")
-    assert stranger.barrier() == []
+    other_user.publish(address + b"letter", b"for you alone")
+    assert other_user.barrier() == []
     assert victim.barrier() == [message(address + b"letter", b"for you alone")]
     assert twin.barrier() == root.barrier() == []
     assert refused_record(bus, SECOND.uid)
@@ -116,24 +116,24 @@ def test_tap_is_for_owners_alone(bus: Daemon) -> None:
 
 
 def test_presence_events_hide_private_keys_of_other_users(bus: Daemon) -> None:
-    stranger, twin, root = bus.client(SECOND), bus.client(FIRST), bus.client()
-    for listener in (stranger, twin, root):
+    other_user, twin, root = bus.client(SECOND), bus.client(FIRST), bus.client()
+    for listener in (other_user, twin, root):
         listener.subscribe(b"!/event/")
         listener.barrier()
-    for listener in (stranger, twin, root):
+    for listener in (other_user, twin, root):
         listener.barrier()
     victim = bus.client(FIRST)
     secret = b"!/cred//%d//x" % FIRST.uid
     for pattern in (secret, b"open"):
         victim.subscribe(pattern)
     number = number_of(victim)
-    kinds = {who: _kinds(client.barrier()) for who, client in (("stranger", stranger), ("twin", twin), ("root", root))}
+    kinds = {who: _kinds(client.barrier()) for who, client in (("other user", other_user), ("twin", twin), ("root", root))}
     everything = [b"connect/%d" % number, b"subscribe/%d/%b" % (number, secret), b"subscribe/%d/open" % number]
-    assert kinds == {"stranger": everything[:1], "twin": everything, "root": everything}
-    stranger.control(controls.MEMBERS, secret)
-    assert [error_code(packet) for packet in stranger.barrier()] == ["EPERM"]
+    assert kinds == {"other user": everything[:1], "twin": everything, "root": everything}
+    other_user.control(controls.MEMBERS, secret)
+    assert [error_code(packet) for packet in other_user.barrier()] == ["EPERM"]
     victim.close()
-    assert _kinds([stranger.receive()]) == [b"disconnect/%d" % number]
+    assert _kinds([other_user.receive()]) == [b"disconnect/%d" % number]
 
 
 def _kinds(packets: list[bytes]) -> list[bytes]:

@@ -347,7 +347,7 @@ def _compared(what: str, made: dict[Any, Any], true: dict[Any, Any]) -> Iterator
 
 
 def _traffic(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
-    sums = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
+    sums = ("messages", "bytes", "recipients", "queued", "discarded", "undeliverable")
     yield from _compared("traffic", _rows(snapshot, "traffic", ("prefix", "uid"), sums), truth.totals.sums())
     for name in ("traffic", "losses"):
         for row in snapshot.tables[name].to_pylist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sbusd.archive.tables.schema import TABLES
 
 _COMPARED = {
-    "traffic": "minute host prefix uid messages bytes recipients queued discarded unheard",
+    "traffic": "minute host prefix uid messages bytes recipients queued discarded undeliverable",
     "users": "host uid unit connections messages bytes recipients requests replies subscriptions denials lost",
     "flows": "host from_uid from_unit prefix to_uid to_unit deliveries bytes",
     "calls": (

@@ -303,12 +303,12 @@ def test_another_user_cannot_take_messages_of_a_group(bus: Daemon) -> None:
 
 def test_private_keys_can_have_workers_of_their_user(bus: Daemon) -> None:
     workers = [bus.client(FIRST), bus.client(FIRST)]
-    stranger, publisher = bus.client(SECOND), bus.client()
+    other_user, publisher = bus.client(SECOND), bus.client()
     pattern = b"!/cred//%d//jobs/" % FIRST.uid
     for worker in workers:
         assert join(worker, pattern) == []
-    stranger.control(controls.GROUP_JOIN, b"w\0" + pattern)
-    assert [error_code(packet) for packet in stranger.receive_to_end()] == ["EACCES"]
+    other_user.control(controls.GROUP_JOIN, b"w\0" + pattern)
+    assert [error_code(packet) for packet in other_user.receive_to_end()] == ["EACCES"]
     for number in range(4):
         publisher.publish(b"%ba" % pattern, b"%d" % number)
     assert publisher.barrier() == []

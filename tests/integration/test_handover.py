@@ -138,7 +138,7 @@ def test_clients_under_load_notice_nothing(manager: Manager, how: str) -> None:
     assert load.problems == []
     assert load.losses == 0
     assert (manager.pid == first) == (how == "reload")
-    assert set(manager.store) == {"sbus-state", *(f"sbus-lot-{number}" for number in range(4))}
+    assert set(manager.store) == {"sbus-state", *(f"sbus-connections-{number}" for number in range(4))}
     assert all(len(fds) == 1 for fds in manager.store.values())
 
 
@@ -212,37 +212,6 @@ def test_after_a_kill_while_the_state_is_rewritten_all_is_there(manager: Manager
         found += [base64.b64decode(each["pattern_base64"]) for each in page["subscriptions"]]
         following = page["next"]
     assert sorted(found) == sorted(kept)
-
-
-def test_the_state_of_the_format_before_is_restored(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an upgrade from the version whose images have patterns in JSON."""
-    client, other = manager.client(), manager.client()
-    for pattern in (b"a", b"a", b"odd\xff\x01"):
-        client.subscribe(pattern)
-    client.control(b"tap/on", b"tapped\xfe")
-    assert client.barrier() == []
-    assert other.barrier() == []
-    manager.end(signal.SIGKILL)
-    file = StateFile.adopt(manager.store["sbus-state"][0])
-    left = state.replay(file.records())
-    records = [state.begun(left.bus)]
-    for each in left.connections.values():
-        facts = json.loads(state.opened(each)[1:])
-        facts["patterns"] = {pattern.decode("latin-1"): count for pattern, count in each.patterns.items()}
-        facts["tap"] = None if each.tap is None else each.tap.decode("latin-1")
-        records.append(state.OPENED + json.dumps(facts).encode())
-    monkeypatch.setattr("sbusd.state.log_file.FORMAT", 1)
-    file.replace(records)
-    monkeypatch.undo()
-    file.close()
-    manager.start()
-    assert client.barrier() == [LOST]
-    assert other.barrier() == [LOST]
-    own = next(each for each in json.loads(other.ask(controls.CONNECTIONS))["connections"] if each["tap"])
-    assert own["subscriptions"] == 3
-    other.publish(b"odd\xff\x01", b"x")
-    other.barrier()
-    assert client.barrier() == [message(b"odd\xff\x01", b"x")]
 
 
 def test_numbers_of_connections_are_never_used_again(manager: Manager) -> None:
@@ -351,7 +320,7 @@ def _damage(manager: Manager, damage: str) -> None:
     elif damage == "newer":
         os.pwrite(fd, b"\xff", 8)
     elif damage == "without the store":
-        os.close(manager.store.pop("sbus-lot-1")[0])
+        os.close(manager.store.pop("sbus-connections-1")[0])
     else:
         os.close(manager.store.pop("sbus-state")[0])
 

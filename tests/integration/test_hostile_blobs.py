@@ -21,7 +21,7 @@ from tests.attacks.attacker import AttackContext, Attackers, Role
 from tests.attacks.descriptors import Keep, Make, as_many_as_fit, cycle, do_not_linger, holding, process, watching
 from tests.attacks.descriptors import lingering as lingering_socket
 from tests.attacks.dirty_files import LeavesDirtyFile
-from tests.attacks.filesystems import SendsFuseFiles, sends_crowded_file_systems, why_no_fuse
+from tests.attacks.filesystems import SendsFuseFiles, sends_full_file_systems, why_no_fuse
 from tests.support.blob_programs import BlobClient, BlobProgram, sealed
 from tests.support.daemons import Daemon
 from tests.support.kernels import require_refusal
@@ -313,7 +313,7 @@ ATTACKS: dict[str, Role] = {
     "sockets that hold descriptors": puts(holding),
     "cycles of sockets": puts(cycle),
     "pidfds": puts(process),
-    "crowded file systems": partial(sends_crowded_file_systems, send=puts),
+    "full file systems": partial(sends_full_file_systems, send=puts),
     "files on FUSE": SendsFuseFiles(puts),
 }
 

@@ -220,20 +220,20 @@ def test_a_restarted_bus_misses_no_entry(folder: Path, daemon: StartDaemon, rule
 def test_only_readers_of_the_journal_read_it(ruled: Daemon, files: JournalFolder, start: StartFeed) -> None:
     """User B learns nothing of the journal on the bus, by any pattern or forged publication."""
     reader = listener(ruled, user=FIRST)
-    stranger = ruled.client(SECOND)
+    other_user = ruled.client(SECOND)
     for pattern in (b"journal/", b"", b"*/", b"jour*/web.service/info", b"journal/web.service/info", b"journal/-/lost", b"j*"):
-        stranger.subscribe(pattern)
-        refusals = stranger.barrier()
+        other_user.subscribe(pattern)
+        refusals = other_user.barrier()
         if pattern == b"j*":
             assert refusals == [], "a key of one segment does not belong to the feed"
         else:
             assert [error_code(packet) for packet in refusals] == ["EPERM"], pattern
     start(ruled)
-    stranger.publish(b"journal/web.service/info", b'{"MESSAGE":"forged"}')
-    assert [error_code(packet) for packet in stranger.barrier()] == ["EPERM"]
+    other_user.publish(b"journal/web.service/info", b'{"MESSAGE":"forged"}')
+    assert [error_code(packet) for packet in other_user.barrier()] == ["EPERM"]
     files.add("secret", unit="web.service")
     assert reported(reader)[1]["MESSAGE"] == "secret"
-    assert stranger.barrier() == []
+    assert other_user.barrier() == []
 
 
 def run(stage: Stage, user: Any, *options: str) -> subprocess.CompletedProcess[str]:
@@ -259,18 +259,18 @@ def test_public_is_a_choice(bus: Daemon, files: JournalFolder, start: StartFeed)
 
 def test_removed_rules_stop_the_feed(ruled: Daemon, rules: Path, files: JournalFolder, start: StartFeed) -> None:
     feed = start(ruled)
-    stranger = ruled.client(SECOND)
+    other_user = ruled.client(SECOND)
     rules.write_text("")
     ruled.process.send_signal(signal.SIGHUP)
-    while json.loads(stranger.ask(controls.EXPLAIN, b"\0subscribe\0journal/x/info"))["allowed"] is False:
+    while json.loads(other_user.ask(controls.EXPLAIN, b"\0subscribe\0journal/x/info"))["allowed"] is False:
         pass
-    stranger.subscribe(b"journal/")
-    assert stranger.barrier() == []
+    other_user.subscribe(b"journal/")
+    assert other_user.barrier() == []
     feed.expected_status = 78
     files.add("secret")
     assert feed.process.wait(30) == 78
     assert "every user of this bus can subscribe" in feed.stderr
-    assert stranger.barrier() == []
+    assert other_user.barrier() == []
 
 
 def test_a_user_without_the_right_to_publish(ruled: Daemon, files: JournalFolder, stage: Stage) -> None:

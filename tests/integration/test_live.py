@@ -32,7 +32,7 @@ from tools.stage import ROOT
 pytestmark = pytest.mark.machine
 
 _SECONDS = 300
-"""A start of Spark takes ten; a crowded machine may need more."""
+"""A start of Spark takes ten; a busy machine may need more."""
 
 _KILLS = 2
 """The first kill is that of a job that began without a state, the second that of a job that has read one."""

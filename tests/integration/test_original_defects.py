@@ -56,9 +56,9 @@ def test_defect_ids_are_compared_without_their_first_digit(bus: Daemon) -> None:
     client = bus.client(FIRST)
     other = str(FIRST.uid)
     for digit in "123456789".replace(other[0], ""):
-        stranger = bus.client(FIRST)
-        stranger.subscribe(b"!/cred//%b//x" % (digit + other[1:]).encode())
-        (reported,) = stranger.receive_to_end()
+        other_user = bus.client(FIRST)
+        other_user.subscribe(b"!/cred//%b//x" % (digit + other[1:]).encode())
+        (reported,) = other_user.receive_to_end()
         assert error_code(reported) == "EACCES"
     assert client.barrier() == []
 

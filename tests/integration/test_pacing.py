@@ -34,7 +34,7 @@ progress_timeout = "1h"
 
 
 @pytest.fixture
-def patient(daemon: StartDaemon, folder: Path) -> Daemon:
+def long_timeouts(daemon: StartDaemon, folder: Path) -> Daemon:
     """A bus with small queues whose publishers wait for as long as it takes, so that a slow machine changes nothing."""
     (folder / "sbusd.toml").write_text(CONFIG)
     return daemon("-C", str(folder / "sbusd.toml"))
@@ -81,12 +81,16 @@ def lost(items: list[Item]) -> int:
         (publish_with_asyncio, "message"),
     ],
 )
-def test_nothing_is_lost_to_a_slow_recipient_of_another_user(patient: Daemon, publish: object, ways: str) -> None:
+def test_nothing_is_lost_to_a_slow_recipient_of_another_user(long_timeouts: Daemon, publish: object, ways: str) -> None:
     """It reads nothing until the bus says that the publisher is blocked, and all of it then."""
     assert callable(publish)
-    with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:
+    with (
+        Bus.connect(long_timeouts.path, timeout=WAIT_SECONDS) as slow,
+        slow.subscribe("a") as sub,
+        Bus.connect(long_timeouts.path) as owner,
+    ):
         # The publisher is another user: a child that takes that on before it connects.
-        done = threading.Thread(target=lambda: SECOND.call(lambda: publish(patient.path, ways), WAIT_SECONDS))
+        done = threading.Thread(target=lambda: SECOND.call(lambda: publish(long_timeouts.path, ways), WAIT_SECONDS))
         done.start()
         while not (blocks := counters(owner)["blocks"]):
             done.join(0.01)
@@ -101,9 +105,13 @@ def test_nothing_is_lost_to_a_slow_recipient_of_another_user(patient: Daemon, pu
         assert blocks
 
 
-def test_without_blocking_the_same_messages_are_lost_and_no_publisher_waits(patient: Daemon) -> None:
-    with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:
-        SECOND.call(lambda: publish_blocking(patient.path, "none"), WAIT_SECONDS)
+def test_without_blocking_the_same_messages_are_lost_and_no_publisher_waits(long_timeouts: Daemon) -> None:
+    with (
+        Bus.connect(long_timeouts.path, timeout=WAIT_SECONDS) as slow,
+        slow.subscribe("a") as sub,
+        Bus.connect(long_timeouts.path) as owner,
+    ):
+        SECOND.call(lambda: publish_blocking(long_timeouts.path, "none"), WAIT_SECONDS)
         assert counters(owner)["blocks"] == 0
         received: list[Item] = []
         while len(numbers(received)) + lost(received) < COUNT:
@@ -118,9 +126,9 @@ def counters(owner: Bus) -> dict[str, int]:
     return found
 
 
-def test_users_do_not_learn_whose_connection_they_wait_for(patient: Daemon) -> None:
+def test_users_do_not_learn_whose_connection_they_wait_for(long_timeouts: Daemon) -> None:
     """The second user sees that it waits, for how long, and nothing of the first."""
-    reader, publisher, same_user = patient.client(FIRST), patient.client(SECOND), patient.client(SECOND)
+    reader, publisher, same_user = long_timeouts.client(FIRST), long_timeouts.client(SECOND), long_timeouts.client(SECOND)
     reader.subscribe(b"a")
     reader.barrier()
     publisher.control(b"pace/on")
@@ -134,14 +142,18 @@ def test_users_do_not_learn_whose_connection_they_wait_for(patient: Daemon) -> N
         waits = [wait for each in reported["connections"] for wait in each["blocked_by"]]
     assert [(wait["id"], wait["uid"], wait["paced"]) for wait in waits] == [(None, None, True)]
     assert b"%d" % FIRST.uid not in same_user.ask(b"!/bus/connections") + same_user.ask(b"!/bus/users") + same_user.ask(b"!/bus/stats")
-    (named,) = json.loads(patient.client().ask(b"!/bus/stats"))["waits"]
+    (named,) = json.loads(long_timeouts.client().ask(b"!/bus/stats"))["waits"]
     assert (named["publisher_uid"], named["recipient_uid"]) == (SECOND.uid, FIRST.uid)
 
 
-def test_sbusctl_pub_blocks_if_requested(patient: Daemon, stage: Stage) -> None:
-    command = stage.program("sbusctl", "-a", patient.path, "pub", "--wait", "--lines", "a")
+def test_sbusctl_pub_blocks_if_requested(long_timeouts: Daemon, stage: Stage) -> None:
+    command = stage.program("sbusctl", "-a", long_timeouts.path, "pub", "--wait", "--lines", "a")
     lines = b"".join(b"%d %b\n" % (number, b"x" * len(PAYLOAD)) for number in range(COUNT))
-    with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:
+    with (
+        Bus.connect(long_timeouts.path, timeout=WAIT_SECONDS) as slow,
+        slow.subscribe("a") as sub,
+        Bus.connect(long_timeouts.path) as owner,
+    ):
         feeder = threading.Thread(target=lambda: subprocess.run(command, input=lines, check=True, timeout=WAIT_SECONDS))
         feeder.start()
         while not counters(owner)["blocks"]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.machine
 
 RECORD = {"alpha": GrowingRecord(11).fill(200), "beta": GrowingRecord(12).fill(100)}
 _SECONDS = 400
-"""A run takes ten; a crowded machine may need more."""
+"""A run takes ten; a busy machine may need more."""
 
 _INTERPRETED = {"PYSPARK_SUBMIT_ARGS": INTERPRETED}
 """For programs that are killed or fail; test_cluster.py and test_ground_truth.py have the settings of the program."""

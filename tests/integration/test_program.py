@@ -1,4 +1,4 @@
-"""The program sbusd from its start to its end: background, pid file, signals, configuration, and strangers' mistakes."""
+"""The program sbusd from its start to its end: background, pid file, signals, configuration, and users' mistakes."""
 
 from __future__ import annotations
 

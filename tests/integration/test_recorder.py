@@ -183,14 +183,14 @@ def test_subscriptions_older_than_the_recorder_are_in_the_record(
     bob.barrier()
     service.end()
     rows = service.rows()
-    standing = [row for row in rows if row.kind == Kind.STANDING]
-    assert {(row.key, row.uid, row.gid) for row in standing} == {
+    active = [row for row in rows if row.kind == Kind.SNAPSHOT]
+    assert {(row.key, row.uid, row.gid) for row in active} == {
         (key, second_user.uid, second_user.gid) for key in ("old/", r"odd/\xff", patterns[2].decode())
     }
-    assert len(standing) == 3
+    assert len(active) == 3
     ended = _only(rows, Kind.UNSUBSCRIBE, key="old/")
-    assert {row.conn for row in standing} == {ended.conn}
-    assert max(row.seq for row in standing) < ended.seq
+    assert {row.conn for row in active} == {ended.conn}
+    assert max(row.seq for row in active) < ended.seq
 
 
 def _cred_text(user: User, pid: int | None) -> str:

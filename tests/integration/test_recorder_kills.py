@@ -19,7 +19,7 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader
 from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, REMOVED
+from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files
 from tests.support.dates import fixed_date
@@ -271,6 +271,6 @@ def test_expired_segments_make_room_on_a_full_disk(small_disk: Path, tmp_path: P
         time.sleep(0.01)
     assert converter.close(60)
     assert converter.failure is None
-    assert [event for event, _ in log.records] == [REMOVED, ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [event for event, _ in log.records] == [REMOVED, ARCHIVE_FAILED, ARCHIVE_RESUMED]
     assert [entry.is_removed for entry in RecordReader(archive).entries(removed=True)] == [True, True, False]
     assert [row.seq for row in recorded(archive)] == [3]

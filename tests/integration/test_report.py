@@ -1,4 +1,4 @@
-"""The report in a browser: its charts are drawn, its filters work, strangers' text stays text, and nothing is asked of a network."""
+"""The report in a browser: its charts are drawn, its filters work, text of other users stays text, and nothing is asked of a network."""
 
 from __future__ import annotations
 

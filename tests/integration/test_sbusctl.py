@@ -1,4 +1,4 @@
-"""sbusctl(1) on a real bus, as a stranger uses it: each command, each mistake, each way to end."""
+"""sbusctl(1) on a real bus, as a new user uses it: each command, each mistake, each way to end."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_doctor(shell: Shell, first_user: User) -> None:
         assert results["descriptors"] in {"ok", "warn"}
 
 
-# A stranger's mistakes
+# Mistakes of a new user
 
 
 def test_no_bus(shell: Shell) -> None:

@@ -66,17 +66,17 @@ def test_a_receipt_says_no_more_than_members_does(administered: Daemon, batched:
     _, _, gid, uid, pid = owner.ask(controls.WHOAMI).split(b"/")
     group = b"%d" % FIRST.groups[0]
     listened = [b"!/cred//%b//backup" % uid, b"!/cred/%b///board" % gid, b"!/cred/%b/%b//both" % (group, uid)]
-    unheard = [b"!/cred//%b//other" % uid, b"!/cred/%b///other" % gid, b"!/cred/%b/%b//other" % (group, uid)]
-    unheard.append(b"!/cred//%b/%b/x" % (uid, pid))
+    unmatched = [b"!/cred//%b//other" % uid, b"!/cred/%b///other" % gid, b"!/cred/%b/%b//other" % (group, uid)]
+    unmatched.append(b"!/cred//%b/%b/x" % (uid, pid))
     public = [b"!/cred////x", b"!/conn/1/x", b"ordinary"]
     for key in listened:
         owner.subscribe(key)
     assert owner.barrier() == []
     knowing = {name: administered.client(user) for name, user in (("same user", FIRST), ("admin", ADMIN), ("root", None))}
-    stranger = administered.client(SECOND)
-    for key in listened + unheard:
-        assert said_by_members(stranger, key) is None, key
-        assert said_by_receipts(stranger, key, batched=batched) == receipts_of(None), key
+    other_user = administered.client(SECOND)
+    for key in listened + unmatched:
+        assert said_by_members(other_user, key) is None, key
+        assert said_by_receipts(other_user, key, batched=batched) == receipts_of(None), key
         for name, client in knowing.items():
             if key.endswith(b"/%b/x" % pid) and name == "same user":
                 continue  # a process of the same user, but not that one
@@ -84,7 +84,7 @@ def test_a_receipt_says_no_more_than_members_does(administered: Daemon, batched:
             assert (name, key, said_by_members(client, key)) == (name, key, count)
             assert said_by_receipts(client, key, batched=batched) == receipts_of(count), (name, key)
     for key in public:
-        for client in (stranger, *knowing.values()):
+        for client in (other_user, *knowing.values()):
             assert said_by_receipts(client, key, batched=batched) == receipts_of(said_by_members(client, key)), key
     heard = [packet for packet in owner.barrier() if packet.startswith(b"MSG ")]
     # Each message of the four senders was delivered, two for each key, whatever their receipts said.
@@ -92,7 +92,7 @@ def test_a_receipt_says_no_more_than_members_does(administered: Daemon, batched:
 
 
 def test_the_secret_of_a_process_is_not_even_for_others_of_its_user(administered: Daemon) -> None:
-    same_user, stranger = administered.client(FIRST), administered.client(SECOND)
+    same_user, other_user = administered.client(FIRST), administered.client(SECOND)
 
     def act() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bus:
@@ -102,7 +102,7 @@ def test_the_secret_of_a_process_is_not_even_for_others_of_its_user(administered
             own.subscribe(key)
             assert own.barrier() == []
             for each in (key, key + b"/other"):
-                for other in (same_user, stranger):
+                for other in (same_user, other_user):
                     assert said_by_members(other, each) is None
                     assert said_by_receipts(other, each, batched=False) == receipts_of(None)
                 assert said_by_receipts(own, each, batched=False) == receipts_of(int(each == key))

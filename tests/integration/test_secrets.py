@@ -47,18 +47,18 @@ def test_every_combination_of_one_s_own_ids_is_one_s_own(bus: Daemon) -> None:
 
 
 def test_another_user_may_publish_to_a_secret_key_and_only_its_owner_hears(bus: Daemon) -> None:
-    owner, same_user, stranger, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
+    owner, same_user, other_user, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
     key = b"!/cred//%d//letters" % FIRST.uid
     owner.subscribe(key)
-    for client in (stranger, root):
+    for client in (other_user, root):
         for pattern in (b"", b"*", b"*/", b"!*/", b"!*/*", b"*/cred/", b"*/*/*/*/*/*"):
             client.subscribe(pattern)
-    for client in (owner, same_user, stranger, root):
+    for client in (owner, same_user, other_user, root):
         client.barrier()
-    stranger.publish(key, b"psst")
-    stranger.barrier()
+    other_user.publish(key, b"psst")
+    other_user.barrier()
     assert owner.barrier() == [message(key, b"psst")]
-    assert same_user.barrier() == stranger.barrier() == root.barrier() == []
+    assert same_user.barrier() == other_user.barrier() == root.barrier() == []
 
 
 def test_any_process_of_the_user_can_share_a_channel(bus: Daemon) -> None:
@@ -120,13 +120,13 @@ def test_a_foreign_private_key_is_rejected_logged_and_ends_the_connection(bus: D
 
 
 def test_a_rest_may_be_a_pattern(bus: Daemon) -> None:
-    client, stranger = bus.client(FIRST), bus.client(SECOND)
+    client, other_user = bus.client(FIRST), bus.client(SECOND)
     head = b"!/cred//%d//" % FIRST.uid
     client.subscribe(head + b"a/*/c/")
     client.barrier()
     for rest in (b"a/b/c/", b"a/b/c/d", b"a/b/c", b"b"):
-        stranger.publish(head + rest)
-    stranger.barrier()
+        other_user.publish(head + rest)
+    other_user.barrier()
     assert client.barrier() == [message(head + b"a/b/c/"), message(head + b"a/b/c/d")]
 
 

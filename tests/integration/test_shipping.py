@@ -85,7 +85,7 @@ def entries_in(contents: Mapping[str, bytes]) -> dict[str, IndexEntry]:
     found: dict[str, IndexEntry] = {}
     for name in sorted(contents, key=lambda name: not name.startswith("index/days/")):
         lines = gzip.decompress(contents[name]) if name.endswith(".jsonl.gz") else contents[name]
-        if name.startswith("index/") and name != "index/days.json":
+        if name.startswith("index/"):
             for line in lines.decode().splitlines():
                 entry = IndexEntry.from_json(line)
                 found[entry.path] = newer(found.get(entry.path), entry)

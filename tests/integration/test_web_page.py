@@ -1,4 +1,4 @@
-"""The page of sbus-web in a browser: its views work, by keyboard too, strangers' text stays text, and only the gateway is asked."""
+"""The page of sbus-web in a browser: its views work, by keyboard too, text of other users stays text, and only the gateway is asked."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def opened(chromium: Chromium, gateway: Gateway, look: Look) -> Page:
 
 
 def check(gateway: Gateway, page: Page) -> None:
-    """Fail if the page has complained, run a script of a stranger, or asked something else than the gateway."""
+    """Fail if the page has complained, run a script of another user, or asked something else than the gateway."""
     assert page.complaints == []
     assert {url.split("/")[2] for url in page.requests} == {gateway.host}
 
@@ -167,7 +167,7 @@ def test_rates_and_texts(gateway: Gateway, visit: Visit) -> None:
     check(gateway, visit(gateway, look))
 
 
-def test_text_of_strangers_is_only_text(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
+def test_text_of_other_users_is_only_text(gateway: Gateway, bus: Daemon, visit: Visit) -> None:
     async def look(page: Page) -> None:
         for number, mark in enumerate(MARKS):
             await subscribe(page, f"{number}/{mark}/")

@@ -22,7 +22,7 @@ from tests.support.in_process_bus import BusClient, InProcessBus
 PATTERNS = [b"", b"a", b"a/", b"a/b", b"b\xff", b"c" * 30, b"d", b"e"]
 GUESTS = 4
 
-Standing = dict[int, tuple[dict[bytes, int], bool, bytes | None]]
+KeptConnections = dict[int, tuple[dict[bytes, int], bool, bytes | None]]
 """Of each connection its patterns with their instances, whether it has its echo, and its tap."""
 
 ACTIONS = st.one_of(
@@ -75,7 +75,7 @@ class Machine:
         self.store.close()
         self.file.close()
 
-    def model(self) -> Standing:
+    def model(self) -> KeptConnections:
         """Return the state of the model."""
         return {number: (dict(+each.patterns), each.echo, each.tap) for number, each in self.clients.items()}
 
@@ -121,7 +121,7 @@ class Machine:
             client.patterns[what] += 1 if name == b"SUB" else -1 if client.patterns[what] else 0
             client.send(name + b" " + what)
 
-    def read(self) -> Standing:
+    def read(self) -> KeptConnections:
         """Return the state that the next process would restore."""
         file = StateFile.adopt(self.file.fd)
         try:

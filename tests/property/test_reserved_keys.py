@@ -43,7 +43,7 @@ CUT = [b"!/cred/", b"!/cred/1", b"!/cred/1/1/1", b"!/cred/1/1/", b"!/cred//"]
 """Truncated private keys, to which no user can publish."""
 
 OWNER = Credentials(pid=1, uid=1, gid=1)
-STRANGER = Credentials(pid=7, uid=2, gid=2, groups=frozenset({5, 6}))
+OTHER_USER = Credentials(pid=7, uid=2, gid=2, groups=frozenset({5, 6}))
 
 
 @cache
@@ -111,7 +111,7 @@ def test_accepted_patterns_of_others_match_no_private_and_no_server_key(alphabet
     keyspace = BUSES[bus]
     acceptance = AccessRules(keyspace, 4_096)
     patterns = in_front(patterns_of(alphabet, most), keyspace)
-    for credentials in (STRANGER, OWNER):
+    for credentials in (OTHER_USER, OWNER):
         accepted = [pattern for pattern in patterns if acceptance.subscription(pattern, credentials).is_allowed]
         router = Router(keyspace, 1 << 20)
         for slot, pattern in enumerate(accepted):
@@ -121,7 +121,7 @@ def test_accepted_patterns_of_others_match_no_private_and_no_server_key(alphabet
         # On a bus with a credential prefix, keys without it belong to no user.
         for key in [b"!/cred/" + rest for rest in SECRETS] if keyspace.prefix else []:
             assert not router.lookup(key)[0], key
-        for key in secret_keys(keyspace) if credentials is STRANGER else []:
+        for key in secret_keys(keyspace) if credentials is OTHER_USER else []:
             assert not router.lookup(key)[0], key
 
 
@@ -148,7 +148,7 @@ def test_each_refusal_has_its_reason() -> None:
     """EACCES ends a connection, EPERM does not: a subscription to a key of the server is a mistake, one to a private key is an attack."""
     acceptance = AccessRules(KeySpace(), 4_096)
     for pattern in patterns_of("symbols"):
-        code = acceptance.subscription(pattern, STRANGER).code
+        code = acceptance.subscription(pattern, OTHER_USER).code
         if pattern.startswith(b"!/cred/"):
             assert code is ErrorCode.EACCES  # six symbols are too few for a whole secret pattern
         else:

@@ -28,7 +28,7 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 _SECONDS = 120.0
-"""For any one thing: a second on a machine of its own, more on a crowded one."""
+"""For any one thing: a second on a machine of its own, more on a busy one."""
 
 
 class Page:

@@ -80,7 +80,7 @@ class Totals:
         for each in self.sent.values():
             counts = Counter(
                 messages=1, bytes=each.size, recipients=len(each.recipients), queued=each.waited, discarded=each.lost,
-                unheard=int(not each.recipients and not each.lost),
+                undeliverable=int(not each.recipients and not each.lost),
             )  # fmt: skip
             found[each.prefix, each.uid].update(counts)
         return {key: dict(counts) for key, counts in found.items()}

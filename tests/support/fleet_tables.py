@@ -68,7 +68,7 @@ def _add_hour(
     minute = datetime.datetime.fromtimestamp(begin // 10**9 + 60 * chance.randrange(50), datetime.UTC)
     for key in chance.sample(keys, min(4, len(keys))):
         uid, messages = 1000 + chance.randrange(4) * 7, chance.randrange(20, 2000)
-        counts = {"messages": messages, "bytes": messages * 70, "recipients": messages * 2, "queued": 0, "discarded": 0, "unheard": 3}
+        counts = {"messages": messages, "bytes": messages * 70, "recipients": messages * 2, "queued": 0, "discarded": 0, "undeliverable": 3}
         rows["traffic"].append({"minute": minute, "host": host, "prefix": key, "uid": uid, **counts})
         flow = {
             "from_uid": uid,

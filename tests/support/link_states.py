@@ -48,7 +48,7 @@ def link_state(**changes: Any) -> dict[str, Any]:
 
 def other_host(name: str, *, alive: bool = True, **counters: int) -> dict[str, Any]:
     """Return the part of a state about another host."""
-    about = {"name": name, "alive": alive, "heard_seconds": 0.8, "patterns_there": 1, "patterns_here": 2}
+    about = {"name": name, "alive": alive, "silent_seconds": 0.8, "patterns_there": 1, "patterns_here": 2}
     return about | asdict(HostCounters(**counters))
 
 
@@ -98,7 +98,7 @@ class LinkHistory:
                 del self.hosts[name]  # forgotten, and its counters with it
 
     def _changed(self, chance: random.Random, ts: int) -> dict[str, Any]:
-        """Return the present state, sometimes as only a faulty or a crowded link would publish it."""
+        """Return the present state, sometimes as only a faulty or overloaded link would publish it."""
         found = link_state(
             started=self.started,
             time=ts / 1e9,

@@ -31,9 +31,9 @@ def listening(pid: int) -> list[tuple[str, int]]:
     return found
 
 
-def answers_to_a_stranger(port: int) -> tuple[bytes, bytes]:
+def answers_to_another_user(port: int) -> tuple[bytes, bytes]:
     """Send what Spark's servers read as a request, and what Py4J's reads as a command; return what the one at 127.0.0.1 says to each."""
-    body = b"a stranger\n"
+    body = b"another user\n"
     request = struct.pack(">QBQI", 8 + 1 + 8 + 4 + len(body), 3, 7, len(body)) + body
     return _answer(port, request), _answer(port, b"c\nz:java.lang.Runtime\ngetRuntime\ne\n")
 

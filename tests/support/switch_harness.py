@@ -29,7 +29,7 @@ def refused(refusal: Refusal, key: bytes) -> bytes:
     return REFUSALS[refusal] + b"\0" + key[:REFUSED_KEY_BYTES]
 
 
-PATIENT = LimitSettings(block_timeout=600.0, progress_timeout=600.0)
+LONG_TIMEOUTS = LimitSettings(block_timeout=600.0, progress_timeout=600.0)
 """No recipient blocks for too long, however slow this machine is."""
 
 REST_SECONDS = 60.0

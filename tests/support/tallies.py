@@ -242,15 +242,15 @@ def _bucket(latency: int) -> tuple[int, int]:
 
 def _flows(place: Place, rows: list[Row], _: object) -> Lines:
     space = KeySpace()
-    standing: dict[tuple[int, str], Row] = {}
+    active: dict[tuple[int, str], Row] = {}
     deliveries: list[Counted] = []
     for row in rows:
-        _note(standing, row)
+        _note(active, row)
         if row.kind != "message" or not row.recipients:
             continue
         sender, size = (place[2], row.uid, row.unit, _prefix(row.key)), row.payload_bytes or 0
         reached: dict[int, Row] = {}
-        for (conn, pattern), begun in standing.items():
+        for (conn, pattern), begun in active.items():
             is_earlier = conn not in reached or begun.seq < reached[conn].seq
             if row.key is not None and is_earlier and space.matches(key_bytes(pattern), key_bytes(row.key)):
                 reached[conn] = begun
@@ -267,18 +267,18 @@ def _flows(place: Place, rows: list[Row], _: object) -> Lines:
     return [(*key, *sums) for key, sums in _summed(folded).items()]
 
 
-def _note(standing: dict[tuple[int, str], Row], row: Row) -> None:
-    """Keep *standing* up to date."""
+def _note(active: dict[tuple[int, str], Row], row: Row) -> None:
+    """Keep *active* up to date."""
     if row.kind == "restart":
-        standing.clear()
+        active.clear()
     elif row.kind == "disconnect":
-        for known in [known for known in standing if known[0] == row.conn]:
-            del standing[known]
+        for known in [known for known in active if known[0] == row.conn]:
+            del active[known]
     elif row.conn is not None and row.key is not None:
-        if row.kind in {"standing", "subscribe"}:
-            standing.setdefault((row.conn, row.key), row)
+        if row.kind in {"snapshot", "subscribe"}:
+            active.setdefault((row.conn, row.key), row)
         elif row.kind == "unsubscribe":
-            standing.pop((row.conn, row.key), None)
+            active.pop((row.conn, row.key), None)
 
 
 _MEASURES: dict[str, Callable[[Place, list[Row], Mapping[Place, list[Row]]], Lines]] = {

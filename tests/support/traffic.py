@@ -70,7 +70,7 @@ class GrowingRecord:
             case "call":
                 self._add_call(chance, ts, number, who)
             case "act":
-                acts = (Kind.STANDING, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CONNECT, Kind.DISCONNECT)
+                acts = (Kind.SNAPSHOT, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CONNECT, Kind.DISCONNECT)
                 kind = chance.choice(acts)
                 named = kind not in {Kind.CONNECT, Kind.DISCONNECT}
                 lost = chance.choice((None, 0, 5)) if kind is Kind.DISCONNECT else None

@@ -161,7 +161,7 @@ def test_other_users_of_the_host_are_rejected(twin: Container) -> None:
     )
     assert twin.output(post, user="alice") == "403"
     assert twin.output(post) == "421"  # heard, and what it says is nothing for this twin
-    assert "without keys or certificates only root" in log(twin, "SBUS_EVENT=stranger")
+    assert "without keys or certificates only root" in log(twin, "SBUS_EVENT=authentication-failed")
 
 
 def test_restarts_and_kills_lose_nothing(twin: Container) -> None:

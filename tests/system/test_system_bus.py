@@ -121,7 +121,7 @@ def test_the_status_reads_well(machine: Container) -> None:
     assert "man:sbusd(8)" in whole
 
 
-def test_a_stranger_does_not_speak_for_the_bus(machine: Container) -> None:
+def test_another_user_does_not_speak_for_the_bus(machine: Container) -> None:
     """Everybody can write to systemd's socket; of the bus only its main process is believed."""
     machine.run("sbusctl whoami")
     before = machine.output("systemctl show --property=MainPID,ActiveState,NFileDescriptorStore sbus.service")

@@ -21,12 +21,8 @@ MAX_LINES = 500
 
 _DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "tools", "stuff", "base", "core"}
 
-# Written in two halves, so that this file passes its own test.
-_WORKPLACE = re.compile(
-    "|".join(
-        [r"/wo" + r"rk/", r"/ro" + r"ot/\.", r"/opt/py" + "pi", r"farm-" + "bench", r"issues " + "show", r"fil" + r"e:///(?!dev/null)"]
-    )
-)
+_STANDARD = {"bin", "boot", "dev", "etc", "home", "lib", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var"}
+"""The top directories of file-hierarchy(7) and of the Filesystem Hierarchy Standard."""
 
 TOPICS = {
     "archive/storage/test_credentials.py",
@@ -178,10 +174,16 @@ def _undocumented_in(parent: ast.Module | ast.ClassDef) -> Iterable[str]:
                 yield from _undocumented_in(node)
 
 
-def _workplace(path: Path) -> Iterable[str]:
-    """Yield a line for each place that names the machine the file was written on."""
+def _place_of(tree: Path) -> str:
+    """Return the path that only files of the machine of *tree* name: its top directory, or all of it if that is a standard one."""
+    return f"{tree}/" if tree.parts[1] in _STANDARD else f"/{tree.parts[1]}/"
+
+
+def _machine_paths(path: Path, tree: Path = ROOT) -> Iterable[str]:
+    """Yield a line for each place that names a file by its URL, or a path on the machine on which *tree* is."""
+    own = re.compile(rf"(?<![\w.}}-]){re.escape(_place_of(tree))}|file:/{{3}}(?!dev/null)")
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        if match := _WORKPLACE.search(line):
+        if match := own.search(line):
             yield f"line {number}: names {match[0]}, which is of one machine"
 
 
@@ -258,7 +260,13 @@ def test_a_function_that_is_only_for_tests_is_found(tmp_path: Path) -> None:
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:
-    assert not _complaints(_workplace, committed_files())
+    assert not _complaints(_machine_paths, committed_files())
+
+
+@pytest.mark.parametrize(("tree", "place"), [("/data/bus", "/data/"), ("/home/alice/bus", "/home/alice/bus/")])
+def test_the_paths_of_a_machine_are_those_below_the_place_of_the_tree(tmp_path: Path, tree: str, place: str) -> None:
+    (tmp_path / "page.md").write_text(f"{place}x\nmade{place}x\n/home/bob/x\n/usr/x\n")
+    assert list(_machine_paths(tmp_path / "page.md", Path(tree))) == [f"line 1: names {place}, which is of one machine"]
 
 
 def test_every_program_and_format_has_a_manual_page() -> None:
@@ -280,7 +288,8 @@ def test_every_program_and_format_has_a_manual_page() -> None:
         (_undocumented, "bare.py", "X = 1\n"),
         (_undocumented, "function.py", '"""Words."""\ndef run() -> None: ...\n'),
         (_undocumented, "method.py", '"""Words."""\nclass A:\n    """Words."""\n    async def run(self) -> None: ...\n'),
-        (_workplace, "path.md", "see /wo" + "rk/there\n"),
+        (_machine_paths, "path.md", f"see {ROOT}/there\n"),
+        (_machine_paths, "url.md", f"see {Path('/etc/hosts').as_uri()}\n"),
     ],
 )
 def test_a_broken_rule_is_found(tmp_path: Path, check: Check, name: str, text: str) -> None:
@@ -294,7 +303,7 @@ def test_a_broken_rule_is_found(tmp_path: Path, check: Check, name: str, text: s
         (_too_long, "full.py", "x = 1\n" * 500),
         (_broken_links, "page.md", "[a](page.md#part), [b](https://example.org/), [c](#part)\n```\n[d](nowhere)\n```\n"),
         (_undocumented, "private.py", '"""Words."""\ndef _run() -> None: ...\n'),
-        (_workplace, "path.md", "a bus at /run/sbus.socket and a network\n"),
+        (_machine_paths, "path.md", "a bus at /run/sbus.socket and a network\n"),
     ],
 )
 def test_a_kept_rule_is_not_found(tmp_path: Path, check: Check, name: str, text: str) -> None:

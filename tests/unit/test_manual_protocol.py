@@ -227,8 +227,8 @@ def test_the_overview_names_the_addresses_that_clients_use() -> None:
 
 def test_the_sockets_with_which_no_connection_is_accepted_are_documented() -> None:
     text = " ".join(OVERVIEW.read_text("utf-8").split())
-    assert f"While {socket_closer.CROWD} connections wait to be closed, the bus accepts none." in text
-    assert f"it would have to be below {socket_closer.CROWD - 1}." in text
+    assert f"While {socket_closer.MAX_SOCKETS} connections wait to be closed, the bus accepts none." in text
+    assert f"it would have to be below {socket_closer.MAX_SOCKETS - 1}." in text
 
 
 @pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)

@@ -124,7 +124,7 @@ def test_signals_reach_each_close_that_blocks_also_one_that_begins_later(monkeyp
             signals[by_thread[thread]].release()
 
     monkeypatch.setattr(signal, "pthread_kill", send)
-    monkeypatch.setattr(owner_threads, "_PATIENCE_SHARE", 1e9)
+    monkeypatch.setattr(owner_threads, "_SIGNAL_SHARE", 1e9)
     signals |= {item: threading.Semaphore(0) for item in range(4)}
     arrived = threading.Semaphore(0)
     threads = OwnerThreads(close, lambda _user, _item: arrived.release(), 8)

@@ -169,7 +169,7 @@ def test_a_bus_with_a_name_is_as_hardened_as_the_one_without(manager: str) -> No
 
 
 def test_no_service_hides_its_peer_credentials() -> None:
-    """PrivateUsers= turns the uid of a stranger into 65534, and for a user's service most Private and Protect settings imply it."""
+    """PrivateUsers= turns the uid of another user into 65534, and for a user's service most Private and Protect settings imply it."""
     for unit in UNITS:
         lines = hardening(unit)
         assert not {line for line in lines if line.startswith(("PrivateUsers=", "PrivatePIDs=", "DynamicUser="))}

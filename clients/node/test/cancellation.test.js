@@ -138,21 +138,21 @@ test('the end of the own connection cancels requests', async () => {
 
 test('no other client can cancel a request, and its uid stays used', async () => {
   const { next, stop } = await waiting('guarded');
-  const [raw, stranger] = await Promise.all([1, 2].map(() => RawClient.connect(bus.address)));
+  const [raw, other] = await Promise.all([1, 2].map(() => RawClient.connect(bus.address)));
   raw.send(`SUB ${raw.address}ret/`);
   const own = { uid: 'u1', cmd: 'guarded' };
   raw.post('rpc/guarded', { ...own, ret: `${raw.address}ret/u1` });
   const request = await next();
-  stranger.post('rpc/guarded', { ...own, cancel: 1, exp: 1, now: 1 });
+  other.post('rpc/guarded', { ...own, cancel: 1, exp: 1, now: 1 });
   raw.post('rpc/guarded', { ...own, uid: 'u2', cancel: 1, exp: 1, now: 1 });
-  raw.post('rpc/guarded', { ...own, ret: `${stranger.address}x`, cancel: 1 });
+  raw.post('rpc/guarded', { ...own, ret: `${other.address}x`, cancel: 1 });
   raw.post('rpc/guarded', { ...own, cancel: 2 });
   // A cancellation of what does not run uses no uid, and a second request with a uid is not run.
   raw.post('rpc/guarded', { ...own, uid: 'u2', ret: `${raw.address}ret/u2` });
   raw.post('rpc/guarded', { ...own, ret: `${raw.address}ret/u1` });
   const second = await next();
   assert.equal(second.signal.aborted, false);
-  await Promise.all([stranger.ping(), raw.ping(), host.ping()]);
+  await Promise.all([other.ping(), raw.ping(), host.ping()]);
   assert.equal(request.signal.aborted, false);
   raw.post('rpc/guarded', { ...own, cancel: 1, exp: 1, now: 1 });
   await aborted(request);
@@ -162,5 +162,5 @@ test('no other client can cancel a request, and its uid stays used', async () =>
   assert.equal((await raw.envelope()).uid, 'u3'); // the first response: cancelled requests get none
   await stop();
   raw.close();
-  stranger.close();
+  other.close();
 });

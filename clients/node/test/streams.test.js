@@ -278,22 +278,22 @@ test('an invalid response of the service fails the stream', async () => {
 });
 
 test('no other client can add a part to a stream, or end it', async () => {
-  const stranger = await RawClient.connect(bus.address);
+  const other = await RawClient.connect(bus.address);
   const { stream, next, raw, request } = await misbehaving('forged', async (respond, { uid, ret }) => {
     for (const members of [{ seq: 1, more: 1, dat: 'Zm9yZ2Vk' }, { seq: 1 }, { err: 'forged' }, { dat: 'Zm9yZ2Vk' }]) {
-      stranger.post(ret, { uid, cmd: 'forged', ...members });
+      other.post(ret, { uid, cmd: 'forged', ...members });
     }
-    await stranger.ping();
+    await other.ping();
     respond({ seq: 1, more: 1, dat: 'b3du' });
   });
   assert.equal((await next).value.text(), 'own');
-  stranger.post(request.ret, { uid: request.uid, cmd: 'forged', seq: 2 });
-  await stranger.ping();
+  other.post(request.ret, { uid: request.uid, cmd: 'forged', seq: 2 });
+  await other.ping();
   raw.post(request.ret, { uid: request.uid, cmd: 'forged', seq: 2, more: 1, dat: 'b3du' });
   raw.post(request.ret, { uid: request.uid, cmd: 'forged', seq: 3 });
   assert.deepEqual(await texts(stream), ['own']);
   raw.close();
-  stranger.close();
+  other.close();
 });
 
 // A caller that does not keep the rules
@@ -311,19 +311,19 @@ test('a service sends only what its caller has granted, however it asks', async 
       ended.note();
     }
   });
-  const [raw, stranger] = await Promise.all([1, 2].map(() => RawClient.connect(bus.address)));
+  const [raw, other] = await Promise.all([1, 2].map(() => RawClient.connect(bus.address)));
   const ret = `${raw.address}ret/s`;
   raw.send(`SUB ${raw.address}ret/`);
   const about = { uid: 's', cmd: 'granted', exp: 1, now: 1 };
   raw.post('rpc/granted', { uid: 's', cmd: 'granted', ret, win: 2 });
   assert.deepEqual([(await raw.envelope()).seq, (await raw.envelope()).seq], [1, 2]);
-  stranger.post('rpc/granted', { ...about, more: 1, win: 9 });
+  other.post('rpc/granted', { ...about, more: 1, win: 9 });
   raw.post('rpc/granted', { ...about, more: 1, win: 1 });
   raw.post('rpc/granted', { ...about, more: 1, win: 2 + 1024 + 1 });
   raw.post('rpc/granted', { ...about, more: 1, win: -1 });
   raw.post('rpc/granted', { ...about, uid: 't', more: 1, win: 9 });
-  raw.post('rpc/granted', { ...about, more: 1, win: 9, ret: `${stranger.address}ret/s` });
-  await Promise.all([stranger.ping(), raw.ping()]);
+  raw.post('rpc/granted', { ...about, more: 1, win: 9, ret: `${other.address}ret/s` });
+  await Promise.all([other.ping(), raw.ping()]);
   await host.ping();
   await new Promise(setImmediate);
   assert.equal(made, 2);
@@ -335,7 +335,7 @@ test('a service sends only what its caller has granted, however it asks', async 
   await ended.happened;
   await service.stop();
   raw.close();
-  stranger.close();
+  other.close();
 });
 
 test('a user has a limited number of streams, which takes no place of calls', async () => {

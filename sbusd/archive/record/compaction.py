@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import MARKER, MARKER_CONTENT, MAX_DAY_BYTES, DayName, encode_day, read_day
+from sbusd.archive.record.days import MAX_DAY_BYTES, DayName, encode_day, read_day
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import newer, read_files, segment_of_entry, single_names
 from sbusd.archive.record.layout import INDEX
@@ -106,10 +106,7 @@ def _merge(store: Store, day: DayName, names: Iterable[str], done: Merged, befor
 
 
 def _write(store: Store, day: DayName, entries: Mapping[str, IndexEntry], before_write: Callable[[], None]) -> None:
-    """Write the day file and read it back, after the marker for programs that do not know day files."""
-    if not store.exists(f"{INDEX}/{MARKER}"):
-        before_write()
-        store.put(f"{INDEX}/{MARKER}", io.BytesIO(MARKER_CONTENT))
+    """Write the day file and read it back."""
     content = encode_day(entries.values())
     wanted = Content(len(content), hashlib.sha256(content).hexdigest())
     put_once(store, day.path, io.BytesIO(content), store.path(day.path), wanted, before_write=before_write)

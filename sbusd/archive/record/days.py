@@ -20,11 +20,6 @@ from sbusd.archive.storage.store import Store
 DAYS = f"{INDEX}/days"
 """The directory of day files."""
 
-MARKER = "days.json"
-"""A file in the index that programs without day files take for an entry of a later version, so that they do not miss entries silently."""
-
-MARKER_CONTENT = b'{"version":2}\n'
-
 MAX_DAY_BYTES = 64 << 20
 """Maximum length of the entries of a day file, before compression: about a hundred thousand entries."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbusd.archive.files import RecordError, make_folder, publish_file
-from sbusd.archive.record.days import MARKER, DayName, list_days, read_day
+from sbusd.archive.record.days import DayName, list_days, read_day
 from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
 from sbusd.archive.record.layout import INDEX, SegmentName, is_host, is_hour
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
@@ -278,7 +278,7 @@ def _invalid_name(store: Store, name: str) -> RecordError:
 def single_names(store: Store) -> list[str]:
     """Return the file names of the entries with a file of their own, sorted. Raises RecordError, StorageError."""
     try:
-        return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith(".") and name != MARKER)
+        return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith("."))
     except FileNotFoundError:
         if not store.is_folder():
             raise RecordError(store.path(""), "not an archive: no such directory") from None

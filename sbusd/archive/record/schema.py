@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
     """A client added a pattern: ``key``."""
     UNSUBSCRIBE = "unsubscribe"
     """A client removed a pattern: ``key``."""
-    STANDING = "standing"
+    SNAPSHOT = "snapshot"
     """A client already has the pattern ``key``. The recorder repeats all known subscriptions at the start of each hour and after a
     ``gap``, so that the recipients of an hour can be derived from the rows of that hour alone. After a ``restart`` it knows none."""
     DENIAL = "denial"
@@ -51,11 +51,8 @@ class Role(enum.StrEnum):
     """Its reply, published to the key that the request specified."""
 
 
-VERSION = 4
-"""Version of the schema. Readers reject later versions, because they do not know what they would miss."""
-
-_COLUMNS = {1: 26, 2: 27, 3: 28}
-"""Number of columns of earlier versions: the first ones of :data:`SCHEMA`."""
+VERSION = 1
+"""Version of the schema. A recorder rejects a write-ahead log of another version."""
 
 SORT_KEYS = ("kind", "key", "ts", "seq")
 """Sort order of the rows of a segment: the columns that most queries filter by come first."""
@@ -173,19 +170,3 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
     """Return the rows of *table*, which has at least the columns of :data:`SCHEMA`. This is the inverse of :func:`batch_of`."""
     columns = [table.column(field.name).to_pylist() for field in SCHEMA]
     return [Row(*values) for values in zip(*columns, strict=True)]
-
-
-def schema_of(version: int) -> pa.Schema:
-    """Return the columns of *version*, which is :data:`VERSION` or an earlier one."""
-    return pa.schema(list(SCHEMA)[: _COLUMNS.get(version, len(SCHEMA))])
-
-
-def is_readable(schema: pa.Schema) -> bool:
-    """Return whether *schema* is that of this version or an earlier one."""
-    return any(schema.equals(schema_of(version)) for version in (VERSION, *_COLUMNS))
-
-
-def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return *batch*, of any version, with all columns of :data:`SCHEMA`; added columns are null."""
-    added = [pa.nulls(batch.num_rows, field.type) for field in list(SCHEMA)[batch.num_columns :]]
-    return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=SCHEMA)

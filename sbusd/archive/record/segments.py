@@ -22,7 +22,7 @@ from sbusd.archive.record.checksums import MISMATCH, MISSING
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
-from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind, completed, is_readable
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import Store, store_of
 
@@ -168,13 +168,13 @@ class RecordReader:
                 table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
-        return _with_others(table, entry, names).select(names)
+        return _with_partition(table, entry).select(names)
 
     def read_batches(self, entry: IndexEntry, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment with the columns of :data:`SCHEMA`, at most *rows* at a time. Raises what :meth:`read` raises."""
         with self._open(entry) as file:
             try:
-                yield from map(completed, file.iter_batches(batch_size=rows))
+                yield from file.iter_batches(batch_size=rows)
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
 
@@ -227,7 +227,7 @@ class RecordReader:
             file = pq.ParquetFile(self._store.source(entry.path), memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
-        if not is_readable(file.schema_arrow):
+        if not file.schema_arrow.equals(SCHEMA):
             file.close()
             raise RecordError(path, "not a segment: its columns are not those of sbus-record(5)")
         return file
@@ -248,11 +248,8 @@ def _encoded(field: pa.Field) -> pa.Field:
     return pa.field(field.name, pa.dictionary(pa.int32(), field.type))
 
 
-def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:
-    """Return *table* with the columns of the directories, and with null for those of *names* that its version does not have."""
-    for name in names:
-        if name in SCHEMA.names and name not in table.column_names:
-            table = table.append_column(SCHEMA.field(name), pa.nulls(table.num_rows, SCHEMA.field(name).type))
+def _with_partition(table: pa.Table, entry: IndexEntry) -> pa.Table:
+    """Return *table* with the columns of the directories."""
     for field, value in zip(PARTITION_SCHEMA, (entry.date, entry.hour, entry.host), strict=True):
         table = table.append_column(field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
     return table

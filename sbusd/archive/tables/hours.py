@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.schema import VERSION, is_kept
+from sbusd.archive.tables.schema import VERSION
 
 MANIFESTS = "hours"
 """The table of the manifests."""
@@ -79,10 +79,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return the manifest for *value*. Raises ValueError if it is invalid, or of a version that is not kept."""
+        """Return the manifest for *value*. Raises ValueError if it is invalid, or of another version."""
         if not isinstance(value, dict):
             raise ValueError("invalid manifest: not a JSON object")  # noqa: TRY004 - the value of a file, not an argument
-        if not is_kept(value.get("version")):
+        if value.get("version") != VERSION:
             raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
             return cls(

@@ -65,10 +65,6 @@ class TableWriter:
             self._hours.alter.set_table_properties({_ORIGIN: json.dumps(origin)}, raise_if_not_exists=False, commit_properties=ONCE)
             sync_log(self.root, MANIFESTS, self._hours)
 
-    def has_hours(self) -> bool:
-        """Return whether an hour is published."""
-        return bool(self._published.hours())
-
     def incomplete_hours(self) -> set[Hour]:
         """Return the published hours whose manifest lists absent segments. No manifest is read."""
         return self._published.incomplete_hours()

@@ -19,7 +19,6 @@ from sbusd.archive.tables.data_files import DataFile, read_rows, write_rows
 from sbusd.archive.tables.delta import list_files, open_table
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
 from sbusd.archive.tables.location import table_uri
-from sbusd.archive.tables.old_layout import check_layout
 
 HOURS_SCHEMA = pa.schema(
     [pa.field("manifest", pa.string()), pa.field("absent", pa.int64()), pa.field("date", pa.string()), pa.field("hour", pa.int32())]
@@ -68,9 +67,8 @@ def open_published(root: ArchivePath) -> PublishedHours:
     """Return the newest published hours under *root*.
 
     Raises:
-        TablesError: no tables exist, they have an old layout, or the log is damaged.
+        TablesError: no tables exist, or the log is damaged.
     """
-    check_layout(root)
     table = open_table(root, MANIFESTS)
     if table is None:
         raise TablesError(root, "no tables found. Run: sbusctl report --now")

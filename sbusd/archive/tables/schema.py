@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-VERSION = 3
+VERSION = 1
 """Version of the columns and their meaning. ``sbus-pipeline --rebuild`` recomputes tables of another version."""
-
-OLDEST_VERSION = 2
-"""The oldest version whose hours are kept: it has no table ``disconnects``, and the same columns in the others."""
 
 TOP = 1000
 """Number of prefixes, commands and keys with rows of their own, per host and hour: the most used. Null is for all others. A machine has a
@@ -111,7 +108,7 @@ TRAFFIC = Table(
         _count("recipients", "deliveries: connections that the messages were delivered to or queued for"),
         _count("queued", "deliveries that were queued first"),
         _count("discarded", "connections that the messages were discarded for; not included in recipients"),
-        _count("unheard", "messages that no connection received or lost"),
+        _count("undeliverable", "messages that no connection received or lost"),
     ),
 )
 
@@ -266,11 +263,6 @@ LINKS = Table(
 
 TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, DISCONNECTS, RELAY, LINKS)
 """All tables, in the order of the manual."""
-
-
-def is_kept(version: object) -> bool:
-    """Return whether hours of tables of *version* are kept."""
-    return version in range(OLDEST_VERSION, VERSION + 1)
 
 
 def bucket_of(latency: int) -> int:

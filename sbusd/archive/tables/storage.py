@@ -37,7 +37,7 @@ def read_tables(
     """Return the tables *names* under *root* (None: all), from the hour *since* to the hour *until*, inclusive.
 
     Raises:
-        TablesError: no tables exist, they have an old layout, or a file is damaged.
+        TablesError: no tables exist, or a file is damaged.
         StorageError: the object store cannot be used.
     """
     published = open_published(root)

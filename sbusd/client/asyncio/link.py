@@ -323,8 +323,8 @@ class AsyncLink:
 
     async def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
-        patience = iter(WAIT_SECONDS) if self._unit is not None else iter(())
-        limit = until_check(patience, deadline)
+        checks = iter(WAIT_SECONDS) if self._unit is not None else iter(())
+        limit = until_check(checks, deadline)
         for call in calls:
             while not call.is_done:
                 done = self._new_future()
@@ -336,7 +336,7 @@ class AsyncLink:
                     if limit is deadline:
                         raise
                     await self._check_unit()
-                    limit = until_check(patience, deadline)
+                    limit = until_check(checks, deadline)
                 finally:
                     call.on_done.remove(resolve)
 

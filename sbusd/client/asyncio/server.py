@@ -165,7 +165,7 @@ class AsyncServer:
         try:
             while True:
                 while not stream.may_send():
-                    stream.is_parked = True
+                    stream.awaits_caller = True
                     wake.clear()
                     await wake.wait()
                 try:

@@ -34,7 +34,7 @@ Parts = Generator[Part, None, None] | AsyncGenerator[Part, None]
 class ServiceStream:
     """One stream: the parts that were sent, and those that the caller has granted."""
 
-    __slots__ = ("fault", "granted", "is_parked", "on_wake", "parts", "sent", "task")
+    __slots__ = ("awaits_caller", "fault", "granted", "on_wake", "parts", "sent", "task")
 
     def __init__(self, task: Task, parts: Parts) -> None:
         self.task = task
@@ -45,7 +45,7 @@ class ServiceStream:
         """The number of the last part that the caller accepts."""
         self.fault = ""
         """Why it cannot go on; empty if it can."""
-        self.is_parked = False
+        self.awaits_caller = False
         """Whether it waits for its caller."""
         self.on_wake: Callable[[], object] | None = None
         """Called when it need not wait any more."""
@@ -72,8 +72,8 @@ class ServiceStream:
 
     def wake(self) -> None:
         """Let it go on, if it waits for its caller."""
-        if self.is_parked and self.on_wake is not None:
-            self.is_parked = False
+        if self.awaits_caller and self.on_wake is not None:
+            self.awaits_caller = False
             self.on_wake()
 
 
@@ -141,7 +141,7 @@ class ServiceStreams:
         if stream.sent < stream.granted or stream.fault or stream.task.cancelled.is_known:
             self._ready.setdefault(stream.task.party, deque()).append(stream)
         else:
-            stream.is_parked = True
+            stream.awaits_caller = True
 
     def next(self) -> ServiceStream | None:
         """Return the first stream of the party that is next, None if all wait for their callers."""

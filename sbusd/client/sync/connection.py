@@ -230,9 +230,9 @@ class Connection:
         error = InboxFull(tuple(full.patterns), len(full))
         if full.receiver in (0, threading.get_ident()):
             raise error
-        patience = Deadline("receiving", _STALLED_SECONDS)
+        stall = Deadline("receiving", _STALLED_SECONDS)
         try:
-            self.threads.wait(lambda: not session.stalled or is_done(), deadline.sooner(patience))
+            self.threads.wait(lambda: not session.stalled or is_done(), deadline.sooner(stall))
         except TimedOut:
             deadline.check()
             raise error from None
@@ -352,8 +352,8 @@ class Connection:
 
     def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
-        patience = iter(WAIT_SECONDS) if self._unit is not None else iter(())
-        limit = until_check(patience, deadline)
+        checks = iter(WAIT_SECONDS) if self._unit is not None else iter(())
+        limit = until_check(checks, deadline)
         for call in calls:
             while not call.is_done:
                 try:
@@ -362,7 +362,7 @@ class Connection:
                     if limit is deadline:
                         raise
                     self._check_unit()
-                    limit = until_check(patience, deadline)
+                    limit = until_check(checks, deadline)
 
     def _check_unit(self) -> None:
         """Close the connection if the service of the bus fails to start, so that no caller waits for it."""

@@ -48,7 +48,7 @@ class GatheringLink(SyncLink):
         self._published_at = float("-inf")
         """Time of the end of the last publication."""
         self._flusher: threading.Thread | None = None
-        self._is_parked = False
+        self._is_idle = False
         """Whether the flusher waits for ``_wake``; it then sends nothing."""
         self._wake = threading.Event()
         self._looked_at = 0.0
@@ -57,7 +57,7 @@ class GatheringLink(SyncLink):
 
     def forked(self) -> None:
         """Do as :meth:`SyncLink.forked`: this process sends nothing that the parent has gathered, and has no flusher."""
-        self._flusher, self._is_parked, self._wake = None, False, threading.Event()
+        self._flusher, self._is_idle, self._wake = None, False, threading.Event()
         super().forked()
 
     def send_now(self, packet: bytes) -> bool:
@@ -89,7 +89,7 @@ class GatheringLink(SyncLink):
         follows = coalesces or self.clock() - self._published_at < TOGETHER_SECONDS
         if (follows or not outgoing.is_empty) and self._may_gather():
             self._gather(packet)
-            self._arm()  # the flusher may have parked while this thread waited for room
+            self._arm()  # the flusher may be idle while this thread waited for room
             if not follows:
                 self._flush()
             return True
@@ -122,14 +122,14 @@ class GatheringLink(SyncLink):
             except RuntimeError:
                 return False
             self._flusher = flusher
-        elif self._is_parked:
-            self._is_parked = False
+        elif self._is_idle:
+            self._is_idle = False
             self._wake.set()
         return True
 
     def _end(self) -> None:
         super()._end()
-        if self._is_parked:
+        if self._is_idle:
             self._arm()
 
     def _flush_in_background(self) -> None:
@@ -144,11 +144,11 @@ class GatheringLink(SyncLink):
             with self.entered():
                 if self._flusher is not threading.current_thread():
                     return  # an exception of a signal handler has come before it was known
-                if self._make_failure is not None or (self._is_parked and not is_woken):
-                    self._flusher, self._is_parked = None, False
+                if self._make_failure is not None or (self._is_idle and not is_woken):
+                    self._flusher, self._is_idle = None, False
                     return
                 pause = self._look()
-                self._is_parked = pause is None
+                self._is_idle = pause is None
 
     def _look(self) -> float | None:
         """Send what has waited for 1 ms; return the seconds until the next look, or None if nothing was gathered lately."""

@@ -165,7 +165,7 @@ class Server:
     def _watch_waiting(self, stream: ServiceStream) -> None:
         """Watch the caller of a stream that waits for it: no handler runs meanwhile that would notice the end of the caller."""
         watch = self._dispatcher.watch
-        if stream.is_parked and watch is not None:
+        if stream.awaits_caller and watch is not None:
             with contextlib.suppress(TimedOut):
                 self._link.run(self._watch(partial(watch.watch, stream.task)))
 

@@ -104,14 +104,14 @@ class RunResult:
         return lines
 
 
-def result_of(plan: Plan, published: Sequence[PublisherReport], heard: Sequence[SubscriberReport]) -> RunResult:
+def result_of(plan: Plan, published: Sequence[PublisherReport], received: Sequence[SubscriberReport]) -> RunResult:
     """Return the result of the workers' reports; there is at least one publisher."""
     begin = min(each.begin_ns for each in published)
     sent = sum(each.count for each in published)
     refused = sum(each.refusals for each in published)
-    delivered = sum(each.count for each in heard)
+    delivered = sum(each.count for each in received)
     publish_seconds = _seconds(begin, max(each.end_ns for each in published))
-    deliver_seconds = _seconds(begin, max((each.last_ns for each in heard), default=begin))
+    deliver_seconds = _seconds(begin, max((each.last_ns for each in received), default=begin))
     return RunResult(
         plan=plan,
         published=sent,
@@ -121,9 +121,9 @@ def result_of(plan: Plan, published: Sequence[PublisherReport], heard: Sequence[
         lost=max(0, (sent - min(refused, sent)) * plan.subscribers - delivered),
         refused=refused,
         refusal=next((each.refusal for each in published if each.refusal), ""),
-        latencies=sorted(time / 1e9 for each in heard for time in each.times),
+        latencies=sorted(time / 1e9 for each in received for time in each.times),
         publishers_busy=max(_part(each.cpu_seconds, _seconds(each.begin_ns, each.end_ns)) for each in published),
-        subscribers_busy=max((_part(each.cpu_seconds, _seconds(begin, each.last_ns)) for each in heard), default=0.0),
+        subscribers_busy=max((_part(each.cpu_seconds, _seconds(begin, each.last_ns)) for each in received), default=0.0),
     )
 
 

@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.2
 """Interval between updates of the progress."""
 FINAL_SECONDS = 0.5
 """Interval between end marks for subscribers that have not received one, after everything was routed."""
-PATIENCE_SECONDS = 30.0
+SILENCE_SECONDS = 30.0
 """The run fails if no subscriber receives anything for this time after everything was routed."""
 END_SECONDS = 5.0
 """Maximum time to wait for the end of a process that was killed, or has closed its pipe."""
@@ -152,8 +152,8 @@ class WorkerPool:
                 show(*sums)
                 if sums[1] != received:
                     received, since = sums[1], time.monotonic()
-                elif time.monotonic() - since > PATIENCE_SECONDS:
-                    raise BenchError(f"{missing[0].name}: received nothing for {PATIENCE_SECONDS:g} s, and did not finish")
+                elif time.monotonic() - since > SILENCE_SECONDS:
+                    raise BenchError(f"{missing[0].name}: received nothing for {SILENCE_SECONDS:g} s, and did not finish")
 
     def _sums(self) -> tuple[int, int]:
         """Return the numbers of published and received messages, at least."""

@@ -23,7 +23,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
 from sbusd.protocol.errors import BadAddressError, ErrorCode, SbusError
 
-PATIENCE_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 """Long enough for the service manager to start the bus."""
 
 _UCRED = struct.Struct("iII")
@@ -145,7 +145,7 @@ class BusResponse:
 
 def reach(settings: Settings) -> BusResponse:
     """Return the responses of the bus. Raises SbusError or OSError if it cannot be reached."""
-    with settings.connect(PATIENCE_SECONDS) as bus:
+    with settings.connect(CHECK_SECONDS) as bus:
         peer = _peer(bus)
         try:
             features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()

@@ -19,7 +19,7 @@ _PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,StatusText,NRestarts,MainPID,ExecMainStatus,InvocationID"
     ",ConditionResult,ConditionTimestampMonotonic,TriggeredBy"
 )
-_PATIENCE_SECONDS = 10.0
+_COMMAND_SECONDS = 10.0
 _MAX_LINE = 1_000
 """Characters of a line of the journal that are shown: as many as the programs print of one error, whose end says what to do."""
 
@@ -276,5 +276,5 @@ def _last_line(invocation: str, scope: Scope) -> str:
 def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program of systemd. Raises OSError, TimeoutExpired."""
     return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL
+        command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
     )

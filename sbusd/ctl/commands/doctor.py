@@ -135,8 +135,8 @@ def _store_findings(settings: Settings, scope: Literal["system", "user"]) -> lis
         return [units.without_package("sbus-store", unit, main_file)]
     findings = store.check_settings(scope)
     try:
-        with settings.connect(bus.PATIENCE_SECONDS) as connection:
-            state = parse_document(b"store/status", connection.call("store/status", timeout=bus.PATIENCE_SECONDS))
+        with settings.connect(bus.CHECK_SECONDS) as connection:
+            state = parse_document(b"store/status", connection.call("store/status", timeout=bus.CHECK_SECONDS))
     except (SbusError, OSError) as error:
         return findings + store.not_running(unit, scope, error_text(error))
     return findings + store.judge_state(state)
@@ -157,8 +157,8 @@ def _link_findings(settings: Settings) -> list[Finding]:
         return [units.without_package("sbus-link", unit, default_main_file("link.toml"))]
     findings = link.check_settings()
     try:
-        with settings.connect(bus.PATIENCE_SECONDS) as connection:
-            return findings + link.judge_state(link_state(connection, settings.bus_address(), bus.PATIENCE_SECONDS))
+        with settings.connect(bus.CHECK_SECONDS) as connection:
+            return findings + link.judge_state(link_state(connection, settings.bus_address(), bus.CHECK_SECONDS))
     except (SbusError, OSError) as error:
         return findings + link.no_link(unit, error_text(error))
 

@@ -23,7 +23,7 @@ SYNC_SECONDS = 30.0
 _COLUMNS = (
     Column("HOST"),
     Column("STATE"),
-    Column("HEARD", is_number=True),
+    Column("SILENT", is_number=True),
     Column("MESSAGES", is_number=True),
     Column("SIZE", is_number=True, rank=1),
     Column("LOST", is_number=True),
@@ -168,7 +168,7 @@ def _row(host: JsonObject) -> list[str]:
     return [
         text(host, "name") or NOTHING,
         "alive" if host.get("alive") is True else "gone",
-        human_duration(number(host, "heard_seconds")),
+        human_duration(number(host, "silent_seconds")),
         compact_count(integer(host, "messages")),
         compact_bytes(integer(host, "bytes")),
         compact_count(integer(host, "lost")),

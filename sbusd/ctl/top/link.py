@@ -25,7 +25,7 @@ def _show_duration(value: object) -> str:
 LINK_FIELDS = (
     Field("host", "name", "HOST", 16, 1, show_text, is_number=False),
     Field("state", "state", "STATE", 5, 2, show_text, is_number=False),
-    Field("heard", "heard_seconds", "HEARD", 7, 6, _show_duration),
+    Field("silent", "silent_seconds", "SILENT", 7, 6, _show_duration),
     Field("in", "messages_per_second", "IN/s", 5, 3, show_count),
     Field("in-bytes", "bytes_per_second", "INB/s", 5, 5, show_bytes),
     Field("messages", "messages", "MESSAGES", 8, 7, show_count),
@@ -115,8 +115,8 @@ def _row(before: JsonObject | None, host: JsonObject, seconds: float | None) -> 
     """Return the row of one host: its state, counters and rates."""
     state = "alive" if host.get("alive") is True else "gone"
     counters = {name: integer(host, name) for name in (*RATED, "unknown_losses", "patterns_there", "patterns_here")}
-    heard = number(host, "heard_seconds")
-    return {"name": text(host, "name"), "state": state, "heard_seconds": heard, **counters, **_rates(before, host, RATED, seconds)}
+    silent = number(host, "silent_seconds")
+    return {"name": text(host, "name"), "state": state, "silent_seconds": silent, **counters, **_rates(before, host, RATED, seconds)}
 
 
 def _rates(before: JsonObject | None, after: JsonObject, names: Sequence[str], seconds: float | None) -> Row:

@@ -45,7 +45,7 @@ cdef struct Bounds:             # from the configuration
 cdef struct Accepting:
     int spare                   # a descriptor that is closed to accept a connection when no other is free
     bint is_paused              # not even the spare descriptor is left, or too many sockets wait to be closed
-    bint may_be_crowded         # the closer has got a socket since it was last seen to have few
+    bint may_closer_be_full     # the closer has got a socket since it was last seen to have few
     int64_t resume_at           # nanoseconds: when to accept again at the latest
     int refusing                # the listener whose new connections refuse descriptors from the start; -1: not known
     int limit                   # connections accepted in the last turn that accepted any, at most

@@ -58,23 +58,23 @@ cdef void add_to_line(Outbox* box, Entry entry, uint32_t uid) noexcept nogil:
 
 
 cdef void attribute_loss(Outbox* box, uint32_t uid) noexcept nogil:
-    """Note that the last lost message, which is counted in `untold`, is of a user."""
+    """Note that the last lost message, which is counted in `unreported_losses`, is of a user."""
     cdef Line* line
     if not is_fair(box):
         return
     line = line_of(box, uid)
-    if line.untold == 0:
+    if line.unreported == 0:
         box.lines.gaps.push_back(line)
-    line.untold += 1
+    line.unreported += 1
 
 
-cdef void restore_line(Outbox* box, uint32_t uid, uint64_t untold, uint64_t noticed) noexcept nogil:
+cdef void restore_line(Outbox* box, uint32_t uid, uint64_t unreported, uint64_t noticed) noexcept nogil:
     """Set what is lost in a line whose entries are there."""
     cdef Line* line = line_of(box, uid)
     if noticed and line.entries is not NULL:
         line.noticed = noticed
-    if untold and line.untold == 0:
-        line.untold = untold
+    if unreported and line.unreported == 0:
+        line.unreported = unreported
         box.lines.gaps.push_back(line)
     remove_unused(box, line)
 
@@ -82,8 +82,8 @@ cdef void restore_line(Outbox* box, uint32_t uid, uint64_t untold, uint64_t noti
 cdef bint add_notice(Outbox* box) noexcept nogil:
     """Put a loss notice into the first line that needs one, of which there is one; return False if memory is short."""
     cdef Line* line = box.lines.gaps.front()
-    cdef uint64_t noticed = line.noticed, untold = line.untold
-    cdef Packet* notice = loss_notice(box, untold, noticed)
+    cdef uint64_t noticed = line.noticed, unreported = line.unreported
+    cdef Packet* notice = loss_notice(box, unreported, noticed)
     cdef Entry older
     if notice is NULL:
         return False
@@ -93,9 +93,9 @@ cdef bint add_notice(Outbox* box) noexcept nogil:
         drop_entry(box, older)
         box.totals.deliveries -= 1
     box.lines.gaps.pop_front()
-    line.untold = 0
+    line.unreported = 0
     add_to_line(box, new_entry(box, notice, NULL, owner_of(box)), line.uid)
-    line.noticed = noticed + untold
+    line.noticed = noticed + unreported
     return True
 
 
@@ -121,7 +121,7 @@ cdef void take_from_lines(Outbox* box) noexcept nogil:
 
 cdef void remove_unused(Outbox* box, Line* line) noexcept nogil:
     """Remove a line that has neither messages nor losses."""
-    if line.entries is NULL and line.untold == 0:
+    if line.entries is NULL and line.unreported == 0:
         box.lines.by_uid.erase(line.uid)
         del line
 
@@ -148,7 +148,7 @@ cdef void close_lines(Outbox* box) noexcept nogil:
     while not box.lines.gaps.empty():
         line = box.lines.gaps.front()
         box.lines.gaps.pop_front()
-        line.untold = 0
+        line.unreported = 0
         remove_unused(box, line)
     box.lines.is_closed = True
     if box.waiting is NULL:

@@ -77,13 +77,13 @@ cdef cppclass Line:         # messages of the users that are charged as one in a
     uint32_t uid
     Entries* entries        # in order of arrival; NULL: none
     uint64_t noticed        # lost, as the loss notice says that is the last entry; 0: the last entry is none
-    uint64_t untold         # messages of this user lost after all entries, and not in a notice yet
+    uint64_t unreported       # messages of this user lost after all entries, and not in a notice yet
 
 
 cdef cppclass Lines:        # the queue with ORDER_FAIR, until the turns of its messages have come. Charged as any queue; a line itself is not,
     cpp_map[uint32_t, Line*] by_uid     # for there are at most as many as users
     deque[Line*] turns      # lines with entries, the one whose turn is next first
-    deque[Line*] gaps       # lines with `untold`
+    deque[Line*] gaps       # lines with unreported losses
     bint is_closed          # the order has changed: new messages go to `later`
     Entries* later          # sent after all lines; NULL: none
 
@@ -196,12 +196,12 @@ cdef cppclass Outbox:
     Lines* lines                # for ORDER_FAIR: messages after those in `waiting`; NULL: none
     Keys* keys                  # for ORDER_LATEST: the keys of messages in the queue; NULL: none
     uint64_t replaced_packets
-    uint64_t untold_replaced    # replaced, and not reported to the peer yet
+    uint64_t unreported_replacements    # replaced, and not reported to the peer yet
     uint64_t delivered_packets
     uint64_t delivered_bytes
     uint64_t lost_packets
-    uint64_t untold             # lost, and not reported to the peer yet
-    uint64_t told               # reported to the peer, and not to the sink yet
+    uint64_t unreported_losses  # lost, and not reported to the peer yet
+    uint64_t noticed_losses     # reported to the peer, and not to the sink yet
     uint64_t left_packets       # of the abandoned queue, and its bytes
     uint64_t left_bytes
     bint is_parted              # its last words were offered, and only these are in the queue

@@ -68,8 +68,8 @@ cdef void open_outbox(
     box.waiting = box.notes = NULL
     box.keys = NULL
     box.lines = NULL
-    box.taken_out = box.replaced_packets = box.untold_replaced = 0
-    box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
+    box.taken_out = box.replaced_packets = box.unreported_replacements = 0
+    box.delivered_packets = box.delivered_bytes = box.lost_packets = box.unreported_losses = box.noticed_losses = 0
     box.left_packets = box.left_bytes = 0
     box.totals = totals
 
@@ -147,14 +147,14 @@ cdef bint has_notice_room(Outbox* box) noexcept nogil:
 cdef bint queue_loss_notice(Outbox* box) noexcept nogil:
     """Put a loss notice into the queue if it is needed; return False if it was and could not be."""
     cdef Packet* notice
-    while box.untold:
+    while box.unreported_losses:
         if not has_notice_room(box):
             return False
         if has_gaps(box):
             if not add_notice(box):
                 return False
             continue
-        notice = loss_notice(box, box.untold, 0)
+        notice = loss_notice(box, box.unreported_losses, 0)
         if notice is NULL:
             return False
         keep(box, notice, NULL, owner_of(box), box.order != ORDER_QUEUE)
@@ -166,16 +166,16 @@ cdef Outcome send_replaced_notice(Outbox* box) noexcept nogil:
     cdef char text[NOTICE_BYTES]
     cdef Outcome outcome = ALL_TAKEN
     cdef size_t sent
-    if box.untold_replaced:
+    if box.unreported_replacements:
         parts[0].iov_base = text
-        parts[0].iov_len = snprintf(text, sizeof(text), "CMSG !/bus/replaced%c%llu", 0, <unsigned long long>box.untold_replaced)
+        parts[0].iov_len = snprintf(text, sizeof(text), "CMSG !/bus/replaced%c%llu", 0, <unsigned long long>box.unreported_replacements)
         set_header(0, &parts[0], NULL)
         sent = transmit(box, headers, 1, owner_of(box), &outcome)
         if outcome == SENT_IN_PART:
             outcome = keep_copy(box, text, parts[0].iov_len, owner_of(box))
             sent = outcome == SOCKET_FULL
         if sent:
-            box.untold_replaced = 0
+            box.unreported_replacements = 0
             box.totals.deliveries += 1
     return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
 
@@ -189,7 +189,7 @@ cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
         return False
     if not has_room(box, payer, cost) or not has_space(&box.room, cost) or not may_share(&box.room, owner_of(box), payer, cost):
         return True
-    return box.untold != 0 and not has_notice_room(box)
+    return box.unreported_losses != 0 and not has_notice_room(box)
 
 
 cdef bint may_keep(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
@@ -218,7 +218,7 @@ cdef void replace(Outbox* box, Entry* older, Packet* packet, Packet* head, uint3
     move_key(box, data_of(packet))      # the map refers to the bytes of the older one, which are freed
     drop_entry(box, gone)
     box.replaced_packets += 1
-    box.untold_replaced += 1
+    box.unreported_replacements += 1
     box.totals.replaced_packets += 1
 
 
@@ -274,7 +274,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
     if box.is_broken:
         count_abandoned(box, batch, indexes, count)
         return
-    if waiting_count(box) == 0 and box.untold == 0:
+    if waiting_count(box) == 0 and box.unreported_losses == 0:
         if heads is NULL:
             for i in range(count):
                 headers[i].msg_hdr.msg_iov = &batch.parts[indexes[i]]
@@ -299,7 +299,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         queue_loss_notice(box)
     for i in range(done, count):
         enqueue(box, batch, indexes[i], may_block, is_paced, head_for(heads, stride, indexes[i]))
-    if outcome == PACKET_TOO_BIG or (box.untold and waiting_count(box) == 0):
+    if outcome == PACKET_TOO_BIG or (box.unreported_losses and waiting_count(box) == 0):
         flush(box)
 
 
@@ -318,7 +318,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer,
     if box.is_broken:
         box.totals.abandoned_packets += 1
         return
-    if waiting_count(box) == 0 and box.untold == 0:
+    if waiting_count(box) == 0 and box.unreported_losses == 0:
         parts[0].iov_base = <void*>data
         parts[0].iov_len = length
         set_header(0, &parts[0], NULL)
@@ -492,7 +492,7 @@ cdef void send_last_words(Outbox* box, const char* words, size_t length) noexcep
     if has_begun(box):
         box.is_broken = send_rest(box, allowance(box, True)) != ALL_TAKEN or box.is_broken
     abandon(box)
-    box.told += box.untold
-    box.untold = box.untold_replaced = 0
+    box.noticed_losses += box.unreported_losses
+    box.unreported_losses = box.unreported_replacements = 0
     box.is_parted = True
     post(box, words, length)

@@ -30,7 +30,7 @@ cdef inline bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
 cdef inline void lose(Outbox* box, uint64_t count) noexcept nogil:
     """Count discarded packets."""
     box.lost_packets += count
-    box.untold += count
+    box.unreported_losses += count
     box.totals.lost_packets += count
     if box.account is not NULL:
         box.account.lost_packets += count
@@ -48,8 +48,8 @@ cdef Packet* loss_notice(Outbox* box, uint64_t count, uint64_t noticed) noexcept
     cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>(noticed + count))
     cdef Packet* notice = new_packet(text, length, box.totals)
     if notice is not NULL:
-        box.told += count
-        box.untold -= count
+        box.noticed_losses += count
+        box.unreported_losses -= count
         box.totals.deliveries += 1
     return notice
 
@@ -101,7 +101,7 @@ cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bin
         else:
             box.is_failed = box.is_failed or (soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
             return False
-    elif is_paced and is_crowded(box, payer, 1, cost):
+    elif is_paced and would_block(box, payer, 1, cost):
         box.has_blocked = PACED
     return True
 

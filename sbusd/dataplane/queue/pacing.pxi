@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 
-cdef inline bint is_crowded(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
+cdef inline bint would_block(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
     """Return whether a paced publisher with so many more packets must wait for a client."""
     cdef uint32_t owner = NO_USER if box.account is NULL else box.account.uid
     if is_pressed(&box.room, owner, payer, packets, length):

@@ -210,15 +210,10 @@ cdef Outcome break_off(Outbox* box) noexcept nogil:
 
 cdef void restore_rest(Outbox* box, Entry entry, uint32_t length, uint32_t left, bint is_deferred) noexcept nogil:
     """Keep an entry of which another process has sent all of the frame but the last *left* bytes. *length* is that of the packet with its
-    head. If that process copied rests, the entry has the rest alone."""
+    head."""
     keep_frame_rest(box, entry)
     box.rest_length, box.rest_left = length, left
     box.is_deferred = is_deferred
-
-
-cdef bint is_rest_whole(Outbox* box) noexcept nogil:
-    """Return whether the rest has its whole packet. One of a process that copied rests is the end of a frame alone."""
-    return bytes_in(box.rest.packet) + (0 if box.rest.head is NULL else bytes_in(box.rest.head)) == box.rest_length
 
 
 cdef iovec* put_before(iovec* piece, char* data, size_t length, size_t* left) noexcept nogil:
@@ -270,9 +265,6 @@ cdef void drop_rest(Outbox* box) noexcept nogil:
 cdef void abandon_rest(Outbox* box) noexcept nogil:
     """Put the packet of the rest, if there is one, to the front of the queue, which is abandoned: the peer has not got it."""
     if box.rest.packet is NULL:
-        return
-    if not is_rest_whole(box):
-        drop_rest(box)
         return
     if box.waiting is NULL:
         box.waiting = new deque[Entry]()

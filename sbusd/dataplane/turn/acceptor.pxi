@@ -68,7 +68,7 @@ cdef int accept_connections(Plane plane, int listener) except -1:
     cdef Connection* fresh
     cdef int64_t end = plane.schedule.now + plane.schedule.turn_time
     cdef bint is_stream = listener in plane.stream_listeners
-    if is_closer_crowded(plane):
+    if is_closer_full(plane):
         # No quota counts the descriptors of refused connections, and peers can send sockets that block in close(2) faster than they close.
         return pause_accepting(plane, EBUSY)
     # One at first: looking for a second connection costs as much as another turn. A flood doubles the number in each turn.
@@ -163,11 +163,11 @@ cdef bint close_socket(Plane plane, int fd, Passing passing, bint is_stream, uin
     if hang_up(fd, passing, is_stream):
         return True
     plane.closer.add(fd, connection or None)
-    plane.accepting.may_be_crowded = True
+    plane.accepting.may_closer_be_full = True
     return False
 
 
-cdef bint is_closer_crowded(Plane plane) except -1:
+cdef bint is_closer_full(Plane plane) except -1:
     """Return whether too many sockets wait to be closed. After an answer of no, the closer is not asked until it gets another socket."""
-    plane.accepting.may_be_crowded = plane.accepting.may_be_crowded and plane.closer.is_crowded
-    return plane.accepting.may_be_crowded
+    plane.accepting.may_closer_be_full = plane.accepting.may_closer_be_full and plane.closer.is_full
+    return plane.accepting.may_closer_be_full

@@ -165,7 +165,7 @@ cdef bint has_drained(Plane plane, Outbox* box, uint32_t payer, bint is_paced) n
         return True
     if box.soft == MODE_BLOCK:
         return False
-    return not is_crowded(box, payer, 0, 0) if is_paced else is_below(box, plane.bounds.low_water)
+    return not would_block(box, payer, 0, 0) if is_paced else is_below(box, plane.bounds.low_water)
 
 
 cdef void unblock_drained(Plane plane, Connection* recipient) noexcept nogil:
@@ -193,7 +193,7 @@ cdef void update_blocking(Plane plane, Connection* recipient) noexcept nogil:
 
 cdef void after_send(Plane plane, Connection* connection) noexcept nogil:
     """Do what follows when packets were offered to a connection: watch for room while its queue is not empty, and end it if it failed."""
-    if connection.out.told:
+    if connection.out.noticed_losses:
         plane.informed.push_back(connection.slot)
     if connection.out.is_failed:
         connection.out.is_failed = False

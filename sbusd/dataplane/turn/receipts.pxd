@@ -6,7 +6,7 @@ from libcpp.string cimport string
 cdef enum Disclosure:       # whether the publisher may know the number in a receipt
     UNDECIDED               # not known, and most keys need no decision
     ASKED                   # the key is secret: the control plane decides before the message is routed
-    TOLD
+    DISCLOSED
     WITHHELD
 
 

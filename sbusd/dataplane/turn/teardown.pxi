@@ -47,14 +47,14 @@ cdef int destroy_next(Plane plane) except -1:
     plane.ending.pop_front()
     plane.counted.subscriptions -= connection.instances
     abandon(&connection.out)
-    lost = connection.out.told + connection.out.untold      # some of it in no loss notice
+    lost = connection.out.noticed_losses + connection.out.unreported_losses      # some of it in no loss notice
     if connection.blocking.since >= 0:
         unblock_all(plane, connection)
     if connection.publishing.recipients:
         end_waiting(connection)
     trim_backlog(plane, connection)
     leave_account(plane, connection)
-    connection.out.told = connection.out.untold = 0
+    connection.out.noticed_losses = connection.out.unreported_losses = 0
     plane.by_id.erase(number)
     epoll_ctl(plane.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
     if connection.reading.is_drained:
@@ -67,7 +67,7 @@ cdef int destroy_next(Plane plane) except -1:
     plane.destroyed.push_back(connection.slot)
     if not connection.is_closed:
         plane.unclosed[number] = connection.slot
-    if plane.accepting.is_paused and not is_closer_crowded(plane):
+    if plane.accepting.is_paused and not is_closer_full(plane):
         resume_accepting(plane)
     plane.clients.end(connection, lost)
     return 0
@@ -117,7 +117,7 @@ cdef int report_closed(Plane plane) except -1:
         else:
             plane.slots[dereference(found).second].is_closed = True
             plane.unclosed.erase(found)
-    if plane.accepting.is_paused and not is_closer_crowded(plane):
+    if plane.accepting.is_paused and not is_closer_full(plane):
         resume_accepting(plane)
     return 0
 

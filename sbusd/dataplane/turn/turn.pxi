@@ -336,7 +336,7 @@ cdef int decide_disclosure(Plane plane, Connection* connection, bytes packet) ex
     while packet.startswith(b"CMSG "):  # a direct message, or the publisher vouches for it
         packet = packet.partition(b"\0")[2]
     if plane.sink.may_know_recipients(connection.id, packet[4:].partition(b"\0")[0]):
-        connection.receipt.disclosure = Disclosure.TOLD
+        connection.receipt.disclosure = Disclosure.DISCLOSED
     return 0
 
 
@@ -358,15 +358,15 @@ cdef int report_refusals(Plane plane, Connection* sender) except -1 with gil:
 
 cdef int report_losses(Plane plane) except -1 with gil:
     """Report the connections that were sent a loss notice."""
-    cdef uint64_t told
+    cdef uint64_t count
     cdef Connection* connection
     while plane.informed.size():
         connection = plane.slots[plane.informed.back()]
         plane.informed.pop_back()
         if connection is NULL:
             continue        # it was sent one between turns, and has ended
-        told = connection.out.told
-        connection.out.told = 0
-        if told:
-            plane.sink.lost(connection.id, told)
+        count = connection.out.noticed_losses
+        connection.out.noticed_losses = 0
+        if count:
+            plane.sink.lost(connection.id, count)
     return 0

@@ -252,7 +252,7 @@ cdef void free_half(Plane plane, Connection* connection) noexcept nogil:
 cdef void resume_halves(Plane plane, Connection* connection) noexcept nogil:
     """Read the connections of a user again that have waited for memory for long frames, if there is some."""
     cdef Account* account = connection.out.account
-    if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES and not is_crowded_with_halves(connection):
+    if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES and not is_at_half_read_limit(connection):
         resume_user(plane, account)
 
 

@@ -50,7 +50,7 @@ cdef size_t needed_for(const char* data, size_t filled) noexcept nogil:
     return max(<size_t>BEGINNING_BYTES, BATCH_LENGTH_BYTES + <size_t>length_at(data))
 
 
-cdef bint is_crowded_with_halves(Connection* connection) noexcept nogil:
+cdef bint is_at_half_read_limit(Connection* connection) noexcept nogil:
     """Return whether no other frame of the connection's user gets memory."""
     return connection.out.account is not NULL and connection.out.account.half_read >= HALF_READ_BYTES
 
@@ -58,7 +58,7 @@ cdef bint is_crowded_with_halves(Connection* connection) noexcept nogil:
 cdef bint awaits_memory(Connection* connection) noexcept nogil:
     """Return whether a stream connection cannot be read before others of its user have received the ends of their frames."""
     cdef HalfFrame* half = connection.reading.half
-    return half is not NULL and half.size == BEGINNING_BYTES and half.filled == BEGINNING_BYTES and is_crowded_with_halves(connection)
+    return half is not NULL and half.size == BEGINNING_BYTES and half.filled == BEGINNING_BYTES and is_at_half_read_limit(connection)
 
 
 cdef void drop_half(Connection* connection) noexcept nogil:
@@ -82,7 +82,7 @@ cdef bint keep_half(Connection* connection, const char* data, size_t length) noe
     """Keep the beginning of a frame, which may be in the memory of the present one. Return False if memory is short."""
     cdef size_t size = needed_for(data, length)
     cdef HalfFrame* half = connection.reading.half
-    if length <= BEGINNING_BYTES and size > BEGINNING_BYTES and is_crowded_with_halves(connection):
+    if length <= BEGINNING_BYTES and size > BEGINNING_BYTES and is_at_half_read_limit(connection):
         size = BEGINNING_BYTES
     size = max(size, length)
     if half is NULL or half.size != size:
@@ -123,7 +123,7 @@ cdef ssize_t receive_frames(Plane plane, Connection* connection) noexcept nogil:
     if half is not NULL and half.size > BEGINNING_BYTES:
         return receive_end(plane, connection, half, buffer)
     size = min(connection.reading.reads, <uint32_t>BATCH_PACKETS) * UNIT_BYTES
-    if is_crowded_with_halves(connection):
+    if is_at_half_read_limit(connection):
         size = min(size, BEGINNING_BYTES - filled)
     if half is not NULL:
         memcpy(buffer, bytes_of(half), filled)

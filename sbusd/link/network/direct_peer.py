@@ -76,7 +76,7 @@ class PeerConnection:
         self._frames = FrameReader()
         self._early: list[Frame] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._heard = self._frame_begin = asyncio.get_running_loop().time()
+        self._last_received = self._frame_begin = asyncio.get_running_loop().time()
 
     async def greet(self, realm: str) -> None:
         """Exchange the first frames. Raises FrameError, OSError; TimeoutError after some seconds."""
@@ -153,17 +153,17 @@ class PeerConnection:
             for frame in frames:
                 self._handle(frame, rights, events)
             while chunk := await self._reader.read(READ_BYTES):
-                self._heard = loop.time()
+                self._last_received = loop.time()
                 count = 0
                 for count, frame in enumerate(self._frames.feed(chunk), 1):  # noqa: B007 - used after the loop
                     self._handle(frame, rights, events)
                     if turn.is_over():
                         await turn.next()
-                        self._heard = self._frame_begin = loop.time()
+                        self._last_received = self._frame_begin = loop.time()
                 await turn.next()
-                self._heard = loop.time()
+                self._last_received = loop.time()
                 if count or not self._frames.is_within_frame:
-                    self._frame_begin = self._heard
+                    self._frame_begin = self._last_received
         except FrameError as error:
             return f"it sent {error}"
         except OSError as error:
@@ -242,8 +242,10 @@ class PeerConnection:
             begin = loop.time()
             await asyncio.sleep(PING_SECONDS)
             now = loop.time()
-            self._heard += max(0.0, now - begin - 2 * PING_SECONDS)  # while this process does not run, the silence is not that of the host
-            if not stall.is_active and now - self._heard > SILENCE_SECONDS:
+            self._last_received += max(
+                0.0, now - begin - 2 * PING_SECONDS
+            )  # while this process does not run, the silence is not that of the host
+            if not stall.is_active and now - self._last_received > SILENCE_SECONDS:
                 return f"it has sent nothing for {SILENCE_SECONDS:g} s"
             if self._frames.is_within_frame and not stall.is_active and now - self._frame_begin > FRAME_SECONDS:
                 return f"it has not completed a frame within {FRAME_SECONDS:g} s"

@@ -22,7 +22,7 @@ class Handshakes(Generic[Id]):
         return len(self._addresses)
 
     def admit(self, handshake: Id, address: str) -> Id | None:
-        """Add *handshake*. Return the one to end, whose place is released: at a limit, the oldest of the most crowded address."""
+        """Add *handshake*. Return the one to end, whose place is released: at a limit, the oldest of the address with most handshakes."""
         ended = self._victim(address)
         if ended is not None:
             self.release(ended)
@@ -39,7 +39,7 @@ class Handshakes(Generic[Id]):
         if of[address] < self._most_of_address:
             if len(self._addresses) < self._most:
                 return None
-            crowded = max(of, key=of.__getitem__)  # of several, that of the oldest handshake
-            if of[address] < of[crowded]:  # an address ends no handshake of another one that has no more
-                address = crowded
+            busiest = max(of, key=of.__getitem__)  # of several, that of the oldest handshake
+            if of[address] < of[busiest]:  # an address ends no handshake of another one that has no more
+                address = busiest
         return next(handshake for handshake, each in self._addresses.items() if each == address)

@@ -78,7 +78,7 @@ class NatsConnection:
         self._has_output = asyncio.Event()
         self._room = asyncio.Event()
         self._barriers: deque[int | None] = deque()
-        self._heard = asyncio.get_running_loop().time()
+        self._last_received = asyncio.get_running_loop().time()
         self._last_error = ""
 
     @property
@@ -239,9 +239,9 @@ class NatsConnection:
                     self._handle(event)
                     if turn.is_over():
                         await turn.next()
-                        self._heard = loop.time()
+                        self._last_received = loop.time()
                 await turn.next()
-                self._heard = loop.time()
+                self._last_received = loop.time()
                 chunk = await reader.read(READ_BYTES)
                 if not chunk:
                     break
@@ -289,7 +289,7 @@ class NatsConnection:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PING_SECONDS)
-            if not self._stall.is_active and loop.time() - self._heard > SILENCE_SECONDS:
+            if not self._stall.is_active and loop.time() - self._last_received > SILENCE_SECONDS:
                 self._end(f"the server has sent nothing for {SILENCE_SECONDS:g} s")
                 return
             self.send_ping(None)

@@ -138,15 +138,10 @@ class Minute:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Return the counters of :meth:`to_json`. Raises KeyError, TypeError, AttributeError."""
-        groups = {group: {name: _complete(counts) for name, counts in value["groups"][group].items()} for group in (ALL, PREFIX, USER)}
+        groups = {group: dict(value["groups"][group]) for group in (ALL, PREFIX, USER)}
         publishers = {prefix: list(users) for prefix, users in value["publishers"].items()}
-        others = {group: _complete(counts) for group, counts in value["others"].items()}
+        others = dict(value["others"])
         return cls(groups, others, publishers, bool(value["incomplete"]))
-
-
-def _complete(counts: Counts) -> Counts:
-    """Return *counts* with zeros for the measures that an earlier version did not have."""
-    return counts + [0] * (len(MEASURES) - len(counts))
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from sbusd.pipeline.live.open_calls import BatchCalls, OpenCalls, Request
 
 STATE = "state.json"
 MINUTES = "minutes"
-VERSION = 3
+VERSION = 1
 
 MAX_PENDING = 1000
 """Alerts that wait for publication. If there are more, older ones are dropped and counted."""
@@ -194,7 +194,7 @@ class LiveState:
             return cls()
         try:
             value: dict[str, Any] = json.loads(path.read_bytes())
-            if value["version"] not in (2, VERSION):
+            if value["version"] != VERSION:
                 raise PermanentError(f"{path}: unsupported version {value['version']!r}. Remove the file to begin with empty counters")
             newest = {int(number): Minute.from_json(each) for number, each in value["minutes"].items()}
             raised = {rule: set(subjects) for rule, subjects in value["raised"].items()}
@@ -202,8 +202,7 @@ class LiveState:
             state = cls(value["query"], value["batch"], Minutes(newest), value["closed"], raised, pending, value["decided"])
             state.counts |= value["counts"]
             state.series = str(value["series"])
-            # Before version 3, there were no calls.
-            requests = [Request(*each) for each in value.get("calls", ())]
+            requests = [Request(*each) for each in value["calls"]]
             state.calls = OpenCalls({each.call_id: each for each in requests}, state.counts["calls_dropped"])
         except _DAMAGE:
             raise PermanentError(f"{path}: damaged file. Remove the file to begin with empty counters") from None

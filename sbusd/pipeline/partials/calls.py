@@ -12,7 +12,7 @@ from sbusd.archive.record.schema import Kind, Role
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS
 from sbusd.pipeline.partials.portions import Portion
-from sbusd.pipeline.partials.rows import compacted, flag, joined, no_rows, numbers, ones, read_rows, summed, unheard
+from sbusd.pipeline.partials.rows import compacted, flag, joined, no_rows, numbers, ones, read_rows, summed, undeliverable
 
 PARTIES = ["cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit"]
 SUMS = ["calls", "answered", "errors", "timeouts", "unanswered", "undelivered"]
@@ -21,7 +21,7 @@ _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd number that distributes numbers of calls evenly among shares: 2**64 divided by the golden ratio, as Knuth recommends."""
 _MIXED_BITS = 20
 _STEP_BITS = LATENCY_STEPS.bit_length() - 1
-_HEARD = ["recipients", "discarded"]
+_DELIVERIES = ["recipients", "discarded"]
 _CALL_NS = CALL_SECONDS * 10**9
 
 
@@ -29,7 +29,7 @@ def calls(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield calls by parties and latency bucket. Replies are in the hour, or in the next one."""
     columns = ["ts", "seq", "call_id", "uid", "unit"]
     # Of each table only what can be the first: a user can repeat one call without end.
-    asked = [_first(rows, "seq", "ts") for rows in _parts(record, portion, Role.REQUEST, [*columns, "call_cmd", "call_exp", *_HEARD])]
+    asked = [_first(rows, "seq", "ts") for rows in _parts(record, portion, Role.REQUEST, [*columns, "call_cmd", "call_exp", *_DELIVERIES])]
     if asked:
         requests = _first(joined(asked), "seq", "ts")
         columns.append("call_failed")
@@ -105,7 +105,7 @@ def _classified(requests: pa.Table, replies: pa.Table) -> pa.Table:
             "errors": flag(pc.and_(is_answered, pc.fill_null(replies.column("call_failed"), False))),
             "timeouts": flag(is_late),
             "unanswered": flag(has_none),
-            "undelivered": flag(pc.and_(has_none, pc.equal(unheard(requests), 1))),
+            "undelivered": flag(pc.and_(has_none, pc.equal(undeliverable(requests), 1))),
             "longest": latency,
             "bucket": buckets(latency),
         }

@@ -19,7 +19,7 @@ from sbusd.pipeline.partials.rows import (
     prefixes,
     read_rows,
     summed,
-    unheard,
+    undeliverable,
     with_columns,
 )
 from sbusd.protocol.errors import ErrorCode
@@ -46,10 +46,10 @@ def traffic(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
                 "prefix": prefixes(encoded_array(rows.column("key"))),
                 "messages": ones(rows),
                 "bytes": rows.column("payload_bytes"),
-                "unheard": unheard(rows),
+                "undeliverable": undeliverable(rows),
             },
         )
-        yield summed(counted, ["minute", "prefix", "uid"], ["messages", "bytes", "recipients", "queued", "discarded", "unheard"])
+        yield summed(counted, ["minute", "prefix", "uid"], ["messages", "bytes", "recipients", "queued", "discarded", "undeliverable"])
 
 
 def users(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:

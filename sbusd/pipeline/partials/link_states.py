@@ -22,8 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 HOST_REJECTED = ("malformed", "stale", "refused_by_import", "too_long", "refused_secrets", "lines_refused", "changes_refused")
 LINK_REJECTED = ("rejected", "foreign_subjects", "hosts_refused", "patterns_refused")
 LINK_DROPPED = ("spool_dropped", "too_long", "over_rate", "refused_secrets")
-NETWORK_REJECTED = ("forged", "refused_connections")
-ENDED_HANDSHAKES = "ended_handshakes"
+NETWORK_REJECTED = ("forged", "refused_connections", "ended_handshakes")
 NETWORK_DROPPED = ("dropped", "oversize")
 """Members of the state that are added up for the columns ``rejected`` and ``dropped``."""
 
@@ -77,12 +76,10 @@ def _own_entry(value: dict[str, Any]) -> Entry:
     network, counters = value["network"], value["counters"]
     connected = _flag(network["connected"])
     connects = _count(network, "connects")
-    # Links of earlier versions have no such counter: they counted ended handshakes as refused connections.
-    ended = _count(network, ENDED_HANDSHAKES) if ENDED_HANDSHAKES in network else 0
     return Entry(
         LINK,
         connected,
-        rejected=_sum(counters, LINK_REJECTED) + _sum(network, NETWORK_REJECTED) + ended + _count(value, "bus_refusals"),
+        rejected=_sum(counters, LINK_REJECTED) + _sum(network, NETWORK_REJECTED) + _count(value, "bus_refusals"),
         # Every connection but the present one has ended.
         disconnects=max(0, connects - connected) if value["transport"] == "nats" else None,
         dropped=_sum(counters, LINK_DROPPED) + _sum(network, NETWORK_DROPPED) + _count(value, "discarded_messages"),

@@ -28,7 +28,7 @@ TASK_PORTIONS = 64
 TASKS_PER_PROCESSOR = 2
 """Number of tasks for each processor, at least: portions differ in size."""
 
-SUBSCRIPTION_KINDS = (Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
+SUBSCRIPTION_KINDS = (Kind.SNAPSHOT, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
 """Kinds of rows that begin or end subscriptions."""
 
 _ONLY_KIND = {SECURITY.name: Kind.DENIAL, DISCONNECTS.name: Kind.DISCONNECT, RELAY.name: Kind.RELAY}

@@ -156,7 +156,7 @@ def minutes(rows: pa.Table) -> pa.ChunkedArray:
     return starts.cast(pa.timestamp("us", "UTC"))
 
 
-def unheard(rows: pa.Table) -> pa.ChunkedArray:
+def undeliverable(rows: pa.Table) -> pa.ChunkedArray:
     """Return 1 for messages that no connection received or lost, else 0."""
     return flag(pc.and_(pc.equal(rows.column("recipients"), 0), pc.equal(pc.fill_null(rows.column("discarded"), 0), 0)))
 

@@ -95,10 +95,10 @@ class BusServices:
         bus = self._membership.bus
         if bus is None or not await self._is_served(bus, request.cmd):
             return False
-        if crowded := self._limit.problem(request.src, len(raw)):
-            await self._store.count("requests-crowded")
+        if limit := self._limit.problem(request.src, len(raw)):
+            await self._store.count("requests-busy")
             await self._handler.decline(
-                raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE
+                raw, request, f"busy: {limit} for requests of host {request.src} on host {self._twin}", names.REMOTE
             )
             return True
         result, left = await self._engage(raw, request)

@@ -12,7 +12,7 @@ from sbusd.protocol.keys import parse_connection_address
 from sbusd.relay.bus.client import ConcurrencyLimit, RelayBus
 from sbusd.relay.bus.incoming_calls import BusServices
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
-from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN
+from sbusd.relay.log_messages import BUS_JOINED, BUS_TAKEN, BUS_UNAVAILABLE
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
@@ -49,7 +49,7 @@ class BusMembership:
         self._address = settings.bus
         self._store = store
         self._journal = journal
-        self._is_away = False
+        self._is_unavailable = False
         self._left = ""
         self._counted: Counter[str] = Counter()
         self.calls = OutgoingCalls(handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes), charged)
@@ -60,9 +60,9 @@ class BusMembership:
         try:
             while True:
                 reason = await self._stay()
-                if not self._is_away:
-                    self._is_away = True
-                    self._journal.record(BUS_AWAY, bus=self._address, reason=reason)
+                if not self._is_unavailable:
+                    self._is_unavailable = True
+                    self._journal.record(BUS_UNAVAILABLE, bus=self._address, reason=reason)
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             await self._services.close()
@@ -112,7 +112,7 @@ class BusMembership:
         while rivals := await bus.rivals(self._twin):
             if not is_logged:
                 is_logged = True
-                self._is_away = False
+                self._is_unavailable = False
                 self._journal.record(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -127,7 +127,7 @@ class BusMembership:
                 own = parse_connection_address((await bus.address).encode())
                 if any(rival.connection < own for rival in await bus.rivals(self._twin)):
                     return
-                self._is_away = False
+                self._is_unavailable = False
                 self._journal.record(BUS_JOINED, bus=self._address)
             await serving
         finally:

@@ -66,9 +66,9 @@ class OutgoingCalls(Dispatcher):
             self.counts["malformed"] += 1
             return task.error(f"dst: must be exactly the host that the key names, {destination and destination[0]}")
         user, size = task.party[0], len(task.envelope.data)
-        if crowded := self._limit.problem(user, size):
+        if limit := self._limit.problem(user, size):
             self.counts["busy"] += 1
-            return task.error(f"busy: {crowded} for user {user}; try again when some have completed")
+            return task.error(f"busy: {limit} for user {user}; try again when some have completed")
         waiting = len(self.queue)
         packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope, user)), problem, now)
         if len(self.queue) > waiting:
@@ -117,8 +117,8 @@ class OutgoingCalls(Dispatcher):
             reply = await call.reply
         except InvalidMessageError as wrong:
             raise ServiceError(str(wrong)) from None
-        except RedisUnavailableError as away:
-            raise ServiceError(f"relay unavailable: {away}; the call may have been sent") from None
+        except RedisUnavailableError as error:
+            raise ServiceError(f"relay unavailable: {error}; the call may have been sent") from None
         finally:
             self._calls.pop(uid, None)
             self._limit.release(user, len(envelope.data))

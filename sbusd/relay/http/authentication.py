@@ -14,7 +14,6 @@ from sbusd.relay.http.credentials import (
     SIGNATURE,
     TIME,
     SignatureHeaders,
-    is_of_old_version,
     is_same,
     read_key,
     read_signature_headers,
@@ -22,7 +21,7 @@ from sbusd.relay.http.credentials import (
     response_signature,
     twin_of,
 )
-from sbusd.relay.log_messages import REPLAYED, STRANGER
+from sbusd.relay.log_messages import AUTHENTICATION_FAILED, REPLAYED
 from sbusd.relay.redis.store import Nonce
 from sbusd.socket_owner import is_trusted
 from sbusd.systemd.log_records import LogMessage
@@ -89,7 +88,7 @@ class LocalUserAuthentication:
         if not is_trusted(request.user):
             who = "the kernel reports no user for this connection" if request.user is None else f"this connection is of user {request.user}"
             words = f"without keys or certificates only root and the relay's own user are accepted; {who}"
-            raise RejectedRequestError(403, words, STRANGER, "peers-refused")
+            raise RejectedRequestError(403, words, AUTHENTICATION_FAILED, "peers-refused")
 
     def identify(self, request: UnverifiedRequest) -> SenderIdentity:
         """Return an identity that leaves the host number to the message."""
@@ -114,7 +113,9 @@ class CertificateAuthentication:
         """Return the host that the certificate names."""
         twin = twin_of(request.certificate or {})
         if twin is None:
-            raise RejectedRequestError(403, "the certificate must name exactly one host, as DNS:twin-NUMBER", STRANGER, "peers-refused")
+            raise RejectedRequestError(
+                403, "the certificate must name exactly one host, as DNS:twin-NUMBER", AUTHENTICATION_FAILED, "peers-refused"
+            )
         return twin
 
 
@@ -137,23 +138,23 @@ class KeyAuthentication:
             raise RejectedRequestError(
                 401,
                 "the message is not signed: it needs valid Sbus-Twin, Sbus-Time, Sbus-Nonce and Sbus-Signature headers",
-                STRANGER,
+                AUTHENTICATION_FAILED,
                 "peers-refused",
             )
         if signed.twin not in self._keys:
-            raise RejectedRequestError(401, f"no key for host {signed.twin}: set its key_file under [[peers]]", STRANGER, "peers-refused")
+            raise RejectedRequestError(
+                401, f"no key for host {signed.twin}: set its key_file under [[peers]]", AUTHENTICATION_FAILED, "peers-refused"
+            )
 
     def identify(self, request: UnverifiedRequest) -> SenderIdentity:
         """Return the host whose signature is valid and recent; the store checks that it was not used before."""
         signed = read_signature_headers(request.headers)
         if signed is None or signed.twin not in self._keys:
-            raise RejectedRequestError(401, "the message is not signed", STRANGER, "peers-refused")
+            raise RejectedRequestError(401, "the message is not signed", AUTHENTICATION_FAILED, "peers-refused")
         right = request_signature(self._keys[signed.twin], signed, self._twin, request.path, request.body)
         if not is_same(right, signed.signature):
             words = f"the signature is not that of host {signed.twin} for host {self._twin}"
-            if is_of_old_version(self._keys[signed.twin], signed, self._twin, request.path, request.body):
-                words = f"host {signed.twin} signs as an older relay does: upgrade it"
-            raise RejectedRequestError(401, words, STRANGER, "peers-refused")
+            raise RejectedRequestError(401, words, AUTHENTICATION_FAILED, "peers-refused")
         away = signed.time - self._clock()
         if abs(away) > self._skew + 1:  # one second more, because times are rounded down
             words = f"the clock of host {signed.twin} differs by {away:+.0f} s; the limit is {self._skew:g} s: synchronize the clocks"

@@ -17,7 +17,7 @@ from aiohttp.http import HttpProcessingError
 
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.limits import ConnectionLimiter, ConnectionSlot
-from sbusd.relay.log_messages import FAULT, STRANGER, UNWELCOME
+from sbusd.relay.log_messages import AUTHENTICATION_FAILED, FAULT, REJECTED
 from sbusd.socket_owner import client_user
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
@@ -27,7 +27,7 @@ PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 class HttpConnection(web.RequestHandler):
     """One connection with limits and timeouts."""
 
-    __slots__ = ("_limiter", "_patience", "_served", "_slot", "user")
+    __slots__ = ("_limiter", "_served", "_slot", "_timeout", "user")
 
     def __init__(self, connections: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None, **options: Any) -> None:
         super().__init__(server, **options)
@@ -36,7 +36,7 @@ class HttpConnection(web.RequestHandler):
         self._limiter = connections
         self._slot = slot
         self._served = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or close it."""
@@ -56,8 +56,8 @@ class HttpConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Release the slot."""
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._timeout is not None:
+            self._timeout.cancel()
         if self._slot is not None:
             self._limiter.release(self._slot)
             self._slot = None
@@ -77,7 +77,7 @@ class HttpConnection(web.RequestHandler):
         else:
             first = str(message or exc).strip().partition("\n")[0]
             words = f"invalid HTTP request: {printable(first, 100)}"
-            self._limiter.report_rejection(UNWELCOME, self._address, words, "headers-malformed")
+            self._limiter.report_rejection(REJECTED, self._address, words, "headers-malformed")
         body = json.dumps({"error": words}).encode()
         response = web.Response(status=status, body=body, content_type="application/json")
         response.force_close()
@@ -92,7 +92,7 @@ class HttpConnection(web.RequestHandler):
         """Report an error: of the client, if it disconnected or does not send HTTP, else of this relay."""
         reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
         if isinstance(exc, PEER_ERRORS):
-            self._limiter.report_rejection(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
+            self._limiter.report_rejection(REJECTED, self._address, printable(reason, 200), "connections-broken")
         else:
             self._limiter.report_rejection(FAULT, self._address, printable(reason, 200), "http-faults")
 
@@ -109,9 +109,9 @@ class HttpConnection(web.RequestHandler):
     def request_begins(self) -> None:
         """Record that a complete header has arrived."""
         self._served = True
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def request_ends(self) -> None:
         """Start the timeout for the next request."""
@@ -120,7 +120,7 @@ class HttpConnection(web.RequestHandler):
 
     def _await_request(self, seconds: float) -> None:
         """Close the connection unless a request begins within *seconds*."""
-        self._patience = asyncio.get_running_loop().call_later(seconds, self._give_up)
+        self._timeout = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
         """Close the connection; report it unless it has carried a request before."""
@@ -201,7 +201,9 @@ class TlsHandshake(asyncio.Protocol):
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message
-        self._limiter.report_rejection(STRANGER, slot.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed")
+        self._limiter.report_rejection(
+            AUTHENTICATION_FAILED, slot.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed"
+        )
 
 
 class EarlyData(asyncio.Protocol):

@@ -37,8 +37,6 @@ MAX_KEY_BYTES = 1_024
 """A longer file is not a key."""
 
 _HEAD = b"sbus-relay-2"
-_OLD_HEAD = b"sbus-relay-1"
-"""Of relays whose response signatures do not cover the request. Their requests are rejected."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,12}")
@@ -95,11 +93,6 @@ def read_signature_headers(headers: Mapping[str, str]) -> SignatureHeaders | Non
 def request_signature(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> str:
     """Return the signature of a request in hexadecimal."""
     return _hmac(key, _HEAD, *_request_parts(signed, to, path, body))
-
-
-def is_of_old_version(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> bool:
-    """Return whether an older relay signed the request."""
-    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(signed, to, path, body)), signed.signature)
 
 
 def _request_parts(signed: SignatureHeaders, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:

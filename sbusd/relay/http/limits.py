@@ -14,7 +14,7 @@ from types import TracebackType
 
 from sbusd.config.address_groups import AddressGroup, AddressGroups
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.log_messages import CROWDED, TOO_SLOW
+from sbusd.relay.log_messages import TOO_MANY, TOO_SLOW
 from sbusd.systemd.log_records import LogMessage
 
 RejectionReporter = Callable[[LogMessage, str, str, str], None]
@@ -83,7 +83,7 @@ class ConnectionLimiter:
             slot = ConnectionSlot(address, group.name, is_reserved)
             self._unverified.setdefault(group.name, {})[slot] = None
             return slot
-        self.report_rejection(CROWDED, address, reason, "connections-refused")
+        self.report_rejection(TOO_MANY, address, reason, "connections-refused")
         return None
 
     def release(self, slot: ConnectionSlot) -> None:
@@ -111,7 +111,7 @@ class ConnectionLimiter:
             oldest.close()
             most = self._settings.address_connections
             reason = f"{group} already has {most}, the limit of address_connections in relay.toml; closed its oldest unverified one"
-            self.report_rejection(CROWDED, oldest.address, reason, "connections-evicted")
+            self.report_rejection(TOO_MANY, oldest.address, reason, "connections-evicted")
 
     def report_slow(self, address: str) -> None:
         """Report a connection that is closed because its first request did not arrive in time."""

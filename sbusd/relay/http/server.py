@@ -30,7 +30,7 @@ from sbusd.relay.http.authentication import (
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.http.shared_numbers import SharedNumbers
-from sbusd.relay.log_messages import FAULT, FORGED, FULL, SHARED_NUMBER, TOO_LARGE, TOO_SLOW, UNWELCOME
+from sbusd.relay.log_messages import FAULT, FORGED, FULL, REJECTED, SHARED_NUMBER, TOO_LARGE, TOO_SLOW
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -132,12 +132,12 @@ class HttpServer:
         """Store the message and return the result, or raise RejectedRequestError."""
         unverified = exchange.unverified
         if unverified.path not in {REMOTE_PATH, REPLY_PATH}:
-            raise _unwelcome(404, f"not found; the paths are {REMOTE_PATH} and {REPLY_PATH}")
+            raise _rejected(404, f"not found; the paths are {REMOTE_PATH} and {REPLY_PATH}")
         if request.method != "POST":
-            raise _unwelcome(405, "method not allowed; use POST")
+            raise _rejected(405, "method not allowed; use POST")
         self._authentication.precheck(unverified)
         if encoding := request.headers.get("Content-Encoding"):
-            raise _unwelcome(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message without encoding")
+            raise _rejected(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message without encoding")
         with self._unverified_bytes.body(unverified.client[0]) as incoming:
             body = await self._read(request, incoming)
             unverified = dataclasses.replace(unverified, body=body)
@@ -147,7 +147,7 @@ class HttpServer:
         try:
             message = RelayMessage.parse(body)
         except InvalidMessageError as error:
-            raise _unwelcome(400, str(error)) from None
+            raise _rejected(400, str(error)) from None
         if sender.twin is not None and message.src != sender.twin:
             raise RejectedRequestError(403, f"host {sender.twin} sent a message with src {message.src}", FORGED, "messages-forged")
         # The store checks that this host sent the request, and to the sender of the response.
@@ -156,9 +156,9 @@ class HttpServer:
             message = message.with_(dst=(self._twin,))
         self._notice_sharing(message.src, unverified.client[0])
         if message.dst != (self._twin,):
-            raise _unwelcome(421, f"dst is {list(message.dst)}, but this is host {self._twin}")
+            raise _rejected(421, f"dst is {list(message.dst)}, but this is host {self._twin}")
         if not message.uid:
-            raise _unwelcome(400, "uid: missing or empty")
+            raise _rejected(400, "uid: missing or empty")
         if unverified.path == REMOTE_PATH:
             return await self._accept(unverified, message, sender)
         result = await self._admit(message, sender)
@@ -186,16 +186,16 @@ class HttpServer:
                     if len(body) + len(chunk) > most:
                         raise RejectedRequestError(413, f"the message exceeds {most} bytes", TOO_LARGE, "bodies-too-large")
                     if not incoming.grow(len(chunk)):
-                        raise _crowded(incoming)
+                        raise _too_many(incoming)
                     body += chunk
         except TimeoutError:
             if incoming.is_evicted:
-                raise _crowded(incoming) from None
+                raise _too_many(incoming) from None
             words = f"the message did not arrive within {self._settings.body_timeout:g} s"
             raise RejectedRequestError(408, words, TOO_SLOW, "bodies-too-slow") from None
         except PEER_ERRORS as error:
             words = f"the message ended early or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
-            raise RejectedRequestError(400, words, UNWELCOME, "bodies-cut-off") from None
+            raise RejectedRequestError(400, words, REJECTED, "bodies-cut-off") from None
         finally:
             incoming.end = None
         return bytes(body)
@@ -203,15 +203,15 @@ class HttpServer:
     async def _accept(self, unverified: UnverifiedRequest, request: RelayMessage, sender: SenderIdentity) -> str:
         """Store a request."""
         if not request.cmd:
-            raise _unwelcome(400, "cmd: missing or empty")
+            raise _rejected(400, "cmd: missing or empty")
         if request.exp > self._settings.max_expiry:
-            raise _unwelcome(400, f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s")
+            raise _rejected(400, f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s")
         # Compute the age with the sender's clock if possible, so that different clocks do not matter.
         sent = sent_at(unverified)
         age = max(0.0, (self._clock() if sent is None else sent) - request.now) if request.now else 0.0
         left = request.expiry_seconds + 1 - age
         if left <= 0:
-            raise _unwelcome(410, f"the request expired {-left:.0f} s ago")
+            raise _rejected(410, f"the request expired {-left:.0f} s ago")
         result = await self._store.accept(
             request.src, request.with_(ret=names.REPLY, ref=request.uid), request.digest(), left, sender.nonce
         )
@@ -233,7 +233,7 @@ class HttpServer:
             raise replayed()
         if result in _FULL:
             raise RejectedRequestError(
-                503, _FULL[result], UNWELCOME if result != "queue" else _full_event(self._journal, queue), "messages-deferred"
+                503, _FULL[result], REJECTED if result != "queue" else _full_event(self._journal, queue), "messages-deferred"
             )
         return result
 
@@ -264,18 +264,18 @@ def _end(limit: asyncio.Timeout) -> None:
         limit.reschedule(0.0)
 
 
-def _crowded(incoming: UnverifiedBody) -> RejectedRequestError:
+def _too_many(incoming: UnverifiedBody) -> RejectedRequestError:
     """Return the rejection of a body that has no room, or whose room another body has taken."""
     counted = "bodies-evicted" if incoming.is_evicted else "bodies-deferred"
-    return RejectedRequestError(503, "too many incoming messages; try again later", UNWELCOME, counted)
+    return RejectedRequestError(503, "too many incoming messages; try again later", REJECTED, counted)
 
 
-def _unwelcome(status: int, words: str) -> RejectedRequestError:
+def _rejected(status: int, words: str) -> RejectedRequestError:
     """Return the rejection of an invalid message."""
-    return RejectedRequestError(status, words, UNWELCOME, "messages-refused")
+    return RejectedRequestError(status, words, REJECTED, "messages-refused")
 
 
 def _full_event(journal: LimitedLog, queue: str) -> LogMessage:
     """Log that *queue* is full; return the event for the rejection itself."""
     journal.record_limited(FULL, queue, queue=queue, reason="no application fetches its messages")
-    return UNWELCOME
+    return REJECTED

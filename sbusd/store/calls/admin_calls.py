@@ -181,7 +181,7 @@ class AdminCalls:
             purged = await context.operations.run(uid, partial(_purge, stream, before, pattern, place), SCAN_WEIGHT)
             count, has_more, place = count + purged.count, purged.more, purged.next_seq
         self.forget_figures()
-        context.poke(0)
+        context.schedule_sweep(0)
         return framed_data({"count": count})
 
     async def _drop_all_dead(self, uid: int, queue: str) -> int:
@@ -212,7 +212,7 @@ class AdminCalls:
                 done = await context.operations.run(uid, partial(_forget, name, key, None if is_owner else uid, place), SCAN_WEIGHT)
                 count, place, has_more = count + done.count, done.next_seq, done.more
         self._figures = None
-        context.poke(0)  # subscribers learn that the values are gone
+        context.schedule_sweep(0)  # subscribers learn that the values are gone
         return framed_data({"count": count})
 
     async def revive(self, request: Request, head: dict[str, Any], _frames: list[bytes]) -> bytes:

@@ -72,7 +72,7 @@ class JobCalls:
         jobs = await line.take(uid, begin, lambda each: context.give_back(queue, worker, each), wait)
         if jobs:
             context.counts["taken"] += len(jobs)
-            context.poke(context.clock.now() + min(job.lease_ms for job in jobs))
+            context.schedule_sweep(context.clock.now() + min(job.lease_ms for job in jobs))
         return jobs
 
     async def check_worker(self, caller: Peer, queue: QueueSettings) -> None:
@@ -153,4 +153,4 @@ class JobCalls:
         self._context.counts[name] += done
         self._context.counts["stale"] += len(outcomes) - done
         self._context.jobs_ready(queue)
-        self._context.poke(0)
+        self._context.schedule_sweep(0)

@@ -142,9 +142,9 @@ class PutCall:
         context.counts["put"] += len(messages)
         context.stored(stream, [message.key for message in messages])
         if any(message.due_ms or message.at_ms for message in messages):
-            context.poke(0)
+            context.schedule_sweep(0)
         if expiring := [message.expires_ms for message in messages if message.expires_ms]:
-            context.poke(min(expiring))
+            context.schedule_sweep(min(expiring))
 
     def _response(self, outcomes: Sequence[Outcome | None]) -> bytes:
         """Return the response for *outcomes*."""

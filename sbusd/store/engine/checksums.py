@@ -1,8 +1,8 @@
 """Checksums of messages: what the disk has changed is noticed when it is read, and never delivered.
 
 SQLite has checksums in its log only. A message has two: of all but its payload, by which a read of few keys finds a damaged key without the
-payload, and of all of it. Gaps have none, and neither have messages that an older program has stored. Jobs have none: their rows change
-with their states, and a row whose time was changed to a later one is not read before that time.
+payload, and of all of it. Gaps have none. Jobs have none either: their rows change with their states, and a row whose time was changed to
+a later one is not read before that time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Checksums:
     def are_right(self, row: tuple[Any, ...]) -> bool:
         """Return whether a message or gap is as it was stored; *row* has COLUMNS."""
         number, time, key, payload, uid, gid, pid, origin, expires, gap, crc, account = row
-        if crc is None:
+        if gap is not None and crc is None:
             return True
         try:
             if gap is None and checksum((number, time, key, uid, gid, pid, origin, expires, account), payload) == crc:
@@ -80,7 +80,7 @@ class Checksums:
     def is_head_right(self, row: tuple[Any, ...]) -> bool:
         """Do so for all but the payload; *row* has HEAD."""
         *head, gap, crc, account = row
-        if crc is None:
+        if gap is not None and crc is None:
             return True
         try:
             if gap is None and _head((*head, account)) & _HEAD_MASK == crc >> 32:

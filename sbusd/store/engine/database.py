@@ -15,7 +15,7 @@ from typing import Protocol
 from sbusd.config.store import KEPT_ASIDE
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.messages import ErrorName, StoreError
-from sbusd.store.engine.schema import APPLICATION_ID, TABLES, UPDATES, VERSION
+from sbusd.store.engine.schema import APPLICATION_ID, TABLES, VERSION
 from sbusd.store.engine.undo_log import UndoLog
 
 BUSY_SECONDS = 5.0
@@ -342,9 +342,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
         connection.executescript(f"BEGIN; {TABLES} {pragmas} COMMIT;")
         _sync_folder(path.parent)
-    elif version < VERSION:
-        steps = "".join(UPDATES[each] for each in range(version, VERSION))
-        connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 def _check(connection: sqlite3.Connection) -> None:

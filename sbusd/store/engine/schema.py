@@ -9,7 +9,7 @@ from __future__ import annotations
 APPLICATION_ID = 0x73627573
 """``sbus``, in the header of the file: see file(1)."""
 
-VERSION = 3
+VERSION = 1
 """The version of these tables, in the header of the file."""
 
 SEQ_BITS = 48
@@ -58,7 +58,7 @@ CREATE TABLE message (
     origin TEXT,
     expires INTEGER,                         -- by the clock that does not jump
     gap INTEGER,                             -- number of missing messages; NULL: a message
-    crc INTEGER,                             -- see checksums.py; NULL: a gap, or stored by an older program
+    crc INTEGER,                             -- see checksums.py; NULL: a gap
     payload BLOB NOT NULL                    -- of a gap: the reason; last, so that long ones need not be read for the others
 );
 CREATE INDEX message_key ON message (stream, key) WHERE gap IS NULL;
@@ -127,32 +127,6 @@ CREATE TABLE ended (
 CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
 CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL); -- time 0: acknowledged
 """
-
-UPDATES = {
-    1: """
-ALTER TABLE queue ADD COLUMN dated INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE text (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-""",
-    2: """
-ALTER TABLE message ADD COLUMN uid INTEGER;
-CREATE TABLE run (place INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE);
-CREATE TABLE run_start (stream INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (stream, place)) WITHOUT ROWID;
-CREATE TABLE unpublished (stream INTEGER NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY (stream, seq)) WITHOUT ROWID;
-CREATE TABLE ended (
-    place INTEGER PRIMARY KEY AUTOINCREMENT,
-    stream INTEGER NOT NULL, key BLOB NOT NULL, account INTEGER NOT NULL, gid INTEGER NOT NULL, pid INTEGER NOT NULL, origin TEXT
-);
-CREATE TABLE dead_letter (place INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL UNIQUE);
-CREATE TABLE damaged (id INTEGER PRIMARY KEY, time INTEGER NOT NULL);
-INSERT INTO dead_letter (job) SELECT id FROM job WHERE announced = 0;
-DROP INDEX job_unannounced;
-ALTER TABLE message ADD COLUMN crc INTEGER;
-ALTER TABLE job DROP COLUMN announced;
-UPDATE job SET born = 0 WHERE born IS NOT NULL;
-INSERT INTO number VALUES ('unpublished', 0);
-""",
-}
-"""What makes a file of a version one of the next."""
 
 
 def message_id(stream: int, seq: int) -> int:

@@ -28,7 +28,7 @@ SEGMENT_ROWS = 1_000_000
 LEAST_SEGMENTS = 12
 """Segments of a small archive: four hours, so that a quarter of it is an hour."""
 
-STANDING = 200
+SUBSCRIPTIONS = 200
 """Subscriptions of a host that each hour begins with."""
 
 _RECORDS = """
@@ -39,7 +39,7 @@ _RECORDS = """
                floor(exp(ln(40) * (((h // 1000000) % 1000) / 1000.0)))::bigint - 1 as app,
                -- Both parts of a call have the same command: it depends only on their common number.
                floor(exp(ln(50) * (hash(i // 2 + {first}) % 1000 / 1000.0)))::bigint as cmd,
-               case when i < {standing} then 'standing'
+               case when i < {subscriptions} then 'snapshot'
                     when v = 0 then 'denial' when v = 1 then 'connect' when v = 2 then 'disconnect' when v = 3 and w < 20000 then 'loss'
                     else 'message' end as kind,
                case when i % 10 in (0, 2) then 'request' when i % 10 in (1, 3) and w % 50 > 0 then 'reply' end as role
@@ -51,8 +51,8 @@ _ROWS = """
              + case when kind = 'message' and role = 'reply' then (1000000 * exp(8 * ((w % 9973) / 9973.0)))::bigint else 0 end as ts,
            {first} + i as seq,
            kind,
-           case when kind = 'standing' and i % 4 = 0 then 'rpc/cmd' || (i // 4 + 1)
-                when kind = 'standing' then 'app' || (i % 40) || '/topic' || (i % 8) || '/'
+           case when kind = 'snapshot' and i % 4 = 0 then 'rpc/cmd' || (i // 4 + 1)
+                when kind = 'snapshot' then 'app' || (i % 40) || '/topic' || (i % 8) || '/'
                 when kind in ('connect', 'disconnect', 'loss') then null
                 when kind = 'denial' then '!/cred//' || (1000 + w % 7) || '//secret'
                 when role = 'request' then 'rpc/cmd' || cmd
@@ -118,7 +118,7 @@ def _write_hour(root: Path, host: str, hour: int, first: int, rows: int) -> None
     """Write the record of one host's hour."""
     # A reply is up to three seconds behind its request: the last records leave room for it.
     step = (HOUR_NS - 10**10) // rows
-    records = _RECORDS.format(standing=STANDING, first=first, rows=rows)
+    records = _RECORDS.format(subscriptions=SUBSCRIPTIONS, first=first, rows=rows)
     query = _ROWS.format(begin=BEGIN + hour * HOUR_NS, step=step, first=first, records=records)
     with duckdb.connect() as engine:
         table = engine.sql(query).to_arrow_table()

@@ -8,7 +8,7 @@ import duckdb
 
 from sbusd.archive.tables.schema import CALL_SECONDS, TOP
 
-_SUMS = ["messages", "bytes", "recipients", "queued", "discarded", "unheard"]
+_SUMS = ["messages", "bytes", "recipients", "queued", "discarded", "undeliverable"]
 
 _RECORDS = "read_parquet('{archive}/date=*/hour=*/host=*/*.parquet', hive_partitioning = true)"
 
@@ -16,7 +16,7 @@ _TRAFFIC = f"""
     with counted as (
         select date, hour, host, ts // 60000000000 as minute, array_to_string(string_split(key, '/')[1:2], '/') as prefix, uid,
                count(*) as messages, sum(payload_bytes) as bytes, sum(recipients) as recipients, sum(queued) as queued,
-               sum(discarded) as discarded, count_if(recipients = 0) as unheard
+               sum(discarded) as discarded, count_if(recipients = 0) as undeliverable
         from {_RECORDS} where kind = 'message' group by all),
     ranked as (
         select date, hour, host, prefix, row_number() over (partition by date, hour, host order by sum(messages) desc, prefix) as place
@@ -60,10 +60,10 @@ _CALLS = f"""
 
 
 _FLOWS = f"""
-    with events as (select * from {_RECORDS} where kind in ('standing', 'subscribe', 'unsubscribe', 'disconnect')),
+    with events as (select * from {_RECORDS} where kind in ('snapshot', 'subscribe', 'unsubscribe', 'disconnect')),
     begun as (
         select date, hour, host, conn, key as pattern, any_value(uid) as to_uid, any_value(unit) as to_unit, min(seq) as since
-        from events where kind in ('standing', 'subscribe') group by all),
+        from events where kind in ('snapshot', 'subscribe') group by all),
     subscriptions as (
         select b.*, coalesce(min(e.seq), 9223372036854775807) as until
         from begun b left join events e on b.date = e.date and b.hour = e.hour and b.host = e.host and b.conn = e.conn and e.seq > b.since

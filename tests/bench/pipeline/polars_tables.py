@@ -9,7 +9,7 @@ import polars as pl
 from sbusd.archive.tables.schema import CALL_SECONDS, TOP
 
 _HOURLY = ("date", "hour", "host")
-_SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
+_SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "undeliverable")
 
 
 def write_tables(archive: Path, folder: Path) -> None:
@@ -28,7 +28,7 @@ def _traffic(records: pl.LazyFrame) -> pl.LazyFrame:
             prefix=pl.col("key").str.extract(r"^([^/]*(?:/[^/]*)?)"),
             messages=pl.lit(1, pl.Int64),
             bytes=pl.col("payload_bytes").cast(pl.Int64),
-            unheard=(pl.col("recipients") == 0).cast(pl.Int64),
+            undeliverable=(pl.col("recipients") == 0).cast(pl.Int64),
         )
         .group_by(*_HOURLY, "minute", "prefix", "uid")
         .agg(pl.col(*_SUMS).sum())

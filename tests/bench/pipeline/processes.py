@@ -30,7 +30,7 @@ class Measured:
 
     seconds: float
     processor_seconds: float
-    """Of all its processes: unlike the clock's, hardly more on a crowded machine. What a process does after the last look is missed."""
+    """Of all its processes: unlike the clock's, hardly more on a busy machine. What a process does after the last look is missed."""
     peak_bytes: int
     output: str
 

@@ -154,7 +154,7 @@ def _engines(folder: Path, archive: Path, spark: Measured, tables: Path) -> list
 
 
 _SUMS = {
-    "traffic": ("messages", "bytes", "recipients", "unheard"),
+    "traffic": ("messages", "bytes", "recipients", "undeliverable"),
     "users": ("messages", "requests", "replies", "denials", "connections", "lost"),
     "calls": ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered"),
     "flows": ("deliveries", "bytes"),
@@ -202,7 +202,7 @@ def _report(folder: Path, tables: Path) -> list[Line]:
 async def _open(program: str, folder: Path, page: Path) -> tuple[float, float]:
     """Return the seconds from the demand for *page* to all that is in sight, in a browser that is there already.
 
-    And how many of them the page's own thread worked, which on a crowded machine are fewer.
+    And how many of them the page's own thread worked, which on a busy machine are fewer.
     """
     folder.mkdir()
     with Chromium(program, folder) as chromium:

@@ -324,7 +324,7 @@ def test_who_is_not_one_host_is_not_admitted(mesh: Mesh, tmp_path: Path, names: 
     other = tmp_path / "other"
     other.mkdir()
     signer = Authority(other, "foreign") if foreign else mesh.authority
-    certificate = signer.sign(*names, file="stranger") if names else None
+    certificate = signer.sign(*names, file="other") if names else None
     enemy = mesh.enemy("gamma", certificate)  # TLS 1.3: the other end refuses the certificate only afterwards
     enemy.wait_for_end()
     enemy.close()

@@ -196,14 +196,14 @@ def test_what_exceeds_the_pending_limit_is_counted(realm: Realm) -> None:
     ids=["no-tls", "unknown-host", "second-server"],
 )
 def test_who_is_not_a_host_is_not_admitted(realm: Realm, change: Callable[[NatsSettings, Realm], NatsSettings], says: str) -> None:
-    stranger = realm.host("alpha", settings=change(realm.nats_settings("alpha"), realm))
+    other_host = realm.host("alpha", settings=change(realm.nats_settings("alpha"), realm))
     if not says:
-        stranger.wait_for_connection()  # one bad server of several does not matter
+        other_host.wait_for_connection()  # one bad server of several does not matter
         return
-    stranger.wait(lambda: len(stranger.reports) >= 2)
-    stranger.wait(lambda: any(says in each.lower() or says in each for each in stranger.reports))
-    assert stranger.network.counters.connect_failures >= 2
-    assert not stranger.events.all
+    other_host.wait(lambda: len(other_host.reports) >= 2)
+    other_host.wait(lambda: any(says in each.lower() or says in each for each in other_host.reports))
+    assert other_host.network.counters.connect_failures >= 2
+    assert not other_host.events.all
 
 
 def test_certificates_of_another_authority_are_refused_by_both_sides(realm: Realm, tmp_path: Path) -> None:

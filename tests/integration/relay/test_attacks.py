@@ -62,9 +62,13 @@ def test_unsigned_request_is_rejected(http_peer: HttpPeer) -> None:
 
 
 def test_an_unknown_peer_is_refused(http_peer: HttpPeer, tmp_path: Path) -> None:
-    stranger = shared_key(tmp_path)
+    unknown_key = shared_key(tmp_path)
     refused(
-        http_peer, lambda: http_peer.signed(stranger, of_peer(src=4711), twin=4711), 401, "no key for host 4711", "unauthenticated requests"
+        http_peer,
+        lambda: http_peer.signed(unknown_key, of_peer(src=4711), twin=4711),
+        401,
+        "no key for host 4711",
+        "unauthenticated requests",
     )
 
 

@@ -39,7 +39,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
     reported = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
-    assert reported == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]
+    assert reported == [(Kind.RELAY, 1002, "x", number, "unreachable") for number in range(1, tries + 1)]
     assert all(row and unused in (row.reason or "") and (row.duration or 0) > 0 for row in rows)
 
 
@@ -50,7 +50,7 @@ def test_without_a_bus_the_relay_works_and_counts(folder: Path) -> None:
         host.relay.write(f'listen = "{free_address()}"\nbus = "{folder}/none"\n', "")
         host.relay.start()
         assert host.receive(host.send("x", 1002))["err"] == "destination not found"
-        host.wait_counted("attempts-untold")
+        host.wait_counted("attempts-unpublished")
     finally:
         host.close()
 

@@ -77,7 +77,7 @@ def test_local_caller_does_not_get_the_error_of_a_remote_request(twins: MakeHost
 def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, is_local: bool) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     victim = b if is_local else a
-    parked = c.send("unused.queue.name", PEER, exp=600)
+    unserved = c.send("unused.queue.name", PEER, exp=600)
     b.wait_counted("requests-delivered")
     ret = victim.send("wallet", PEER, exp=5)
     asked = b.receive("msgbus.wallet")
@@ -89,7 +89,7 @@ def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, i
     b.redis.lpush(asked["ret"], node_error(asked, "private words"))
     b.wait_counted("answers-ambiguous")
     assert "answers-redirected" not in b.counters()
-    assert c.redis.llen(parked) == 0
+    assert c.redis.llen(unserved) == 0
 
 
 def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeHosts) -> None:

@@ -20,7 +20,7 @@ from sbusd.archive.tables.storage import read_tables
 from sbusd.pipeline.partials import portions
 from tests.integration.spark.conftest import Configured
 from tests.support.link_states import link_state, other_host
-from tests.support.ports import answers_to_a_stranger, listening
+from tests.support.ports import answers_to_another_user, listening
 from tests.support.records import NOON, message
 from tests.support.spark import manifests, published
 from tests.support.tallies import tables_of
@@ -307,13 +307,13 @@ def test_tables_can_be_read_by_spark(small_bench: Bench) -> None:
     assert with_rows == {"traffic", "users", "flows"}
 
 
-def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> None:
+def test_other_users_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> None:
     """Every user of the machine can connect to 127.0.0.1: the driver, block manager and gateway to Python must reject all of them."""
     jvm = spark._jvm
     assert jvm is not None
     ports = listening(jvm.java.lang.ProcessHandle.current().pid())
     assert {address for address, _ in ports} <= {"0100007F", "0000000000000000FFFF00000100007F"}
-    said = [answers_to_a_stranger(port) for _, port in ports]
+    said = [answers_to_another_user(port) for _, port in ports]
     by_spark = [request for request, _ in said if b"Sasl" in request]
     by_py4j = [command for _, command in said if command.startswith(b"!x") or b"Authentication" in command]
     assert (len(by_spark), len(by_py4j)) == (2, 1), said

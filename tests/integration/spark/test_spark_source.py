@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -309,12 +309,12 @@ def test_a_repeated_batch_is_published_once(registered: SparkSession, bus: Daemo
 
 def _end(query: StreamingQuery) -> None:
     """Wait for the end of a query; raise what it failed of."""
-    assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
+    assert query.awaitTermination(TIMEOUT_SECONDS), "the query does not end"
 
 
 def _until(query: StreamingQuery, condition: Callable[[], bool]) -> None:
     """Wait until *condition* holds while *query* runs."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline, "what the test waits for has not come"
@@ -330,7 +330,7 @@ def _forget_commit(checkpoint: Path, batch: int) -> None:
 
 def _received(receive: Callable[[float], object], count: int) -> set[tuple[bytes, bytes]]:
     """Return the next *count* messages, which are all different."""
-    found = [receive(PATIENCE_SECONDS) for _ in range(count)]
+    found = [receive(TIMEOUT_SECONDS) for _ in range(count)]
     messages = {(each.key_bytes, each.payload) for each in found if isinstance(each, Message)}
     assert len(messages) == count, found
     return messages

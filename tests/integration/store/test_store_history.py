@@ -153,14 +153,14 @@ def test_a_connection_with_the_number_of_a_lost_worker_does_not_have_its_jobs(bu
             bus.end(signal.SIGKILL)
             bus.empty_store()
             bus.start()
-        strangers = [StoreCaller(bus.path) for _ in range(40)]  # one of them has the number
+        others = [StoreCaller(bus.path) for _ in range(40)]  # one of them has the number
         try:
             store.start()
-            for each in strangers:
+            for each in others:
                 assert "errors" in each.call("ack", queue="work", leases=[lost]).head
-            assert strangers[0].call("take", queue="work", wait=30).payloads == [b"job"]
+            assert others[0].call("take", queue="work", wait=30).payloads == [b"job"]
         finally:
-            for each in strangers:
+            for each in others:
                 each.bus.close()
 
 

@@ -74,7 +74,7 @@ def test_an_owner_gets_the_statistics_of_the_bus(bus: InProcessBus) -> None:
     assert control.pop("unknown_units") in {0, 1}
     assert control == {
         "control_packets": 1,
-        "errors_told": 0,
+        "sent_errors": 0,
         "unknown_unsubscriptions": 0,
         "quota_refusals": 0,
         "reported_losses": 0,
@@ -83,7 +83,7 @@ def test_an_owner_gets_the_statistics_of_the_bus(bus: InProcessBus) -> None:
         "users_forgotten_early": 0,
         "internal_errors": 0,
         "late_units": 0,
-        "connections_unparked": 0,
+        "connection_store_failures": 0,
         "connections_missing": 0,
         "state_failures": 0,
         "state_rewrites": 0,
@@ -150,7 +150,7 @@ def test_the_modes_of_a_connection_are_listed(bus: InProcessBus) -> None:
         return [entry["soft"], entry["hard"], entry["order"]]
 
     assert modes() == ["queue", "discard", "queue"]
-    for control in (b"blocking/soft/error", b"blocking/hard/block", b"order/random", b"order/unheard-of"):
+    for control in (b"blocking/soft/error", b"blocking/hard/block", b"order/random", b"order/unknown"):
         client.control(control)
     assert [error_code(packet) for packet in client.receive_all()] == ["ENOSYS"]
     assert modes() == ["error", "block", "random"]

@@ -106,7 +106,7 @@ def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
     monkeypatch.setattr(made, "_retry_at", 0.0)
     settle(bus)
     assert _read(made).connections[client.connection].patterns == {b"a": 1, b"b": 1}
-    assert [record.message.name for record in bus.recorded()].count("state-unkept") == 1
+    assert [record.message.name for record in bus.recorded()].count("state-not-stored") == 1
 
 
 def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[InProcessBus, StateLog], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
     made._retry_at = 0.0
     settle(bus)
     assert _read(made).connections[client.connection].patterns == {}
-    assert made.counts() == {"connections_unparked": 0, "connections_missing": 0, "state_failures": 1, "state_rewrites": 2}
+    assert made.counts() == {"connection_store_failures": 0, "connections_missing": 0, "state_failures": 1, "state_rewrites": 2}
 
 
 def test_a_handover_that_failed_is_undone(kept: tuple[InProcessBus, StateLog]) -> None:

@@ -141,10 +141,10 @@ def test_the_groups_of_another_user_are_those_of_its_latest_connection(make_bus:
     assert asked() == (False, [], None)
     member = bus.client(uid=1000, gid=100, groups=frozenset({27}))
     assert asked() == (True, [27, 100], "connection")
-    stranger = bus.client(uid=1000, gid=100)
+    other_user = bus.client(uid=1000, gid=100)
     assert asked() == (False, [100], "connection")
     assert asked(b"1000:100,27") == (True, [27, 100], "request")
-    for each in (member, stranger):
+    for each in (member, other_user):
         each.close()
     bus.run()
     assert asked() == (False, [100], "connection")  # who asks may come after the user has gone
@@ -159,12 +159,12 @@ def test_only_owners_may_name_groups(make_bus: MakeBus) -> None:
 
 def test_a_refusal_for_want_of_a_group_says_who_must_log_in_again(make_bus: MakeBus) -> None:
     bus = make_bus(DaemonSettings(policy=MEMBERS.policy.rules))
-    stranger, tap = bus.client(uid=1000, gid=100), bus.client()
+    other_user, tap = bus.client(uid=1000, gid=100), bus.client()
     tap.control(controls.TAP_ON, b"lab/")
     bus.run()
-    stranger.publish(b"lab/x")
-    stranger.subscribe(b"lab/x")
-    refusals = [packet for packet in stranger.barrier() if b"refused by rule 2 of f; " in packet]
+    other_user.publish(b"lab/x")
+    other_user.subscribe(b"lab/x")
+    refusals = [packet for packet in other_user.barrier() if b"refused by rule 2 of f; " in packet]
     assert len(refusals) == 2
     assert all(b"log in again" in packet for packet in [*refusals, *(line for line in tap.receive_all() if b"denial" in line)])
 

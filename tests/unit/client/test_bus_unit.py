@@ -71,7 +71,7 @@ def test_a_start_that_failed_differs_from_a_crash(now: dict[str, str], before: d
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for programs of systemd, which come first in the path."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(bus_unit, "_PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(bus_unit, "_COMMAND_SECONDS", 60.0)
     return tmp_path
 
 

@@ -394,7 +394,7 @@ def test_an_answer_that_is_lost_says_nothing_of_batches() -> None:
 
 
 def test_only_the_bus_can_send_a_batch() -> None:
-    """What a stranger writes stays payload, however it is delivered."""
+    """What another user writes stays payload, however it is delivered."""
     forged = join_batch([b"CMSG !/bus/lost\x009", b"MSG a\0forged"])
     session = Session()
     inbox, _ = subscribed(session, b"a")

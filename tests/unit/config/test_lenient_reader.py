@@ -244,8 +244,8 @@ def test_no_extra_line_opens_what_a_file_closes(tmp_path: Path, line: str, place
     lines = LAB.splitlines()
     lines.insert(place, line)
     found = _load(tmp_path, "\n".join(lines))
-    stranger = Credentials(1, 7, 7)
+    other_user = Credentials(1, 7, 7)
     if found.faults:
-        assert not _may_publish(found, b"lab/x", stranger)
-        assert not _may_subscribe(found, b"lab/x", stranger)
+        assert not _may_publish(found, b"lab/x", other_user)
+        assert not _may_subscribe(found, b"lab/x", other_user)
         assert all(str(fault).isprintable() for fault in found.faults)

@@ -98,7 +98,7 @@ _TABLES = {
     "link": (
         link._COLUMNS,
         ["frontend-01.example", "alive", "123d23h", "1234M", "1023G", "99999", "99999", "16384", "16384", "99999"],
-        "HOST STATE HEARD MESSAGES LOST UNKNOWN ERRORS",
+        "HOST STATE SILENT MESSAGES LOST UNKNOWN ERRORS",
     ),
     "relay": (
         relay._COLUMNS,

@@ -41,7 +41,7 @@ def test_a_host_is_gone_after_three_heartbeats() -> None:
     known, counters = _peers()
     peer = known.find("a")
     assert peer is not None
-    known.heard(peer)
+    known.note_heartbeat(peer)
     for _ in range(3):
         known.advance(2.0)
         assert known.silent() == []
@@ -62,8 +62,8 @@ def test_heartbeats_are_rarer_in_a_large_realm() -> None:
     for number in range(300):
         peer = known.find(f"h{number}")
         assert peer is not None
-        known.heard(peer)
-        known.heard(peer)
+        known.note_heartbeat(peer)
+        known.note_heartbeat(peer)
     assert known.interval == 6.0
     assert MIN_INTERVAL <= known.interval <= MAX_INTERVAL
 
@@ -74,10 +74,10 @@ def test_a_new_host_takes_the_record_of_one_that_is_gone(monkeypatch: pytest.Mon
     first, second = known.find("a"), known.find("c")
     assert first is not None
     assert second is not None
-    known.heard(first)
+    known.note_heartbeat(first)
     assert known.find("d") is not None
     assert (known.get("c"), known.get("a"), sorted(counters.hosts)) == (None, first, ["a", "d"])
     last = known.get("d")
     assert last is not None
-    known.heard(last)
+    known.note_heartbeat(last)
     assert (known.find("e"), counters.hosts_refused) == (None, 1)

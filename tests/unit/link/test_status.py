@@ -52,7 +52,7 @@ def test_the_state_has_the_network_the_counters_and_the_hosts() -> None:
     assert (made["spooled_bytes"], made["bus_refusals"], made["counters"]["messages"]) == (3, 1, 7)
     assert "hosts" not in made["counters"]
     (beta,) = made["hosts"]
-    assert [beta[each] for each in ("name", "alive", "heard_seconds", "patterns_there", "patterns_here", "messages", "lost")] == [
+    assert [beta[each] for each in ("name", "alive", "silent_seconds", "patterns_there", "patterns_here", "messages", "lost")] == [
         "beta", True, 0.5, 3, 2, 9, 1,
     ]  # fmt: skip
     assert made["hosts_omitted"] == 0

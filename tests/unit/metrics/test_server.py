@@ -15,7 +15,7 @@ from sbusd.metrics import checked_sockets, connections
 from sbusd.metrics.admission import Admission
 from sbusd.metrics.checked_sockets import without_descriptors
 from sbusd.metrics.collector import Collector
-from sbusd.metrics.log_messages import CROWDED, DENIED
+from sbusd.metrics.log_messages import DENIED, PAUSED
 from sbusd.metrics.server import MetricsServer
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import Record
@@ -58,7 +58,7 @@ def test_connections_that_wait_for_closes_are_a_record(
         return sink.records
 
     (record,) = asyncio.run(asyncio.wait_for(main(), 60))
-    assert (record.message, record.facts["reason"]) == (CROWDED, "paused accepting connections: too many sockets wait to be closed")
+    assert (record.message, record.facts["reason"]) == (PAUSED, "paused accepting connections: too many sockets wait to be closed")
     assert caplog.records == [], "asyncio logs a traceback"
 
 

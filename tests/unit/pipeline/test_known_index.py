@@ -10,7 +10,7 @@ from sbusd.archive.files import TablesError
 from sbusd.archive.record.days import DayName
 from sbusd.archive.record.index import IndexListing
 from sbusd.archive.storage.local import LocalStore
-from sbusd.pipeline.known_index import FORMER_NAME, KNOWN_INDEX, KnownIndex
+from sbusd.pipeline.known_index import KNOWN_INDEX, KnownIndex
 
 NAMES = ("2026-11-20T12.alpha.00000000000000000001.json", "2026-11-20T12.a\nb\udcff.json", '2026-11-20T13."é\u2028".json')
 DAY, NEXT = DayName("2026-11-18", "alpha"), DayName("2026-11-19", "alpha")
@@ -47,15 +47,13 @@ def test_a_day_file_that_could_not_be_read_stays_unknown(tmp_path: Path) -> None
 
 def test_nothing_is_written_without_news(tmp_path: Path) -> None:
     listing = IndexListing(NAMES, {DAY: "1"})
-    (tmp_path / FORMER_NAME).write_text("x")
     known(tmp_path).save(listing)
     before = (tmp_path / KNOWN_INDEX).stat().st_ino
     known(tmp_path).save(listing)
     assert (tmp_path / KNOWN_INDEX).stat().st_ino == before
-    assert not (tmp_path / FORMER_NAME).exists()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version":1}', '{"version":2,"names":[],"days":7}', '{"version":2,"names":[]'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version":2}', '{"version":1,"names":[],"days":7}', '{"version":1,"names":[]'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / KNOWN_INDEX).write_text(content)
     with pytest.raises(TablesError, match=r"damaged file.*Remove it: all hours are compared once") as caught:

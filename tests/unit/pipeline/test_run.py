@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.local import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import OLDEST_VERSION, TABLES, VERSION
+from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
 from sbusd.pipeline import run
 from sbusd.pipeline.errors import PipelineError
@@ -168,30 +167,14 @@ def test_a_cluster_computes_more_hours_at_the_same_time(
     assert totals.absent == 1
 
 
-def test_tables_of_the_version_before_are_kept(runs: Runs) -> None:
-    """They have the same columns; the next run writes down its own version."""
+def test_tables_of_another_version_are_computed_again_on_request(runs: Runs) -> None:
     deliver(runs.archive, "alpha", [message(1)])
     first = runs.run()
-    origin = {"archive": str(runs.archive), "version": OLDEST_VERSION}
-    TableWriter(runs.root).store_origin(origin)
-    assert runs.run() == []
-    assert TableWriter(runs.root).origin == {**origin, "version": VERSION}
-    assert runs.run(rebuild=True) == first
-    TableWriter(runs.root).store_origin({**origin, "version": OLDEST_VERSION - 1})
-    with pytest.raises(PipelineError, match=r"version 1\. Use --rebuild"):
+    TableWriter(runs.root).store_origin({"archive": str(runs.archive), "version": VERSION + 1})
+    with pytest.raises(PipelineError, match=rf"version {VERSION + 1}\. Use --rebuild"):
         runs.run()
-
-
-def test_tables_of_the_old_layout_are_converted_first(runs: Runs) -> None:
-    """Their hours are not computed again, also because their segments may be gone."""
-    (entry,) = deliver(runs.archive, "alpha", [message(1)])
-    manifest = Manifest(Hour.at(NOON), 5, (entry,))
-    (runs.root / "hours").mkdir(parents=True)
-    (runs.root / "hours" / f"{manifest.hour}.json").write_text(json.dumps(manifest.to_json()))
-    (runs.root / "origin.json").write_text(json.dumps({"archive": str(runs.archive), "version": VERSION}))
-    assert runs.run() == []
-    assert TableWriter(runs.root).manifests_of([manifest.hour]) == {manifest.hour: manifest}
-    assert not (runs.root / "origin.json").exists()
+    assert runs.run(rebuild=True) == first
+    assert TableWriter(runs.root).origin == {"archive": str(runs.archive), "version": VERSION}
 
 
 def test_a_run_reads_only_the_manifests_that_it_needs(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

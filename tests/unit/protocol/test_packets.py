@@ -73,7 +73,7 @@ def test_anything_else_is_malformed(data: bytes) -> None:
     assert "MSG" in caught.value.words  # says what was expected
 
 
-def test_the_words_quote_a_strangers_bytes_printably_and_cut() -> None:
+def test_the_words_quote_unknown_bytes_printably_and_cut() -> None:
     with pytest.raises(ProtocolError) as caught:
         parse_packet(b"\x1b[2J\n" + b"x" * 1_000 + b" a")
     assert caught.value.words.isprintable()

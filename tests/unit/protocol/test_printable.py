@@ -1,4 +1,4 @@
-"""Text from strangers is one bounded line that prints, and no two short texts look alike."""
+"""Text from other users is one bounded line that prints, and no two short texts look alike."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sbusd.archive.record.schema import Kind, Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList
 from sbusd.recorder.converter import Converter, convert, date_of_recorder
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from sbusd.wall_clock import Clocks
@@ -126,7 +126,7 @@ def test_an_unwritable_archive_is_logged_once_and_retried(
     full.clear()
     wait_for(lambda: converter.finished == 1, "the conversion")
     assert converter.close(30)
-    assert [event for event, _ in log.records] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [event for event, _ in log.records] == [ARCHIVE_FAILED, ARCHIVE_RESUMED]
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
 
 

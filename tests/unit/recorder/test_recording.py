@@ -222,38 +222,38 @@ def happened(kind: Kind, conn: int | None, pattern: str | None = None) -> Row:
     return Row(NOON, 0, kind, pattern, conn, uid=1000 + (conn or 0))
 
 
-def known(standing: SubscriptionSnapshot) -> set[tuple[int | None, str | None]]:
-    rows = list(standing.rows(NOON + 5))
-    assert len(rows) == len(standing)
-    assert all((row.kind, row.ts, row.uid) == (Kind.STANDING, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
+def known(active: SubscriptionSnapshot) -> set[tuple[int | None, str | None]]:
+    rows = list(active.rows(NOON + 5))
+    assert len(rows) == len(active)
+    assert all((row.kind, row.ts, row.uid) == (Kind.SNAPSHOT, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
     return {(row.conn, row.key) for row in rows}
 
 
 def test_subscriptions_are_listed_until_they_end() -> None:
-    standing = SubscriptionSnapshot()
+    active = SubscriptionSnapshot()
     for conn, pattern in [(1, "a"), (2, "a"), (1, "a"), (None, "x")]:
-        standing.note(happened(Kind.SUBSCRIBE, conn, pattern))
-    assert not standing.knows(happened(Kind.STANDING, 1, "b"))
-    standing.note(happened(Kind.STANDING, 1, "b"))
-    assert [standing.knows(happened(Kind.STANDING, *each)) for each in ((1, "b"), (2, "b"), (3, "a"), (None, "x"))] == [True, *[False] * 3]
-    assert known(standing) == {(1, "a"), (1, "b"), (2, "a")}
-    standing.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
-    standing.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
-    standing.note(happened(Kind.UNSUBSCRIBE, 9, "a"))
-    standing.note(happened(Kind.MESSAGE, 1, "b"))
-    assert known(standing) == {(1, "b"), (2, "a")}
-    standing.note(happened(Kind.DISCONNECT, 1))
-    standing.note(happened(Kind.DISCONNECT, 9))
-    assert known(standing) == {(2, "a")}
-    standing.clear()
-    assert known(standing) == set()
+        active.note(happened(Kind.SUBSCRIBE, conn, pattern))
+    assert not active.knows(happened(Kind.SNAPSHOT, 1, "b"))
+    active.note(happened(Kind.SNAPSHOT, 1, "b"))
+    assert [active.knows(happened(Kind.SNAPSHOT, *each)) for each in ((1, "b"), (2, "b"), (3, "a"), (None, "x"))] == [True, *[False] * 3]
+    assert known(active) == {(1, "a"), (1, "b"), (2, "a")}
+    active.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
+    active.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
+    active.note(happened(Kind.UNSUBSCRIBE, 9, "a"))
+    active.note(happened(Kind.MESSAGE, 1, "b"))
+    assert known(active) == {(1, "b"), (2, "a")}
+    active.note(happened(Kind.DISCONNECT, 1))
+    active.note(happened(Kind.DISCONNECT, 9))
+    assert known(active) == {(2, "a")}
+    active.clear()
+    assert known(active) == set()
 
 
 def test_omitted_items_are_counted() -> None:
-    standing = SubscriptionSnapshot(most=2)
+    active = SubscriptionSnapshot(most=2)
     for number in range(5):
-        standing.note(happened(Kind.SUBSCRIBE, number, "a"))
-    assert (len(standing), standing.forgotten) == (2, 3)
-    standing.note(happened(Kind.DISCONNECT, 0))
-    standing.note(happened(Kind.SUBSCRIBE, 7, "b"))
-    assert known(standing) == {(1, "a"), (7, "b")}
+        active.note(happened(Kind.SUBSCRIBE, number, "a"))
+    assert (len(active), active.forgotten) == (2, 3)
+    active.note(happened(Kind.DISCONNECT, 0))
+    active.note(happened(Kind.SUBSCRIBE, 7, "b"))
+    assert known(active) == {(1, "a"), (7, "b")}

@@ -289,12 +289,12 @@ def test_existing_subscriptions_are_recorded_once_and_again_in_each_hour(
         durable.wait(9)
     rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive) if row.kind not in {Kind.MESSAGE, Kind.RESTART}]
     assert rows == [
-        ("standing", 1, 1000, "a/"),
-        ("standing", 2, 2000, "b"),
-        ("standing", 2, 2000, "c"),
+        ("snapshot", 1, 1000, "a/"),
+        ("snapshot", 2, 2000, "b"),
+        ("snapshot", 2, 2000, "c"),
         ("unsubscribe", 2, 2000, "b"),
-        ("standing", 1, 1000, "a/"),
-        ("standing", 2, 2000, "c"),
+        ("snapshot", 1, 1000, "a/"),
+        ("snapshot", 2, 2000, "c"),
     ]
     assert log.facts(UNREADABLE)[-1] == {"count": 3}
 
@@ -312,7 +312,7 @@ def test_the_connections_of_a_restarted_bus_are_read_again(settings: RecorderSet
         bus.answer_question([{"id": 1, "cred": "!/cred/200/2000/99", "pattern": "a/"}])
         durable.wait(4)
     rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive)]
-    assert rows == [("restart", None, None, None), ("standing", 1, 1000, "a/"), ("restart", None, None, None), ("standing", 1, 2000, "a/")]
+    assert rows == [("restart", None, None, None), ("snapshot", 1, 1000, "a/"), ("restart", None, None, None), ("snapshot", 1, 2000, "a/")]
 
 
 def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:
@@ -324,7 +324,7 @@ def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSe
         bus.tell(message_packet(time=now + HOUR_NS), message_packet(time=now + HOUR_NS + 1))
         durable.wait(7)
     rows = recorded(settings.archive)
-    assert [(row.kind, row.key) for row in rows[4:]] == [("standing", "a/*"), ("message", "a/b"), ("message", "a/b")]
+    assert [(row.kind, row.key) for row in rows[4:]] == [("snapshot", "a/*"), ("message", "a/b"), ("message", "a/b")]
     assert (rows[4].ts, rows[4].conn, rows[4].uid) == (now + HOUR_NS, 7, 1000)
     assert [entry.hour for entry in RecordReader(Path(settings.archive)).entries()][-2:] == [7, 8]
 
@@ -351,9 +351,9 @@ def test_after_a_gap_the_subscriptions_are_recorded_again(
         bus.tell(message_packet(b"kept"))
         durable.wait(5)
     rows = recorded(settings.archive)
-    assert [row.kind for row in rows[:4]] == ["restart", "subscribe", "gap", "standing"]
+    assert [row.kind for row in rows[:4]] == ["restart", "subscribe", "gap", "snapshot"]
     assert rows[-1].key == "kept"
-    assert {row.key for row in rows[3:] if row.kind in (Kind.STANDING, Kind.SUBSCRIBE)} == {"a/*", "b"}
+    assert {row.key for row in rows[3:] if row.kind in (Kind.SNAPSHOT, Kind.SUBSCRIBE)} == {"a/*", "b"}
 
 
 def test_unreadable_records_are_counted_and_reported(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:

@@ -19,11 +19,11 @@ from sbusd.archive.record.layout import SegmentName
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
-from sbusd.recorder.converter import Converter, convert
+from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove, with_charged
-from sbusd.recorder.wal import WalWriter, read_wal
+from sbusd.recorder.wal import WalWriter
 from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
@@ -167,21 +167,6 @@ def test_rows_of_more_users_than_an_entry_names(tmp_path: Path) -> None:
     assert {int(uid) for uid in common.users} == {ALICE, *range(100_000, 100_000 + MAX_USERS - 1)}
     assert [row.seq for row in recorded(host.archive)] == list(range(1, host.seq + 1))
     assert len(common.to_json()) < MAX_ENTRY_BYTES // 2
-
-
-def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(tmp_path: Path) -> None:
-    """It put all rows into the common segment, and named some; then it was killed."""
-    host = Hosted(tmp_path, 1 << 40)
-    path = host.spooled(many())
-    (made,) = convert(host.archive, read_wal(path), frozenset())
-    assert (len(made.users), made.rows, made.unnamed) == (MAX_USERS, MAX_USERS + 1_000, 1_000 * (ROW_BYTES + 8 + 3))
-    retention = Retention(host.archive, "alpha", host.quota, 1e9)
-    retention.load()
-    again = Converter(host.archive, retention, host.log, clock=fixed_date(NOON))
-    again.submit(path)
-    again.start()
-    assert again.close(60)
-    assert [row.seq for row in recorded(host.archive)] == list(range(1, host.seq + 1))
 
 
 @pytest.mark.parametrize("charged", [(ChargedUsers(), ChargedUsers()), (IDS, ChargedUsers()), (ChargedUsers(), IDS)])

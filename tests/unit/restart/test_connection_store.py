@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.dataplane.socket_closer import hang_up
-from sbusd.restart import connection_store as parking
+from sbusd.restart import connection_store
 from sbusd.restart.connection_store import ConnectionStore, close_stored
 
 
@@ -44,7 +44,7 @@ class Setup:
             self.live.append(mine)
             self.peers.append(theirs)
 
-    def park_new(self, count: int) -> None:
+    def store_new(self, count: int) -> None:
         for _ in range(count):
             self.connect_next()
             assert self.store.add(self.live[-1].fileno())
@@ -63,7 +63,7 @@ class Setup:
 
     def peek(self) -> set[int]:
         """Return the inodes that the next process would find, and do not change the pairs."""
-        sights = [parking._content_of(outlet) for _, outlet in self.store._pairs]
+        sights = [connection_store._content_of(outlet) for _, outlet in self.store._pairs]
         assert max(sight.mark for sight in sights) == self.store._mark
         fds = [fd for sight in sights for fd in sight.fds]
         inodes = {os.fstat(fd).st_ino for fd in fds}
@@ -88,18 +88,18 @@ def setup() -> Iterator[Setup]:
 
 def test_connections_added_one_by_one_are_found(setup: Setup) -> None:
     assert setup.seen_by_the_next() == set()
-    setup.park_new(5)
+    setup.store_new(5)
     assert setup.seen_by_the_next() == setup.inodes()
     assert setup.seen_by_the_next() == setup.inodes()  # looking takes nothing out
 
 
 def test_a_full_queue_is_rewritten_without_ended_connections(setup: Setup) -> None:
-    setup.park_new(40)
+    setup.store_new(40)
     gone = setup.inodes()
     for each in setup.live:
         each.close()
     setup.live.clear()
-    setup.park_new(420)
+    setup.store_new(420)
     setup.step()
     assert setup.seen_by_the_next() == setup.inodes()
     setup.store.rewrite()
@@ -111,15 +111,15 @@ def test_a_full_queue_is_rewritten_without_ended_connections(setup: Setup) -> No
 def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhile(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step is one packet. Connections open and close between steps. A kill at any step finds all that were stored."""
     packets: list[int] = []
-    send = parking._send
+    send = connection_store._send
 
     def count(entrance: socket.socket, fds: list[int]) -> None:
         packets.append(len(fds))
         send(entrance, fds)
 
-    monkeypatch.setattr(parking, "MAX_IN_PACKET", 20)
-    monkeypatch.setattr(parking, "_send", count)
-    setup.park_new(parking.MOVE_AFTER)
+    monkeypatch.setattr(connection_store, "MAX_IN_PACKET", 20)
+    monkeypatch.setattr(connection_store, "_send", count)
+    setup.store_new(connection_store.MOVE_AFTER)
     steps = 0
     while setup.store.has_work:
         packets.clear()
@@ -129,31 +129,31 @@ def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhi
         assert setup.peek() == setup.inodes()
         steps += 1
         if steps < 30:
-            setup.park_new(1)
+            setup.store_new(1)
             assert setup.peek() == setup.inodes()
     # 128 and some that came, and the mark, went in; as many packets came out as had gone in one by one, and nothing.
-    assert parking.MOVE_AFTER // 20 + parking.MOVE_AFTER < steps < 2 * parking.MOVE_AFTER
+    assert connection_store.MOVE_AFTER // 20 + connection_store.MOVE_AFTER < steps < 2 * connection_store.MOVE_AFTER
     assert setup.seen_by_the_next() == setup.inodes()
     assert setup.store.failures == 0
 
 
 def test_a_rewrite_that_fails_changes_nothing(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    setup.park_new(parking.MOVE_AFTER)
+    setup.store_new(connection_store.MOVE_AFTER)
     setup.store.step()
     with monkeypatch.context() as patch:
-        patch.setattr(parking, "_send", _refuse)
+        patch.setattr(connection_store, "_send", _refuse)
         setup.store.step()
     assert not setup.store.has_work
     assert setup.seen_by_the_next() == setup.inodes()
-    setup.park_new(300)  # more than the queue takes: those who waited for the move are counted if it fails
+    setup.store_new(300)  # more than the queue takes: those who waited for the move are counted if it fails
     with monkeypatch.context() as patch:
-        patch.setattr(parking, "_send", _refuse)
+        patch.setattr(connection_store, "_send", _refuse)
         setup.step()
     assert 0 < setup.store.failures == len(setup.inodes()) - len(setup.seen_by_the_next())
 
 
 def test_a_stored_connection_stays_open_and_ends_by_shutdown(setup: Setup) -> None:
-    setup.park_new(1)
+    setup.store_new(1)
     setup.peers[0].setblocking(False)
     setup.live.pop().close()
     with pytest.raises(BlockingIOError):
@@ -165,11 +165,11 @@ def test_a_stored_connection_stays_open_and_ends_by_shutdown(setup: Setup) -> No
 
 @pytest.mark.parametrize("step", ["sent", "marked", "emptied in part"])
 def test_a_kill_during_a_rewrite_loses_no_connection(setup: Setup, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    setup.park_new(7)
+    setup.store_new(7)
     (_, outlet), (entrance, _) = setup.store._pairs
     socket.send_fds(entrance, [b"\0"], setup.fds()[:3] if step == "sent" else setup.fds())
     if step != "sent":
-        entrance.send(parking._MARK.pack(setup.store._mark + 1))
+        entrance.send(connection_store._MARK.pack(setup.store._mark + 1))
     if step == "emptied in part":
         for _ in range(4):
             outlet.recv(16)
@@ -185,8 +185,8 @@ def test_a_kill_during_a_rewrite_loses_no_connection(setup: Setup, step: str, mo
 
 
 def test_a_connection_that_cannot_be_stored_is_counted(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    setup.park_new(2)
-    monkeypatch.setattr(parking, "_send", _refuse)
+    setup.store_new(2)
+    monkeypatch.setattr(connection_store, "_send", _refuse)
     setup.connect_next()
     assert not setup.store.add(setup.live[-1].fileno())
     assert not setup.store.rewrite()
@@ -201,15 +201,15 @@ def _refuse(*_args: object) -> int:
 
 def test_a_connection_that_could_not_be_stored_is_stored_when_there_is_room(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts the descriptors in queues for all processes of a user, so another one can have taken the room for a while."""
-    monkeypatch.setattr(parking, "RETRY_SECONDS", 0.0)
-    is_full, send = True, parking._send
+    monkeypatch.setattr(connection_store, "RETRY_SECONDS", 0.0)
+    is_full, send = True, connection_store._send
 
-    def crowded(input_end: socket.socket, fds: list[int]) -> None:
+    def fail_if_full(input_end: socket.socket, fds: list[int]) -> None:
         if is_full:
             raise OSError(errno.ETOOMANYREFS, "too many")
         send(input_end, fds)
 
-    monkeypatch.setattr(parking, "_send", crowded)
+    monkeypatch.setattr(connection_store, "_send", fail_if_full)
     setup.connect_next(3)
     for fd in setup.fds():
         assert not setup.store.add(fd)
@@ -225,7 +225,7 @@ def test_a_connection_that_could_not_be_stored_is_stored_when_there_is_room(setu
 
 
 def test_missing_descriptors_are_reported(setup: Setup) -> None:
-    setup.park_new(30)
+    setup.store_new(30)
     setup.store.rewrite()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     other = ConnectionStore.adopt(setup.store.descriptors, setup.fds)
@@ -243,7 +243,7 @@ def test_missing_descriptors_are_reported(setup: Setup) -> None:
 
 
 def test_an_unusable_store_is_emptied_so_that_peers_notice(setup: Setup) -> None:
-    setup.park_new(3)
+    setup.store_new(3)
     assert sum(close_stored(end) for end in setup.store.descriptors) == 3
     assert [peer.recv(10) for peer in setup.peers] == [b""] * 3
     assert close_stored(1 << 20) == 0

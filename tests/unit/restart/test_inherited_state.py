@@ -31,7 +31,13 @@ def test_the_state_of_a_restart_in_place_is_found_once_and_its_descriptors_stay_
 def test_an_invalid_variable_is_dropped() -> None:
     rest: dict[str, object] = {"listener": 3, "listener_made": None, "background": False, "pid_file": None, "folder": "/"}
     assert take_reexec_state({VARIABLE: json.dumps(rest)}) is not None
-    wrong: list[dict[str, object]] = [{"listener": -5}, {"listener": 1 << 31}, {"state": -2}, {"state": 1 << 40}, {"lot": [1, 2, 3, -4]}]
+    wrong: list[dict[str, object]] = [
+        {"listener": -5},
+        {"listener": 1 << 31},
+        {"state": -2},
+        {"state": 1 << 40},
+        {"connection_store": [1, 2, 3, -4]},
+    ]
     for text in ("", "x", "{}", "[]", '{"listener": "x"}', *(json.dumps(rest | each) for each in wrong)):
         environment = {VARIABLE: text}
         assert take_reexec_state(environment) is None

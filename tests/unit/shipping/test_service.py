@@ -16,7 +16,7 @@ from sbusd.archive.record.shipped import ListHeader, ListWriter
 from sbusd.archive.storage.local import LocalStore
 from sbusd.shipping import service
 from sbusd.shipping.expiry import Expiry, expired_list
-from sbusd.shipping.log_messages import AGAIN, FAILED, LOST, UNREADABLE
+from sbusd.shipping.log_messages import FAILED, LOST, RESUMED, UNREADABLE
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Outcome
 from sbusd.systemd.log_records import LogMessage
@@ -132,7 +132,7 @@ def test_failures_are_repeated_counted_and_logged_ever_more_rarely(tmp_path: Pat
     monkeypatch.setattr(bench.shipper, "_wait", wait)
     bench.shipper.run(5.0)
     assert bench.sequence() == [1] * 12 + [1, 2, 3]
-    assert [(message, facts["count"]) for message, facts in bench.log.records] == [(FAILED, 1), (FAILED, 10), (AGAIN, 12)]
+    assert [(message, facts["count"]) for message, facts in bench.log.records] == [(FAILED, 1), (FAILED, 10), (RESUMED, 12)]
     assert delays.pop() == 5.0
     for place, delay in enumerate(delays):
         most = min(service.FIRST_DELAY_SECONDS * 2**place, service.LONGEST_DELAY_SECONDS)

@@ -113,7 +113,7 @@ class Run:
             counts=self.counts,
             clock=engine.clock,
             run=lambda: engine.run,
-            poke=self.sweeper.poke,
+            schedule_sweep=self.sweeper.schedule,
             charged=charged,
         )
 
@@ -152,7 +152,7 @@ class Run:
         await self.put(b"mail/a", b"job")
         (job,) = (await self.do(lambda engine: engine.take("mail", WORKER, 1, 1_000))).jobs
         await self.do(lambda engine: engine.fail("mail", [job.lease], WORKER, "no"))
-        self.sweeper.poke(0)
+        self.sweeper.schedule(0)
         await until(lambda: self.logged == [b"mail/a"])
 
     async def notes(self) -> int:
@@ -164,7 +164,7 @@ class Run:
         """Return when all notes are removed."""
         async with asyncio.timeout(SECONDS):
             while await self.notes():
-                self.sweeper.poke(0)
+                self.sweeper.schedule(0)
                 await asyncio.sleep(0.02)
 
 

@@ -93,8 +93,6 @@ NOT_RUN = {
         "archive/ownership.py: sbus-ship --claim",
         "archive/tables/delta.py: sbus-pipeline",
         "archive/tables/hours.py: sbus-pipeline --rebuild",
-        "archive/tables/old_layout.py: sbus-pipeline",
-        "archive/tables/old_layout.py: sbus-pipeline --rebuild",
         "archive/tables/publication.py: sbus-pipeline",
         "archive/tables/storage.py: sbus-pipeline",
         "ctl/checks/store.py: sbusctl store acknowledge",

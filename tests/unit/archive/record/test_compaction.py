@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record import compaction
 from sbusd.archive.record.compaction import GRACE_NS, compact
-from sbusd.archive.record.days import MARKER, DayName, list_days
+from sbusd.archive.record.days import DayName, list_days
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import find_entry, list_index, read_entries, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
@@ -99,7 +99,6 @@ def test_only_days_that_are_over_and_own_entries_are_merged(tmp_path: Path) -> N
     assert (done.days, done.entries, done.unreadable) == (1, 1, 0)
     assert list(list_days(LocalStore(tmp_path))) == [DayName(at(0, 1).date, "alpha")]
     assert len(list_index(tmp_path).names) == 3
-    assert (tmp_path / INDEX / MARKER).exists()
     assert compact(LocalStore(tmp_path), "beta", NOON + 9 * DAY_NS, may_merge=lambda _: False).days == 0
 
 

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DAYS, MARKER, MAX_DAY_BYTES, DayName, encode_day, list_days, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import list_index
-from sbusd.archive.record.layout import INDEX
+from sbusd.archive.record.days import DAYS, MAX_DAY_BYTES, DayName, encode_day, list_days, read_day
 from sbusd.archive.storage.local import LocalStore
 from tests.unit.archive.record.test_index import entry
 
@@ -52,15 +49,6 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
     write(tmp_path, encode_day([entry(), entry(2)]))
     assert list_days(store).keys() == before.keys()
     assert list_days(store) != before
-
-
-def test_programs_without_day_files_do_not_miss_entries_silently(tmp_path: Path) -> None:
-    """They read each file of the index as an entry, and refuse a later version."""
-    (tmp_path / INDEX).mkdir()
-    (tmp_path / INDEX / MARKER).write_bytes(b'{"version":2}\n')
-    assert list_index(tmp_path).names == ()
-    with pytest.raises(ValueError, match="unsupported version 2"):
-        IndexEntry.from_json((tmp_path / INDEX / MARKER).read_text())
 
 
 def packed(content: bytes) -> bytes:

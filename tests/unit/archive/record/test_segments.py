@@ -20,7 +20,7 @@ from sbusd.archive.files import RecordError, SegmentGoneError
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Kind, Row, batch_of, rows_of, schema_of
+from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Kind, Row, batch_of, rows_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from tests.support.records import NOON, message, numbered, rows
 
@@ -166,15 +166,3 @@ def test_a_foreign_parquet_file_is_reported(archive: RecordReader, entry: IndexE
     pq.write_table(pa.Table.from_pylist([{"a": 1}]), file_of(archive, entry))
     with pytest.raises(RecordError, match="not a segment: its columns are not those of sbus-record"):
         archive.read(entry)
-
-
-@pytest.mark.parametrize(("version", "missing"), [(1, ["missed", "vouched", "to_conn"]), (2, ["vouched", "to_conn"]), (3, ["to_conn"])])
-def test_missing_columns_of_earlier_segments_are_null(archive: RecordReader, entry: IndexEntry, version: int, missing: list[str]) -> None:
-    earlier = schema_of(version)
-    assert earlier.names + missing == SCHEMA.names
-    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(earlier.names).cast(earlier), file_of(archive, entry))
-    nothing: dict[str, object] = dict.fromkeys(missing)
-    assert rows_of(archive.read(entry)) == ROWS
-    assert archive.read(entry, [*missing, "seq"]).to_pylist()[0] == {**nothing, "seq": 1}
-    assert [row for batch in archive.read_batches(entry) for row in rows_of(batch)] == ROWS
-    assert pa.Table.from_batches(archive.scan(entry, missing, None, 10)).to_pylist() == [nothing] * len(ROWS)

@@ -9,7 +9,6 @@ import pytest
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.schema import OLDEST_VERSION
 from tests.support.records import NOON
 
 ENTRY = IndexEntry(
@@ -41,19 +40,14 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
 
 
-def test_a_manifest_of_the_oldest_version_is_read() -> None:
-    manifest = Manifest(Hour("2026-11-20", 12), 5, (ENTRY,))
-    assert Manifest.from_json({**json.loads(json.dumps(manifest.to_json())), "version": OLDEST_VERSION}) == manifest
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("[]", "not a JSON object"),
-        ('{"version": 1}', "unsupported version 1: this program has 3"),
-        ('{"version": 99}', "unsupported version 99: this program has 3. Run sbus-pipeline --rebuild"),
-        ('{"version": 3, "hour": {}}', "invalid manifest"),
-        ('{"version": 3, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "invalid manifest"),
+        ('{"version": 0}', "unsupported version 0: this program has 1"),
+        ('{"version": 99}', "unsupported version 99: this program has 1. Run sbus-pipeline --rebuild"),
+        ('{"version": 1, "hour": {}}', "invalid manifest"),
+        ('{"version": 1, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "invalid manifest"),
     ],
 )
 def test_a_wrong_manifest_is_an_error(text: str, says: str) -> None:

@@ -19,7 +19,7 @@ from tests.support.tallies import tables_of
 ROWS = 6_000
 
 COLUMNS = {
-    "traffic": ("messages", "bytes", "recipients", "queued", "discarded", "unheard"),
+    "traffic": ("messages", "bytes", "recipients", "queued", "discarded", "undeliverable"),
     "users": ("connections", "messages", "bytes", "recipients", "requests", "replies", "denials"),
     "calls": ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered", "latency_max_us"),
     "flows": ("from_uid", "to_uid", "deliveries", "bytes"),

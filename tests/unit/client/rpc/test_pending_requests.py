@@ -100,7 +100,7 @@ def test_an_answer_that_comes_first_is_held(table: PendingRequests) -> None:
     assert table.strays == 0
 
 
-def test_held_answers_of_strangers_are_dropped(table: PendingRequests) -> None:
+def test_held_answers_of_other_users_are_dropped(table: PendingRequests) -> None:
     pending = table.open("c", b"rpc/c")
     for _ in range(20):
         give(table, pending, THREE)

@@ -297,14 +297,14 @@ def test_only_the_hosts_that_are_named_are_served() -> None:
 
 def test_a_user_cannot_pass_for_another_host() -> None:
     """Not even where no rule of the bus keeps it from sending what only the relay should."""
-    stranger = caller(uid=61_002)
+    other_user = caller(uid=61_002)
     for key in (b"relayed/echo", b"!/conn/3/relayed/echo"):
         dispatcher, seen = relayed(Twins())
-        packet = dispatcher.receive(message(asked(source=1001), stranger, key), NOW)
+        packet = dispatcher.receive(message(asked(source=1001), other_user, key), NOW)
         assert reply(packet)[1].error == "user 61002 is not a relay and cannot call for a remote host"
         assert (dispatcher.counts["denied"], dispatcher.next(NOW), seen) == (1, (None, []), [])
     dispatcher, seen = relayed(Twins(relays=(61_002,)))
-    assert dispatcher.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
+    assert dispatcher.receive(message(asked(source=1001), other_user, b"relayed/echo"), NOW) == b""
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])

@@ -104,7 +104,7 @@ def test_a_loss_breaks_it_unless_it_has_ended() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO, THREE]), st.integers(0, 6), st.integers(0, 1)), max_size=30), st.integers(1, 6))
 def test_what_is_taken_is_a_prefix_without_gaps(responses: list[tuple[Peer, int, int]], granted: int) -> None:
-    """Whatever the services and a stranger send, in any order: 1, 2, 3…, from one callee, and never more than was granted."""
+    """Whatever the services and another user send, in any order: 1, 2, 3…, from one callee, and never more than was granted."""
     stream = opened(ONE, TWO, granted=granted)
     ends = 0
     for sender, number, more in responses:

@@ -195,7 +195,7 @@ def test_close_ends_a_thread_that_waits(batching: FakeBus, monkeypatch: pytest.M
         asked(bus)
         publish(bus, 0, 1)
         bus.flush()
-        wait_until(lambda: link_of(bus)._is_parked)
+        wait_until(lambda: link_of(bus)._is_idle)
         flusher = link_of(bus)._flusher
         assert flusher is not None
     flusher.join(WAIT_SECONDS)
@@ -226,7 +226,7 @@ def test_a_thread_that_waits_is_woken(batching: FakeBus, monkeypatch: pytest.Mon
         publish(bus, 0, 1)
         flusher = link_of(bus)._flusher
         clock.now += POSTED_SECONDS
-        wait_until(lambda: link_of(bus)._is_parked)
+        wait_until(lambda: link_of(bus)._is_idle)
         publish(bus, 2, 3)
         clock.now += POSTED_SECONDS
         arrived(peer, 0, 1, 2, 3)

@@ -28,7 +28,7 @@ from sbusd.ctl.checks.bus import (
 from sbusd.ctl.checks.installation import judge_descriptors
 
 _GOOD_SOCKET = SocketFacts(stat.S_IFSOCK | 0o666, 0, True, stat.S_IFDIR | 0o755, 0)
-_STRANGER = os.geteuid() + 12345
+_OTHER_UID = os.geteuid() + 12345
 
 _GOOD_RESPONSE = BusResponse(["ping", "stats"], {"version": __version__, "counters": {"connections": 7}}, 1)
 
@@ -42,11 +42,11 @@ _GOOD_RESPONSE = BusResponse(["ping", "stats"], {"version": __version__, "counte
         (replace(_GOOD_SOCKET, mode=stat.S_IFREG | 0o666), "socket", CheckResult.FAIL),
         (replace(_GOOD_SOCKET, is_writable=False), "socket", CheckResult.FAIL),
         (replace(_GOOD_SOCKET, mode=stat.S_IFSOCK | 0o660), "socket", CheckResult.WARN),
-        (replace(_GOOD_SOCKET, uid=_STRANGER), "owner", CheckResult.WARN),
+        (replace(_GOOD_SOCKET, uid=_OTHER_UID), "owner", CheckResult.WARN),
         (replace(_GOOD_SOCKET, uid=os.geteuid()), "owner", CheckResult.OK),
         (replace(_GOOD_SOCKET, folder_mode=stat.S_IFDIR | 0o777), "directory", CheckResult.WARN),
         (replace(_GOOD_SOCKET, folder_mode=stat.S_IFDIR | 0o1777), "directory", CheckResult.OK),
-        (replace(_GOOD_SOCKET, folder_uid=_STRANGER), "directory", CheckResult.WARN),
+        (replace(_GOOD_SOCKET, folder_uid=_OTHER_UID), "directory", CheckResult.WARN),
     ],
 )
 def test_judges(facts: SocketFacts, check: str, result: CheckResult) -> None:

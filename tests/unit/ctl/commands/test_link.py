@@ -32,7 +32,7 @@ def test_a_state_fits_a_terminal() -> None:
         "not published  0 messages",
         "certificate    valid until 2026-12-31",
         "",
-        "HOST   STATE    HEARD  MESSAGES  SIZE  LOST  UNKNOWN  WANTS  WANTED  ERRORS",
+        "HOST   STATE   SILENT  MESSAGES  SIZE  LOST  UNKNOWN  WANTS  WANTED  ERRORS",
         "beta   alive       0s      1.2M  954M    12        1      3       2       5",
         "gamma  gone   1min15s         0     0     0        0      0       0       0",
     ]

@@ -16,8 +16,16 @@ from sbusd.ctl.top.link import LINK_FIELDS, LinkWatch
 def state(messages: int, *, started: bool = True) -> dict[str, Any]:
     """Return a state of a link with two hosts."""
     hosts = [
-        {"name": "beta", "alive": True, "heard_seconds": 1.0, "messages": messages, "bytes": 10 * messages, "lost": 1, "patterns_there": 2},
-        {"name": "gamma", "alive": False, "heard_seconds": 90, "messages": 5},
+        {
+            "name": "beta",
+            "alive": True,
+            "silent_seconds": 1.0,
+            "messages": messages,
+            "bytes": 10 * messages,
+            "lost": 1,
+            "patterns_there": 2,
+        },
+        {"name": "gamma", "alive": False, "silent_seconds": 90, "messages": 5},
     ]
     network = {"connected": started, "server": "tls://nats-1", "messages_in": messages, "bytes_in": 0, "messages_out": 2 * messages}
     return {"host": "alpha", "transport": "nats", "network": network, "spooled_bytes": 2048, "hosts": hosts}

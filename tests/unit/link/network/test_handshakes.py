@@ -40,8 +40,8 @@ class Model:
             return self._oldest({address})
         if len(self.all) < MOST:
             return None
-        crowded = {each for each in of if of[each] == max(of.values())}
-        return self._oldest({address} if address in crowded else crowded)
+        busiest = {each for each in of if of[each] == max(of.values())}
+        return self._oldest({address} if address in busiest else busiest)
 
     def _oldest(self, addresses: set[str]) -> int:
         return next(number for number, address in self.all if address in addresses)

@@ -99,7 +99,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_alerts() -> None:
     assert state.raised == {"flood": {""}}
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 2}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 1}', b"[" * 100_000])
 def test_a_damaged_file_is_one_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / STATE).write_bytes(content)
     with pytest.raises(PermanentError, match="damaged file"):
@@ -229,17 +229,3 @@ def test_open_calls_survive_a_kill_and_a_repeated_batch_counts_none_twice(tmp_pa
     again = LiveState.load(tmp_path)
     again.fold(1, [], Losses(), quick, frozenset(), calls=late)
     assert again.minutes.at(1000).value(USER, "7", "slow") == 0
-
-
-def test_a_state_from_before_calls_is_kept(tmp_path: Path) -> None:
-    state = LiveState()
-    state.begin("q", START)
-    state.fold(0, [group(1000, 5)], Losses(), SETTINGS, frozenset())
-    state.save(tmp_path)
-    value = json.loads((tmp_path / STATE).read_bytes())
-    del value["calls"], value["counts"]["calls_dropped"]
-    value["version"] = 2
-    (tmp_path / STATE).write_text(json.dumps(value))
-    again = LiveState.load(tmp_path)
-    assert (again.minutes.by_number[1000].value(ALL, "", "messages"), again.minutes.by_number[1000].value(ALL, "", "slow")) == (5, 0)
-    assert again.counts["calls_dropped"] == 0

@@ -17,7 +17,6 @@ from sbusd.link.rules import Rules
 from sbusd.link.session import Session
 from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
-    ENDED_HANDSHAKES,
     HOST_REJECTED,
     LINK_DROPPED,
     LINK_REJECTED,
@@ -42,7 +41,7 @@ def read(**changes: Any) -> LinkState | None:
         (HOST_REJECTED, HostCounters),
         (LINK_REJECTED, LinkCounters),
         (LINK_DROPPED, LinkCounters),
-        ((*NETWORK_REJECTED, ENDED_HANDSHAKES), NetworkCounters),
+        (NETWORK_REJECTED, NetworkCounters),
         (NETWORK_DROPPED, NetworkCounters),
     ],
 )
@@ -88,14 +87,6 @@ def test_direct_connections_have_no_counter_of_disconnects() -> None:
     found = read(transport="direct")
     assert found is not None
     assert found.entries[0].disconnects is None
-
-
-def test_a_state_of_an_earlier_version_has_no_counter_of_ended_handshakes() -> None:
-    network = link_state()["network"] | {"refused_connections": 3}
-    del network["ended_handshakes"]
-    found = read(network=network)
-    assert found is not None
-    assert found.entries[0].rejected == 3
 
 
 @pytest.mark.parametrize(

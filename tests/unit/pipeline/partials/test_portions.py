@@ -64,9 +64,9 @@ def test_segments_without_rows_of_the_kind_are_left_out() -> None:
 
 def test_flows_have_all_subscriptions_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "PORTION_ROWS", 10)
-    standing = entry("a", 1, standing=3)
-    found = portions_of("flows", [Manifest(HOUR, 0, (standing, entry("a", 2), entry("b", 3)))])
-    assert [(portion.host, portion.others) for portion in found] == [("a", (standing,)), ("a", (standing,)), ("b", ())]
+    active = entry("a", 1, snapshot=3)
+    found = portions_of("flows", [Manifest(HOUR, 0, (active, entry("a", 2), entry("b", 3)))])
+    assert [(portion.host, portion.others) for portion in found] == [("a", (active,)), ("a", (active,)), ("b", ())]
 
 
 def test_calls_are_divided_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def of(table: RouteTable, key: str) -> list[Route]:
 
 def test_a_subscription_lasts_until_it_is_removed() -> None:
     assert by_hour(event(1, "subscribe"), event(5, "unsubscribe")) == [(1, "a/", 1, 5)]
-    assert by_hour(event(1, "standing"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
+    assert by_hour(event(1, "snapshot"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
 
 
 def test_the_end_of_a_connection_ends_its_own() -> None:
@@ -38,11 +38,11 @@ def test_the_end_of_a_connection_ends_its_own() -> None:
 
 
 def test_a_restart_ends_all_subscriptions_and_repeated_ones_begin_again() -> None:
-    assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "standing")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
+    assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "snapshot")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
 
 
 def test_a_repeated_subscription_record_counts_once() -> None:
-    assert by_hour(event(1, "subscribe"), event(2, "standing"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
+    assert by_hour(event(1, "subscribe"), event(2, "snapshot"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
 
 
 def test_incomplete_rows_are_ignored() -> None:

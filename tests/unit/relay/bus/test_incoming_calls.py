@@ -298,7 +298,7 @@ def test_host_at_the_limit_gets_an_error() -> None:
         assert await made.take(b"2", asked(2))
         assert await made.take(b"3", asked(3, src=1003))
         assert store.declined == [("busy: 1 calls are already in progress for requests of host 1001 on host 1002", names.REMOTE)]
-        assert (store.engaged, store.counted) == ([b"1", b"3"], ["requests-crowded"])
+        assert (store.engaged, store.counted) == ([b"1", b"3"], ["requests-busy"])
         bus.may_answer.set()
         while len(store.concluded) < 2:
             await asyncio.sleep(0)

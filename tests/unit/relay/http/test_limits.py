@@ -7,7 +7,7 @@ import functools
 from sbusd.config.address_groups import AddressGroups
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.http.limits import PARTS, ConnectionLimiter, ConnectionSlot, UnverifiedBytes
-from sbusd.relay.log_messages import CROWDED
+from sbusd.relay.log_messages import TOO_MANY
 from sbusd.systemd.log_records import LogMessage
 
 PEER = "10.0.0.2"
@@ -53,7 +53,7 @@ def test_excess_connections_are_rejected_until_others_close() -> None:
     slot = fixture.slot("10.0.0.8")
     assert fixture.admit("10.0.0.8", "10.0.0.8") == [True, False]
     assert fixture.admit("10.0.0.9", "10.0.0.9") == [True, False]
-    assert fixture.rejections == [(CROWDED, "10.0.0.8", "connections-refused"), (CROWDED, "10.0.0.9", "connections-refused")]
+    assert fixture.rejections == [(TOO_MANY, "10.0.0.8", "connections-refused"), (TOO_MANY, "10.0.0.9", "connections-refused")]
     fixture.limiter.release(slot)
     assert fixture.admit("10.0.0.9") == [True]
 
@@ -117,7 +117,7 @@ def test_unverified_connection_makes_room_for_a_new_one_of_its_group() -> None:
     fixture.limiter.mark_verified(places[0])
     newest = fixture.slot(PEER, is_verified=False)
     assert closed == [1]
-    assert fixture.rejections == [(CROWDED, PEER, "connections-evicted")]
+    assert fixture.rejections == [(TOO_MANY, PEER, "connections-evicted")]
     fixture.limiter.release(places[1])  # it ends later, and does not release a slot twice
     fixture.limiter.mark_verified(newest)
     assert fixture.admit(PEER) == [False]

@@ -14,7 +14,7 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, HttpServer
-from sbusd.relay.log_messages import STRANGER
+from sbusd.relay.log_messages import AUTHENTICATION_FAILED
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -218,7 +218,7 @@ def test_unauthenticated_sender_is_rejected_before_the_body(capfd: pytest.Captur
         yield b"{"
         await asyncio.Event().wait()
 
-    made = fixture_for(refusal=RejectedRequestError(401, "is not signed", STRANGER, "peers-refused"))
+    made = fixture_for(refusal=RejectedRequestError(401, "is not signed", AUTHENTICATION_FAILED, "peers-refused"))
     assert made.request(REMOTE_PATH, endless()).status == 401
     assert made.store.counted == ["peers-refused"]
     assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capfd.readouterr().err
