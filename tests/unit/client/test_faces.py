@@ -39,6 +39,7 @@ from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
 from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.control import ControlMethods
 from sbusd.client.sync.stored_streams import StoredStreams
+from tools import faces
 from tools.stage import ROOT
 
 PAIRS = [
@@ -147,6 +148,48 @@ def test_other_code_is_found(change: tuple[str, str]) -> None:
     sync, asynchronous = (Path(ROOT, "sbusd/client", folder, "streams.py").read_text() for folder in ("sync", "asyncio"))
     assert change[0] in asynchronous
     assert code_of(sync) != code_of(asynchronous.replace(*change))
+
+
+@pytest.mark.parametrize("module", faces.MODULES)
+def test_made_from_that_of_asyncio(module: str) -> None:
+    assert faces.path(module).read_text() == faces.made(module), "run make faces"
+
+
+def test_what_a_blocking_program_is_made_of() -> None:
+    asynchronous = '''"""Text for ``async with`` and asyncio.AsyncBus."""
+
+from sbusd.client.asyncio.link import AsyncLink
+
+
+class AsyncOne(AsyncOther):
+    """One."""
+    # In sync:
+    # The first line: ``with``.
+    #
+    # The second.
+
+    async def each(self) -> Coroutine[None, None, str]:  # await stays in a comment
+        """Await it."""
+        async for one in await self.found("await"):
+            raise StopAsyncIteration
+'''
+    blocking = '''"""Text for ``async with`` and asyncio.AsyncBus."""
+
+from sbusd.client.sync.link import SyncLink
+
+
+class One(Other):
+    """The first line: ``with``.
+
+    The second.
+    """
+
+    def each(self) -> str:  # await stays in a comment
+        """Await it."""
+        for one in self.found("await"):
+            raise StopIteration
+'''
+    assert faces.blocking(asynchronous) == blocking
 
 
 # The documentation
