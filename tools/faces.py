@@ -23,7 +23,7 @@ from tools.stage import ROOT
 
 CLIENT = ROOT / "sbusd" / "client"
 
-MODULES = ("parts",)
+MODULES = ("control", "parts", "store", "stored_streams")
 """The modules that are made."""
 
 _NAMES = (
