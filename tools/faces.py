@@ -23,7 +23,7 @@ from tools.stage import ROOT
 
 CLIENT = ROOT / "sbusd" / "client"
 
-MODULES = ("control", "parts", "store", "stored_streams")
+MODULES = ("blobs", "bus", "calls", "control", "last_values", "parts", "store", "stored_streams", "streams")
 """The modules that are made."""
 
 _NAMES = (
@@ -85,13 +85,14 @@ def _with_docstrings(text: str) -> str:
     lines = text.splitlines()
     for first, last in reversed(list(_docstrings(ast.parse(text)))):
         indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-        if lines[last + 1].strip() != _COMMENT:
+        begin = last + (1 if lines[last + 1].strip() else 2)  # the formatter puts an empty line behind the docstring of a class
+        if lines[begin].strip() != _COMMENT:
             continue
-        comment = list(takewhile(lambda line: line.startswith("#"), (line.strip() for line in lines[last + 2 :])))
+        comment = list(takewhile(lambda line: line.startswith("#"), (line.strip() for line in lines[begin + 1 :])))
         words = [line[2:] for line in comment]
         words[0] = f'"""{words[0]}'
         words = [*words, '"""'] if len(words) > 1 else [words[0] + '"""']
-        lines[first : last + 2 + len(comment)] = [(indent + line).rstrip() for line in words]
+        lines[first : begin + 1 + len(comment)] = [(indent + line).rstrip() for line in words]
     return "\n".join([*lines, ""])
 
 
