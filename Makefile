@@ -20,7 +20,7 @@ RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytes
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs faces clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -114,7 +114,10 @@ deb: prepare-package ## build the Debian packages, into dist/ (as root; the firs
 rpm: prepare-package ## build the RPMs, into dist/ (as make deb does)
 	@"$$(tools/prepare python)" -m tools.packages rpm
 
-docs: $(STAMP) ## update what is generated: sbus-python(3) and the picture of the layers
+faces: $(STAMP) ## make the modules of the blocking client that are those of the asyncio client without await
+	@$(BIN)/python -m tools.faces
+
+docs: faces ## update what is generated: that, sbus-python(3) and the picture of the layers
 	@$(BIN)/python -m tools.python_manual
 	@$(BIN)/python -m tests.unit.test_layering
 

@@ -202,10 +202,10 @@ def _with_parts(module: str, node: Definition, public: Container[str]) -> Defini
         return node
     bases, body = [], list(node.body)
     for base in node.bases:
-        name = ast.unparse(base)
+        name = ast.unparse(base).partition("[")[0]
         try:
             part = None if name in public else _with_parts(_home(module, name), _definition(module, name)[0], public)
-        except LookupError:  # of the standard library
+        except (LookupError, FileNotFoundError):  # of the standard library
             part = None
         if isinstance(part, ast.ClassDef):
             own = {each.name for each in _methods(node)}
@@ -263,9 +263,9 @@ def _kind(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Return how a method of an asyncio class is used."""
     if any(ast.unparse(decorator) == "asynccontextmanager" for decorator in method.decorator_list):
         return "Use with ``async with``"
-    if any(isinstance(each, ast.Yield) for each in ast.walk(method)):
-        return "Iterate with ``async for``"
     returns = ast.unparse(method.returns) if method.returns else ""
+    if returns.startswith(("AsyncIterator", "AsyncGenerator")):
+        return "Iterate with ``async for``"
     return "Await" if isinstance(method, ast.AsyncFunctionDef) or returns.startswith("Coroutine") else "Call without ``await``"
 
 

@@ -41,8 +41,8 @@ FOLDERS = {
 """Folders of tests and their tiers, those with the longest files first: a long file that starts last keeps one worker busy when all
 others are done."""
 
-READERS = {"git", "groff", "man", "mandoc"}
-"""Programs that only read the tree or a manual page, which a fast test may run."""
+READERS = {"git", "groff", "man", "mandoc", "ruff"}
+"""Programs that only read the tree, a manual page or their input, which a fast test may run."""
 
 
 @dataclass(slots=True)

@@ -1,14 +1,13 @@
-"""Large messages and descriptors for asyncio: a part of ``AsyncBus``. The methods are documented in ``sbusd.client.sync.blobs``."""
+"""Large messages and descriptors: a part of a bus."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator
 
 from sbusd.client.arguments import check_count
-from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
+from sbusd.client.asyncio.iteration import AsyncIterationByReceive
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.asyncio.streams import AsyncSubscription
 from sbusd.client.blobs import (
@@ -32,13 +31,11 @@ from sbusd.client.inbox import LIST_ITEMS, Inbox
 from sbusd.client.items import Item, Message
 from sbusd.client.memory_files import BlobData
 from sbusd.client.notices import OnGap
-from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_PASS_EXPIRE, parse_reference
 
 
-@documented_by(BlobMethods)
 class AsyncBlobMethods:
-    """Large messages and descriptors, a part of ``AsyncBus``."""
+    """Large messages and descriptors, a part of a bus."""
 
     _link: AsyncLink
     _blobs: AsyncBlobSocket | None = None
@@ -54,6 +51,22 @@ class AsyncBlobMethods:
         to: BlobRecipient = None,
         keep: bool = False,
     ) -> str:
+        """Publish *data* of any size: as a sealed memfd, to which a message with *key* refers. Return its ticket. Spec: sbus-blob(8).
+
+        *data* is bytes, the path of a file, or an open file, which is read to its end; a str is encoded in UTF-8. It is copied once,
+        however many recipients there are; a file that is a sealed memfd is not copied. Subscribers need *blobs*. *type* is a media type,
+        for them. The blob ends after *expire* seconds, 30 by default, at most 600; when used *uses* times; and, without *keep*, with this
+        connection: a program that publishes and then ends needs *keep*, or the blob ends before its subscribers can get it. Every client
+        that gets the message can get the blob, unless *to* names a uid, ``gid:NUMBER``, or a connection.
+
+        Raises:
+            BlobRefused: a quota is used up, or an argument is invalid.
+            BlobTooLarge: the file is larger than the quota of this user.
+            NoBlobService: sbus-blob does not run.
+            OSError: *data* cannot be read.
+            TypeError, ValueError: an argument has a wrong type, or a number is out of range. Nothing was sent.
+            ProtocolError, TimedOut, Disconnected, Closed: as ``publish``.
+        """
         publication(key, b"")
         terms = put_terms(type, expire, uses, to, keep=keep)
         blobs = self._blob_socket()
@@ -72,17 +85,36 @@ class AsyncBlobMethods:
         return ticket
 
     async def get_blob(self, ticket: str, *, host: str = "") -> Blob:
+        """Return the blob with *ticket*. With *host*, from a reference, it can be one of another host, which takes time to pull.
+
+        Raises:
+            BlobRefused: it is gone, is for another user, or cannot be pulled.
+            NoBlobService, TimedOut: sbus-blob does not run, or does not respond.
+            TypeError: *ticket* or *host* is not a str.
+        """
         request, blobs = get_request(ticket, host), self._blob_socket()
         return blob_of(await (blobs.remote if host else blobs).exchange(request), blobs.address)
 
     async def drop_blob(self, ticket: str) -> None:
-        (await self._blob_socket().exchange(ticket_request("drop", ticket))).close()
+        """End a blob of this user; clients that have it already keep it. Raises what ``get_blob`` raises."""
+        answer = await self._blob_socket().exchange(ticket_request("drop", ticket))
+        answer.close()
 
     async def pass_fd(self, fd: int, *, to: BlobRecipient, expire: float = MAX_PASS_EXPIRE) -> str:
+        """Offer the descriptor *fd*, of any kind, to the uid or the connection *to*, and return its ticket, for ``take_fd``.
+
+        Both users need the right ``pass``, blob.toml(5). It can be taken once, within *expire* seconds, at most 30. The caller may close
+        *fd*. Raises what ``publish_blob`` raises.
+        """
         request, blobs = pass_request(fd, to, expire), self._blob_socket()
         return ticket_of(await blobs.exchange(request, fd), blobs.address)
 
     async def take_fd(self, ticket: str) -> int:
+        """Return a new descriptor, that of ``pass_fd`` with *ticket*; close it.
+
+        Its sender chooses what it is, and may still have it: a read, a write, and even a close of it can block. Raises what ``get_blob``
+        raises.
+        """
         request, blobs = ticket_request("get", ticket, kind="any"), self._blob_socket()
         return descriptor_of(await blobs.exchange(request), blobs.address)
 
@@ -98,8 +130,7 @@ class AsyncBlobMethods:
             self._blobs.close()
 
 
-@documented_by(BlobSubscription)
-class AsyncBlobSubscription(AsyncSubscription):
+class AsyncBlobSubscription(AsyncIterationByReceive, AsyncSubscription):
     """A subscription with *blobs*: a message that refers to a blob is yielded with its content."""
 
     def __init__(self, link: AsyncLink, inbox: Inbox, on_gap: OnGap | None, blobs: AsyncBlobSocket) -> None:
@@ -108,6 +139,7 @@ class AsyncBlobSubscription(AsyncSubscription):
         self._unopened: deque[Item] = deque()
 
     async def receive(self, timeout: float | None = None) -> Item:
+        """Return the next item, as ``Subscription.receive``. An interrupted call returns its item the next time."""
         item = self._unopened.popleft() if self._unopened else await super().receive(timeout)
         try:
             return await self._opened(item)
@@ -116,20 +148,9 @@ class AsyncBlobSubscription(AsyncSubscription):
             raise
 
     async def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return the next item in a list: blobs are got one by one. Raises what ``Subscription.receive_many`` raises."""
         check_count(limit, "limit", 1)
         return [await self.receive(timeout)]
-
-    async def items(self) -> AsyncIterator[Item]:
-        async for item in super().items():  # by _next_item
-            yield item
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Return an iterator over the messages until the subscription is closed."""
-        return self
-
-    async def _next_item(self) -> Item:
-        """Return the next item. Raises Closed."""
-        return await self.receive()
 
     async def _opened(self, item: Item) -> Item:
         """Return *item* with the content of its blob, or a ``BlobGone``."""

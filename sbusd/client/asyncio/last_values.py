@@ -1,28 +1,25 @@
-"""Subscriptions that begin with last values: ``subscribe(last=True)``. The methods are documented in ``sbusd.client.sync.streams``."""
+"""Subscriptions that begin with last values: ``subscribe(last=True)``."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self
 
-from sbusd.client.asyncio import documented_by
+from sbusd.client.asyncio.iteration import AsyncIterationByReceive
 from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.asyncio.streams import AsyncSubscription
 from sbusd.client.errors import Closed, TimedOut
 from sbusd.client.inbox import LIST_ITEMS, Inbox
-from sbusd.client.items import Gap, Item, Message, Reconnected
+from sbusd.client.items import Gap, Item, Reconnected
 from sbusd.client.notices import OnGap
 from sbusd.client.store.merging import merged
-from sbusd.client.sync.last_values import LastValues
 from sbusd.protocol.memberships import split_stored
 
 if TYPE_CHECKING:
     from sbusd.client.asyncio.store import AsyncStore
 
 
-@documented_by(LastValues)
-class AsyncLastValues(AsyncSubscription):
+class AsyncLastValues(AsyncIterationByReceive, AsyncSubscription):
     """A subscription that begins with the last values of its keys, and gets them again where messages are missing."""
 
     def __init__(self, link: AsyncLink, inbox: Inbox, on_gap: OnGap | None, store: AsyncStore) -> None:
@@ -33,12 +30,15 @@ class AsyncLastValues(AsyncSubscription):
 
     @property
     def pending(self) -> int:
+        """Items that wait in this process to be received."""
         return len(self._items) + len(self._inbox)
 
     async def receive(self, timeout: float | None = None) -> Item:
+        """Return the next item: last values first. Raises what ``Subscription.receive`` raises, and what ``Store.last`` raises."""
         return (await self.receive_many(1, timeout))[0]
 
     async def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return items as ``Subscription.receive_many``: last values first. Raises what ``receive`` raises."""
         if not self._is_loaded and not self._items:
             await self._load()
         if not self._items:
@@ -49,22 +49,6 @@ class AsyncLastValues(AsyncSubscription):
             if isinstance(items[-1], (Gap, Reconnected)):
                 self._is_loaded = False
         return items
-
-    async def items(self) -> AsyncIterator[Item]:
-        while True:
-            try:
-                item = await self.receive()
-            except Closed:
-                return
-            yield item
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Return an iterator over the messages until the subscription is closed."""
-        return self
-
-    async def _next_item(self) -> Item:
-        """Return the next item. Raises Closed."""
-        return await self.receive()
 
     async def _begun(self) -> Self:
         """Subscribe first, so that no message is missed, and then load the last values."""

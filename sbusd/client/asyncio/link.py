@@ -435,16 +435,3 @@ class AsyncLink:
             elif isinstance(call.error, AnswerLost):
                 self.hang_up("the bus discarded responses while this client subscribed again")
         self.writer.drain()
-
-
-def make_link(
-    target: Target,
-    session: Session,
-    timeout: float | None,
-    *,
-    reconnect: bool,
-    background: bool,  # noqa: ARG001 - a loop always reads in the background
-    gather: bool,  # noqa: ARG001 - the writer always gathers
-) -> AsyncLink:
-    """Return the link of a new ``AsyncBus``."""
-    return AsyncLink(target, session, timeout, reconnect=reconnect)

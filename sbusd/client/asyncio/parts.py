@@ -1,4 +1,4 @@
-"""Parts of an ``AsyncBus`` that most programs do not use: they are imported at the first use."""
+"""Parts of a bus that most programs do not use: they are imported at the first use, see ``late_modules``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store for asyncio: :class:`AsyncStore`. The methods are documented in ``sbusd.client.sync.store``."""
+"""The messages and jobs of sbus-store(8), for a program. Spec: sbus-store(8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from sbusd.client.arguments import check_count, time_limit
-from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.lease_renewal import AsyncLeaseRenewal
 from sbusd.client.asyncio.put_gathering import AsyncPutGathering
 from sbusd.client.asyncio.stored_streams import AsyncRemoteStore, AsyncStoredStreams
@@ -35,6 +34,7 @@ from sbusd.client.store.requests import (
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
+    check_jobs,
     check_retry,
     key_text,
     peek_data,
@@ -43,7 +43,6 @@ from sbusd.client.store.requests import (
     reason_text,
     request_data,
 )
-from sbusd.client.sync.store import Job, JobTaking, Store, check_jobs
 from sbusd.protocol.envelope import NUMBER_LIMITS
 from sbusd.protocol.store_ranges import MAX_JOBS
 
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from sbusd.client.asyncio.bus import AsyncBus
 
 
-@documented_by(Job)
 class AsyncJob:
     """A job of a queue with a lease: until its end no other worker gets the job, and then another one does.
 
@@ -78,31 +76,48 @@ class AsyncJob:
 
     @property
     def message(self) -> StoredMessage:
+        """The message that is the job."""
         return self.lease.message
 
     @property
     def key(self) -> str:
+        """The key of the message."""
         return self.lease.message.key
 
     @property
     def payload(self) -> bytes:
+        """The payload of the message."""
         return self.lease.message.payload
 
     @property
     def tries(self) -> int:
+        """The number of tries, with this one: 1 for a new job."""
         return self.lease.tries
 
     async def ack(self) -> None:
+        """Acknowledge the job: it is done and removed. On return that is on disk.
+
+        After another error than ``ESTALE`` the lease of a block is still renewed, so the call can be repeated.
+
+        Raises:
+            StoreError: ``ESTALE``: the lease has ended, and another worker gets the job or has it.
+        """
         await self._settle("ack")
 
     async def retry(self, after: float | None = None) -> None:
+        """Give the job back: it is tried again in *after* seconds, by default after the backoff of the queue.
+
+        After the last try it is a dead letter. Raises what ``ack`` raises.
+        """
         check_retry(after)
         await self._settle("retry", after=after)
 
     async def fail(self, reason: str = "") -> None:
+        """Make the job a dead letter for *reason*, which ``peek`` shows; it is not tried again. Raises what ``ack`` raises."""
         await self._settle("fail", reason=reason_text(reason))
 
     async def extend(self, lease: float | None = None) -> None:
+        """Let the lease begin again now, for *lease* seconds, from 0.1, by default for its first length. Raises what ``ack`` raises."""
         seconds = self._lease_seconds if lease is None else lease
         await self._store._on_lease("extend", self, lease=seconds)
 
@@ -147,7 +162,6 @@ class AsyncJob:
         self._store._ended(self, is_settled=True)
 
 
-@documented_by(JobTaking)
 class AsyncJobTaking:
     """A job that is taken when the ``with`` block begins, from :meth:`Store.take`."""
 
@@ -173,7 +187,6 @@ class AsyncJobTaking:
             await self._job.__aexit__(kind, error, trace)
 
 
-@documented_by(Store)
 class AsyncStore(AsyncStoredStreams):
     """The messages and jobs that sbus-store(8) keeps on disk, from :attr:`Bus.store`.
 
@@ -200,27 +213,56 @@ class AsyncStore(AsyncStoredStreams):
         at: float | None = None,
         expire: float | None = None,
     ) -> Put:
+        """Store a message in the stream that has *key*. When it returns, the message is on disk; then the store publishes it.
+
+        A message with the *id* of one that this user put into the stream in the last hour is not stored again: ``is_duplicate`` is then
+        true. A job is ready after *delay* seconds or *at* seconds since 1970. A message is removed *expire* seconds after it was put.
+        What tasks of an ``AsyncBus`` put at the same time is sent in one call, in its order.
+
+        Raises:
+            StoreError: ``ENOENT``: no stream has the key. ``EACCES``: this user may not publish to it. ``EDQUOT``: a limit is reached.
+            PayloadTooLarge, ProtocolError, ValueError: the message is too long, or an argument is invalid.
+        """
         outcome = await self._puts.put(NewMessage(key, payload, id, delay, at, expire))
         if isinstance(outcome, StoreError):
             raise outcome
         return outcome
 
     async def put_many(self, messages: Iterable[NewMessage]) -> list[Put | StoreError]:
+        """Store *messages* in their order, as many in each call as fit, and return for each its ``Put``, or the error of that message.
+
+        If a call as a whole fails, its error is raised, and the messages of earlier calls are stored. Raises what ``put`` raises.
+        """
         outcomes: list[Put | StoreError] = []
         for request in put_requests(messages):
             outcomes += await self._put(request)
         return outcomes
 
     def on(self, twin: int) -> AsyncRemoteStore:
+        """Return the streams of the host *twin*, whose relay and store carry out the calls. Nothing is sent yet.
+
+        Raises ValueError if *twin* cannot be the number of a host.
+        """
         check_count(twin, "twin", 1, NUMBER_LIMITS["src"])
         return AsyncRemoteStore(self._bus, twin)
 
     # Jobs
 
     def take(self, queue: str, *, timeout: float | None = None, lease: float | None = None) -> AsyncJobTaking:
+        """Return a context manager that takes one job: ``with bus.store.take("mail") as job``.
+
+        It waits up to *timeout* seconds for a job, None means no limit, and then raises TimedOut. The lease is *lease* seconds, by
+        default that of the queue, and is renewed while the block runs. At the end of the block the job is acknowledged. If an exception
+        leaves the block, the job is retried with the backoff of the queue, and the exception continues. If this connection ends,
+        the job is retried with the backoff too.
+        """
         return AsyncJobTaking(self, queue, timeout, lease)
 
     async def take_many(self, queue: str, count: int = 1, *, timeout: float | None = None, lease: float | None = None) -> list[AsyncJob]:
+        """Take up to *count* jobs, 1 to 64, as soon as there is one; an empty list after *timeout* seconds. Their leases are not renewed.
+
+        Use each in a ``with`` block, or call its ``ack``.
+        """
         check_count(count, "count", 1, MAX_JOBS)
         limit = time_limit(timeout)
         end = None if limit is None else time.monotonic() + limit
@@ -233,6 +275,12 @@ class AsyncStore(AsyncStoredStreams):
                 return jobs
 
     async def jobs(self, queue: str, *, timeout: float | None = None, lease: float | None = None) -> AsyncGenerator[AsyncJob]:
+        """Yield one job after the other; end if there is none for *timeout* seconds, None means no limit.
+
+        The lease of the yielded job is renewed until the loop asks for the next one, which acknowledges it, unless the body settled it.
+        After ``break`` or an exception the job is not acknowledged, and is tried again when its lease ends; in a block ``with job``
+        it is settled at once. With ``AsyncBus`` use ``contextlib.aclosing``.
+        """
         while jobs := await self.take_many(queue, timeout=timeout, lease=lease):
             job = jobs[0]
             self._renewal.add(job, job.lease.length)
@@ -244,6 +292,7 @@ class AsyncStore(AsyncStoredStreams):
                 self._renewal.remove(job)
 
     async def ack_many(self, jobs: Sequence[AsyncJob]) -> list[StoreError | None]:
+        """Acknowledge *jobs* of one queue in one call, and return for each None or its error."""
         check_jobs(jobs, AsyncJob)
         if not jobs:
             return []
@@ -261,6 +310,10 @@ class AsyncStore(AsyncStoredStreams):
     async def peek(
         self, *, queue: str | None = None, stream: str | None = None, state: str | None = None, after: int = 0, count: int = 256
     ) -> list[StoreItem | QueuedJob]:
+        """Return up to *count* messages, 1 to 256, of a *stream*, or jobs of a *queue* in *state*, with numbers above *after*.
+
+        They are not taken. *state* is ``ready``, the default, ``leased``, ``delayed`` or ``dead``.
+        """
         data = peek_data(queue, stream, state, after, count)
         _, found = heads_and_frames(await self._call("peek", data), "messages")
         return [queued_job_of(head, frame) if stream is None else item_of(head, frame) for head, frame in found]
@@ -274,16 +327,29 @@ class AsyncStore(AsyncStoredStreams):
         pattern: str | bytes | None = None,
         seqs: Sequence[int] | None = None,
     ) -> int:
+        """Remove messages of a *stream*, or dead letters of a *queue*, and return their number. For owners of the bus.
+
+        Of a stream, those with lower numbers than *before* that match *pattern*: all by default. Of a queue, those with the numbers
+        *seqs*, at most 256: None, the default, means all dead letters, and an empty list means none.
+
+        Raises TypeError, ValueError: *pattern* is empty, *before* or a number is below 1, or an argument is for the other kind.
+        """
         data = purge_data(stream, queue, before, pattern, seqs)
         return 0 if data is None else await self._count("purge", data)
 
     async def forget(self, stream: str, *keys: str | bytes) -> int:
+        """Remove all values of *keys*, and return their number. The values must be this user's, unless it owns the bus."""
         return await self._count("forget", request_data(stream=stream, keys=[key_text(key) for key in keys])) if keys else 0
 
     async def revive(self, queue: str, *seqs: int) -> int:
+        """Make the dead letters with the numbers *seqs* jobs again, and return how many there were. For owners of the bus."""
         return await self._count("revive", request_data(queue=queue, seqs=list(seqs))) if seqs else 0
 
     async def acknowledge(self) -> int:
+        """Acknowledge all gaps and damaged messages of the store, and return how many there were. For owners of the bus.
+
+        ``sbusctl doctor`` warns of later ones only. To acknowledge a job, see :meth:`Job.ack`.
+        """
         return await self._count("acknowledge", request_data())
 
     # Private

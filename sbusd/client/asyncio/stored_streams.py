@@ -1,4 +1,4 @@
-"""Streams of a store that a program reads, for asyncio. The methods are documented in ``sbusd.client.sync.stored_streams``."""
+"""Streams of a store that a program reads: those of this host, and of others."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbusd.client.arguments import check_count
-from sbusd.client.asyncio import documented_by
 from sbusd.client.asyncio.put_gathering import pause_for
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
 from sbusd.client.rpc.calls import Answer
 from sbusd.client.store.errors import RESTARTING, StoreError, StoreNotRunning, store_error
 from sbusd.client.store.items import Page, StoredMessage, StoreItem, heads_and_frames, item_of, malformed, message_of, parse_response
 from sbusd.client.store.requests import ANSWER_SECONDS, COMMIT_SECONDS, WAIT_SECONDS, Pauses, key_text, request_data
-from sbusd.client.sync.stored_streams import RemoteStore, StoredStreams
 
 if TYPE_CHECKING:
     from sbusd.client.asyncio.bus import AsyncBus
 
 
-@documented_by(StoredStreams)
 class AsyncStoredStreams:
     """Reads the streams of one store, with durable readers."""
 
@@ -41,6 +38,7 @@ class AsyncStoredStreams:
         return f"<{type(self).__name__} of {host}{self._bus!r}>"
 
     async def last(self, *patterns: str | bytes) -> AsyncGenerator[StoredMessage]:
+        """Yield the last values of all keys that match *patterns*, ordered by key. Raises StoreError: ``EACCES``, ``ENOENT``."""
         names = [key_text(each, "pattern") for each in patterns]
         if not names:
             raise ValueError("cannot list last values: give at least one pattern")
@@ -62,6 +60,15 @@ class AsyncStoredStreams:
         pattern: str | bytes = b"",
         follow: bool = True,
     ) -> AsyncGenerator[StoreItem]:
+        """Yield the messages of *stream* in order, and a ``StoreGap`` where some are missing; then wait for new ones.
+
+        Begins with number *start*, the first message by default, or at *since*, in seconds since 1970. With *reader*, the store keeps the
+        position of the reader with that name of this user, and later loops continue there; *start* and *since* are then for a new reader.
+        The position is stored when the loop asks for more than the messages of one response, at most 256; once a second; and when the
+        loop ends. A message is done when the loop asks for the next one. So each is yielded at least once, and after a crash those of
+        the last second come again. With *pattern*, only messages that match it are yielded. Without *follow*, the loop ends with the
+        newest message. With ``AsyncBus`` use ``contextlib.aclosing``.
+        """
         key_pattern = key_text(pattern, "pattern")
         committed = run = 0
         if reader is not None and (start is not None or since is not None) and (known := await self.position(stream, reader)) is not None:
@@ -93,6 +100,7 @@ class AsyncStoredStreams:
                     await self._commit(stream, reader, done, run)
 
     async def position(self, stream: str, reader: str) -> int | None:
+        """Return the number at which *reader* continues; None if this user has no such reader."""
         try:
             return await self._seq(stream=stream, reader=reader)
         except StoreError as error:
@@ -101,13 +109,16 @@ class AsyncStoredStreams:
             return None
 
     async def set_position(self, stream: str, reader: str, seq: int) -> None:
+        """Let *reader* continue with number *seq*; a reader that does not exist is created. On return that is on disk."""
         check_count(seq, "seq", 1)
         await self._seq(stream=stream, reader=reader, seq=seq)
 
     async def drop_reader(self, stream: str, reader: str) -> None:
+        """Remove *reader* of this user."""
         await self._seq(stream=stream, reader=reader, drop=True)
 
     async def streams(self) -> dict[str, Any]:
+        """Return the streams and queues that this user may see, with settings and figures. Spec: sbus-store(8), "CALLS"."""
         head, _ = parse_response(await self._call("streams", request_data()))
         if not all(isinstance(head.get(name), list) for name in ("streams", "queues")):
             raise malformed("streams and queues are missing")
@@ -180,7 +191,6 @@ class AsyncStoredStreams:
         raise error
 
 
-@documented_by(RemoteStore)
 class AsyncRemoteStore(AsyncStoredStreams):
     """The streams of the store of another host, from :meth:`Store.on`; sbus-relay(8) carries the calls.
 
@@ -191,4 +201,5 @@ class AsyncRemoteStore(AsyncStoredStreams):
 
     @property
     def twin(self) -> int:
+        """The number of the other host."""
         return self._twin or 0

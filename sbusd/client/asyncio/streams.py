@@ -1,42 +1,38 @@
-"""What an ``AsyncBus`` yields item by item: messages, presence, a tap. The methods are documented in ``sbusd.client.sync.streams``."""
+"""What a bus yields item by item: messages, presence, a tap."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sized
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
 from sbusd.client import operations
-from sbusd.client.asyncio import documented_by
+from sbusd.client.asyncio.iteration import AsyncEvents, AsyncIteration
 from sbusd.client.asyncio.link import AsyncLink
-from sbusd.client.asyncio.unused_subscriptions import WarnsIfUnused
 from sbusd.client.errors import Closed
 from sbusd.client.inbox import LIST_ITEMS, Inbox, inbox_text
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
-from sbusd.client.sync.streams import Presence, Subscription, Tap
 from sbusd.protocol.keys import text_of
 from sbusd.protocol.memberships import split_stored
 
-make_taker: Callable[[deque[Message], Sized, Callable[[], Awaitable[Message]]], AsyncIterator[Message]] | None
-"""Makes an iterator that yields the same as ``AsyncSubscription.__anext__`` and is faster; None in a tree that is not built."""
-try:
-    from sbusd.client.speedups import Taker
 
-    make_taker = Taker
-except ImportError:
-    make_taker = None
-
-
-@documented_by(Subscription)
-class AsyncSubscription(WarnsIfUnused):
+class AsyncSubscription(AsyncIteration):
     """Messages for one or more patterns, from :meth:`AsyncBus.subscribe`: iterate over it, or call :meth:`receive`.
 
     It begins with ``async with``, which also ends it, or with ``await``, and then you close it. Iteration ends when you close the
     subscription or the bus, or unsubscribe from its last pattern. If the bus closes the connection, iteration raises ``Disconnected``.
     """
+
+    # In sync:
+    # Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it by ``with``.
+    #
+    # Iteration yields messages. Where some are missing, it calls *on_gap* of ``subscribe`` with a ``Gap``, ``Reconnected`` or ``Replaced``;
+    # ``items`` and the other methods return these items at their places instead.
+    #
+    # Iteration ends when you close the subscription or the bus, or unsubscribe from its last pattern. If the bus closes the connection,
+    # iteration raises ``Disconnected``.
 
     def __init__(self, link: AsyncLink, inbox: Inbox, on_gap: OnGap | None = None) -> None:
         self._link = link
@@ -48,23 +44,43 @@ class AsyncSubscription(WarnsIfUnused):
 
     @property
     def patterns(self) -> tuple[str, ...]:
+        """Its present patterns."""
         return tuple(text_of(split_stored(pattern)[0]) for pattern in self._inbox.patterns)
 
     @property
     def pending(self) -> int:
+        """Items that wait in this process to be received. The socket can hold more, which ``ping`` reads."""
         return len(self._inbox)
 
     @property
     def dropped(self) -> int:
+        """Messages that were discarded here because its queue was full, with ``Overflow.DISCARD``."""
         return self._inbox.discarded
 
     async def receive(self, timeout: float | None = None) -> Item:
+        """Return the next item, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an item that is here.
+
+        Raises:
+            TimedOut: no item came in time.
+            Closed: you closed the subscription or the bus.
+            Disconnected: the bus closed the connection, and everything that came before has been received.
+            InboxFull: another subscription is full, and stops the reading; only from a ``Bus``.
+            RuntimeError: the subscription of an ``AsyncBus`` has not begun.
+        """
         return await self._link.receive(self._inbox, timeout)
 
     async def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return the queued items, at least one and at most *limit*; wait for the first one as ``receive`` does.
+
+        Raises what ``receive`` raises, and ValueError if *limit* is below 1.
+        """
         return await self._link.receive_many(self._inbox, limit, timeout)
 
     async def batches(self, limit: int = LIST_ITEMS) -> AsyncIterator[list[Item]]:
+        """Yield lists as of :meth:`receive_many` until the subscription is closed: cheaper than single items if messages are small.
+
+        Raises what ``receive_many`` raises.
+        """
         while True:
             try:
                 items = await self.receive_many(limit)
@@ -72,49 +88,26 @@ class AsyncSubscription(WarnsIfUnused):
                 return
             yield items
 
-    async def items(self) -> AsyncIterator[Item]:
-        while True:
-            try:
-                yield await self._next_item()
-            except Closed:
-                return
+    def items(self) -> AsyncIterator[Item]:
+        """Yield messages, and at their places what is missing between them, until the subscription is closed.
+
+        Raises what ``receive`` raises.
+        """
+        return self._iterate()
 
     async def drain(self) -> None:
+        """Unsubscribe from every pattern, and end when everything that the bus sent before has been received. Does not wait for that."""
         self._link.drain(self._inbox)
 
     async def close(self) -> None:
+        """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed.
+
+        Messages of a queue group that wait here go to its other members on this connection, if there are any.
+        """
         with self._link.entered():
             self._link.session.unsubscribe_all(self._inbox)
             self._inbox.patterns.clear()
         self._link.push()
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Return an iterator over the messages until the subscription is closed."""
-        return self if make_taker is None else make_taker(self._inbox.ready, self._link.session.refusals, self.__anext__)
-
-    async def __anext__(self) -> Message:
-        """Return the next message; iteration ends when the subscription is closed."""
-        while True:
-            try:
-                item = await self._next_item()
-            except Closed:
-                raise StopAsyncIteration from None
-            if isinstance(item, Message):
-                return item
-            self._missing(item)
-
-    async def _next_item(self) -> Item:
-        """Return the next item; faster than :meth:`receive` if it is here. Raises Closed."""
-        link, inbox = self._link, self._inbox
-        refusals = link.session.refusals
-        if inbox.ready and not refusals:
-            return inbox.ready.popleft()
-        if not (refusals or link.is_paused) and (item := inbox.take()) is not None:
-            return item
-        return await link.receive(inbox, None)
-
-    def __await__(self) -> Generator[None, None, Self]:
-        return self._begun().__await__()
 
     async def __aenter__(self) -> Self:
         return await self._begun()
@@ -136,34 +129,31 @@ class AsyncSubscription(WarnsIfUnused):
             self._on_gap(item)
 
 
-@documented_by(Presence)
-class AsyncPresence:
+class AsyncPresence(AsyncEvents[PresenceItem]):
     """Connections and subscriptions that begin and end, from :meth:`AsyncBus.presence`: iterate over it, or call :meth:`receive`.
 
     It begins with ``async with``, which also ends it. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
     """
 
+    # In sync:
+    # Connections and subscriptions that begin and end, from :meth:`Bus.presence`: iterate over it, or call :meth:`receive`.
+    #
+    # Leave it by ``with``. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
+
     def __init__(self, subscription: AsyncSubscription) -> None:
+        super().__init__(subscription._link, subscription._inbox, presence_item)
         self._subscription = subscription
 
-    def __repr__(self) -> str:
-        return inbox_text(self, self._subscription._inbox)
-
     async def receive(self, timeout: float | None = None) -> PresenceItem:
+        """Return the next event, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an event that is here.
+
+        Raises what ``Subscription.receive`` raises.
+        """
         return presence_item(await self._subscription.receive(timeout))
 
     async def close(self) -> None:
+        """End it. Harmless when already closed."""
         await self._subscription.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> PresenceItem:
-        """Return the next event; iteration ends when it is closed."""
-        try:
-            return await self.receive()
-        except Closed:
-            raise StopAsyncIteration from None
 
     async def __aenter__(self) -> Self:
         await self._subscription.__aenter__()
@@ -173,34 +163,27 @@ class AsyncPresence:
         await self.close()
 
 
-@documented_by(Tap)
-class AsyncTap:
+class AsyncTap(AsyncEvents[TapItem]):
     """The bus's traffic as records, from :meth:`AsyncBus.tap`: iterate, or call :meth:`receive`; leave it with ``async with``."""
 
-    def __init__(self, link: AsyncLink, inbox: Inbox) -> None:
-        self._link = link
-        self._inbox = inbox
+    # In sync:
+    # The bus's traffic as records, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it by ``with``.
 
-    def __repr__(self) -> str:
-        return inbox_text(self, self._inbox)
+    def __init__(self, link: AsyncLink, inbox: Inbox) -> None:
+        super().__init__(link, inbox, tap_item)
 
     async def receive(self, timeout: float | None = None) -> TapItem:
+        """Return the next record, and wait for it up to *timeout* seconds: None means no limit, 0 returns only a record that is here.
+
+        Raises what ``Subscription.receive`` raises.
+        """
         return tap_item(await self._link.receive(self._inbox, timeout))
 
     async def close(self) -> None:
+        """End it. Harmless when already closed."""
         with self._link.entered():
             end_tap(self._link.session, self._inbox)
         self._link.push()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> TapItem:
-        """Return the next record; iteration ends when it is closed."""
-        try:
-            return await self.receive()
-        except Closed:
-            raise StopAsyncIteration from None
 
     async def __aenter__(self) -> Self:
         return self

@@ -195,6 +195,13 @@ def _check_member(name: str, value: object) -> None:
         check_seconds(value, argument, most, least)
 
 
+def check_jobs(jobs: object, kind: type) -> None:
+    """Raise TypeError unless *jobs* is a list or tuple of objects of *kind*."""
+    check_type(jobs, (list, tuple), "jobs", "a list of jobs")
+    for job in jobs if isinstance(jobs, list | tuple) else ():
+        check_type(job, kind, "jobs", "a list of jobs")
+
+
 def check_retry(after: float | None) -> None:
     """Check the time until a job is tried again. Raises TypeError, ValueError."""
     if after is not None:

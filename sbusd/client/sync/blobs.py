@@ -1,10 +1,10 @@
-"""Large messages and descriptors: a part of :class:`~sbusd.client.sync.bus.Bus`. ``sbusd.client.asyncio.blobs`` is the same for asyncio."""
+# Made from sbusd/client/asyncio/blobs.py by "make faces": edit that.
+"""Large messages and descriptors: a part of a bus."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
 
 from sbusd.client.arguments import check_count
 from sbusd.client.blobs import (
@@ -23,19 +23,20 @@ from sbusd.client.blobs import (
     ticket_request,
 )
 from sbusd.client.encoding import publication
-from sbusd.client.errors import BlobRefused, Closed, NoBlobService, SbusError, TimedOut
+from sbusd.client.errors import BlobRefused, NoBlobService, SbusError, TimedOut
 from sbusd.client.inbox import LIST_ITEMS, Inbox
 from sbusd.client.items import Item, Message
 from sbusd.client.memory_files import BlobData
 from sbusd.client.notices import OnGap
 from sbusd.client.sync.blob_socket import BlobSocket
+from sbusd.client.sync.iteration import IterationByReceive
 from sbusd.client.sync.link import SyncLink
 from sbusd.client.sync.streams import Subscription
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_PASS_EXPIRE, parse_reference
 
 
 class BlobMethods:
-    """Large messages and descriptors, a part of ``Bus``."""
+    """Large messages and descriptors, a part of a bus."""
 
     _link: SyncLink
     _blobs: BlobSocket | None = None
@@ -97,7 +98,8 @@ class BlobMethods:
 
     def drop_blob(self, ticket: str) -> None:
         """End a blob of this user; clients that have it already keep it. Raises what ``get_blob`` raises."""
-        self._blob_socket().exchange(ticket_request("drop", ticket)).close()
+        answer = self._blob_socket().exchange(ticket_request("drop", ticket))
+        answer.close()
 
     def pass_fd(self, fd: int, *, to: BlobRecipient, expire: float = MAX_PASS_EXPIRE) -> str:
         """Offer the descriptor *fd*, of any kind, to the uid or the connection *to*, and return its ticket, for ``take_fd``.
@@ -129,7 +131,7 @@ class BlobMethods:
             self._blobs.close()
 
 
-class BlobSubscription(Subscription):
+class BlobSubscription(IterationByReceive, Subscription):
     """A subscription with *blobs*: a message that refers to a blob is yielded with its content."""
 
     def __init__(self, link: SyncLink, inbox: Inbox, on_gap: OnGap | None, blobs: BlobSocket) -> None:
@@ -150,22 +152,6 @@ class BlobSubscription(Subscription):
         """Return the next item in a list: blobs are got one by one. Raises what ``Subscription.receive_many`` raises."""
         check_count(limit, "limit", 1)
         return [self.receive(timeout)]
-
-    def items(self) -> Iterator[Item]:
-        """Yield items, as ``Subscription.items``."""
-        while True:
-            try:
-                yield self.receive()
-            except Closed:
-                return
-
-    def __iter__(self) -> Iterator[Message]:
-        """Yield messages until the subscription is closed."""
-        for item in self.items():
-            if isinstance(item, Message):
-                yield item
-            else:
-                self._missing(item)
 
     def _opened(self, item: Item) -> Item:
         """Return *item* with the content of its blob, or a ``BlobGone``."""

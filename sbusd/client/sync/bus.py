@@ -1,14 +1,16 @@
-"""The bus for blocking programs: :class:`Bus`. ``sbusd.client.asyncio.bus`` is the same for asyncio, and takes its documentation from here.
+# Made from sbusd/client/asyncio/bus.py by "make faces": edit that.
+"""The bus for blocking programs: :class:`Bus`.
 
 Any number of threads may use a ``Bus`` at the same time. The messages of each thread keep their order; several threads that receive from
 one subscription share its messages. ``coalesce`` gathers what its own thread publishes. One thread at a time serves requests.
 
-Without ``background``, a ``Bus`` reads its socket only inside a call that waits, such as ``receive``, ``subscribe`` or ``ping``. One of the
-threads in such a call reads for all of them, and queues messages for other subscriptions. With ``Overflow.BLOCK``, the default, a full
-queue stops the reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own thread,
-or none, it raises ``InboxFull``.
+Without ``background``, a ``Bus`` reads its socket only inside a call that waits, such as ``receive``, ``subscribe`` or ``ping``. One of
+the threads in such a call reads for all of them, and queues messages for other subscriptions. With ``Overflow.BLOCK``, the default, a
+full queue stops the reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own
+thread, or none, it raises ``InboxFull``.
 
-Signal handlers may use the bus. If one interrupts a call that allows no other, it gets RuntimeError; ``close`` acts at the end of the call.
+Signal handlers may use the bus. If one interrupts a call that allows no other, it gets RuntimeError; ``close`` acts at the end of the
+call.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
+from sbusd.client.sync.beginning import Beginning, begin, make_link
 from sbusd.client.sync.blobs import BlobMethods, BlobSubscription
 from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.control import ControlMethods
-from sbusd.client.sync.gathering import make_link
 from sbusd.client.sync.link import SyncLink
 from sbusd.client.sync.streams import Presence, Subscription, Tap
 from sbusd.protocol import controls
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from sbusd.client.sync.store import Store
 
 
-class Bus(ControlMethods, BlobMethods, CallMethods):
+class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it in a ``with`` block.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
@@ -68,7 +70,7 @@ class Bus(ControlMethods, BlobMethods, CallMethods):
     """
 
     def __init__(self, link: SyncLink | None = None, *, pace: bool = False) -> None:
-        self._link = made_link(link, SyncLink, "Bus")
+        self._link = made_link(link, SyncLink, type(self).__name__)
         self._session = self._link.session
         self._is_to_pace = pace
         self._dispatcher: Dispatcher | None = None
@@ -118,7 +120,7 @@ class Bus(ControlMethods, BlobMethods, CallMethods):
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
         operations.set_name(session, name)
-        return cls(make_link(target, session, limit, reconnect=reconnect, background=background, gather=gather), pace=pace)._begun()
+        return begin(cls(make_link(target, session, limit, reconnect=reconnect, background=background, gather=gather), pace=pace))
 
     @overload
     def publish(
@@ -235,8 +237,8 @@ class Bus(ControlMethods, BlobMethods, CallMethods):
             raise ValueError("last and blobs cannot be combined: subscribe twice")
         inbox = self._session.new_inbox(pattern_list(patterns, self._session.separator, group))
         if blobs:
-            return BlobSubscription(self._link, inbox, on_gap, self._blob_socket())._begun()
-        return (self._with_last_values(inbox, on_gap) if last else Subscription(self._link, inbox, on_gap))._begun()
+            return begin(BlobSubscription(self._link, inbox, on_gap, self._blob_socket()))
+        return begin(self._with_last_values(inbox, on_gap) if last else Subscription(self._link, inbox, on_gap))
 
     def unsubscribe(self, pattern: str | bytes, *, group: str | bytes | None = None) -> None:
         """Remove one instance of *pattern*, of a member of *group* if given, from the newest subscription that has it.

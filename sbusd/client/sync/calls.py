@@ -1,4 +1,5 @@
-"""Calls and services: a part of :class:`~sbusd.client.sync.bus.Bus`. ``sbusd.client.asyncio.calls`` is the same for asyncio."""
+# Made from sbusd/client/asyncio/calls.py by "make faces": edit that.
+"""Calls and services: a part of a bus."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CallMethods(BusParts):
-    """Calls and services, a part of ``Bus``."""
+    """Calls and services, a part of a bus."""
 
     _session: Session
     _caller: Caller | None = None

@@ -1,4 +1,5 @@
-"""Control messages of a program to the bus: a part of :class:`~sbusd.client.sync.bus.Bus`. Spec: sbus-protocol(7) §6."""
+# Made from sbusd/client/asyncio/control.py by "make faces": edit that.
+"""Control messages of a program to the bus: a part of a bus. Spec: sbus-protocol(7) §6."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from sbusd.client.sync.link import SyncLink
 
 
 class ControlMethods:
-    """Control messages, a part of ``Bus``."""
+    """Control messages, a part of a bus."""
 
     _link: SyncLink
     _session: Session

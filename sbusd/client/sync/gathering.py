@@ -166,12 +166,6 @@ class GatheringLink(SyncLink):
         return POSTED_SECONDS
 
 
-def make_link(target: Target, session: Session, timeout: float | None, *, reconnect: bool, background: bool, gather: bool) -> SyncLink:
-    """Return the link of a new ``Bus``."""
-    kind = GatheringLink if gather else SyncLink
-    return kind(target, session, timeout, reconnect=reconnect, background=background)
-
-
 _links: weakref.WeakSet[GatheringLink] = weakref.WeakSet()
 
 

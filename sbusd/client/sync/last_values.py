@@ -1,16 +1,17 @@
-"""Subscriptions that begin with last values: ``subscribe(last=True)``. ``sbusd.client.asyncio.last_values`` is the same for asyncio."""
+# Made from sbusd/client/asyncio/last_values.py by "make faces": edit that.
+"""Subscriptions that begin with last values: ``subscribe(last=True)``."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from sbusd.client.errors import Closed, TimedOut
 from sbusd.client.inbox import LIST_ITEMS, Inbox
-from sbusd.client.items import Gap, Item, Message, Reconnected
+from sbusd.client.items import Gap, Item, Reconnected
 from sbusd.client.notices import OnGap
 from sbusd.client.store.merging import merged
+from sbusd.client.sync.iteration import IterationByReceive
 from sbusd.client.sync.link import SyncLink
 from sbusd.client.sync.streams import Subscription
 from sbusd.protocol.memberships import split_stored
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sbusd.client.sync.store import Store
 
 
-class LastValues(Subscription):
+class LastValues(IterationByReceive, Subscription):
     """A subscription that begins with the last values of its keys, and gets them again where messages are missing."""
 
     def __init__(self, link: SyncLink, inbox: Inbox, on_gap: OnGap | None, store: Store) -> None:
@@ -49,23 +50,6 @@ class LastValues(Subscription):
             if isinstance(items[-1], (Gap, Reconnected)):
                 self._is_loaded = False
         return items
-
-    def items(self) -> Iterator[Item]:
-        """Yield the items of :meth:`receive` until the subscription is closed. Raises what ``receive`` raises."""
-        while True:
-            try:
-                item = self.receive()
-            except Closed:
-                return
-            yield item
-
-    def __iter__(self) -> Iterator[Message]:
-        """Yield messages until the subscription is closed."""
-        for item in self.items():
-            if isinstance(item, Message):
-                yield item
-            else:
-                self._missing(item)
 
     def _begun(self) -> Self:
         """Subscribe first, so that no message is missed, and then load the last values."""

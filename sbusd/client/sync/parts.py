@@ -1,4 +1,5 @@
-"""Parts of a ``Bus`` that most programs do not use, imported at the first use: see ``late_modules``. For asyncio: ``asyncio.parts``."""
+# Made from sbusd/client/asyncio/parts.py by "make faces": edit that.
+"""Parts of a bus that most programs do not use: they are imported at the first use, see ``late_modules``."""
 
 from __future__ import annotations
 

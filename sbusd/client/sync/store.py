@@ -1,4 +1,5 @@
-"""The store for blocking programs: :class:`Store`. ``sbusd.client.asyncio.store`` is the same for asyncio. Spec: sbus-store(8)."""
+# Made from sbusd/client/asyncio/store.py by "make faces": edit that.
+"""The messages and jobs of sbus-store(8), for a program. Spec: sbus-store(8)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sbusd.client.arguments import check_count, check_type, time_limit
+from sbusd.client.arguments import check_count, time_limit
 from sbusd.client.encoding import Data
 from sbusd.client.errors import SbusError, TimedOut
 from sbusd.client.store.errors import StoreError
@@ -31,6 +32,7 @@ from sbusd.client.store.requests import (
     WAIT_SECONDS,
     NewMessage,
     PutRequest,
+    check_jobs,
     check_retry,
     key_text,
     peek_data,
@@ -159,13 +161,6 @@ class Job:
             self._store._ended(self, is_settled=False)
             raise
         self._store._ended(self, is_settled=True)
-
-
-def check_jobs(jobs: object, kind: type) -> None:
-    """Raise TypeError unless *jobs* is a list or tuple of objects of *kind*."""
-    check_type(jobs, (list, tuple), "jobs", "a list of jobs")
-    for job in jobs if isinstance(jobs, list | tuple) else ():
-        check_type(job, kind, "jobs", "a list of jobs")
 
 
 class JobTaking:

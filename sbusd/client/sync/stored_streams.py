@@ -1,4 +1,5 @@
-"""Streams of a store that a program reads: those of this host, and of others. ``sbusd.client.asyncio.stored_streams`` is the same."""
+# Made from sbusd/client/asyncio/stored_streams.py by "make faces": edit that.
+"""Streams of a store that a program reads: those of this host, and of others."""
 
 from __future__ import annotations
 

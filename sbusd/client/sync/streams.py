@@ -1,4 +1,5 @@
-"""What a ``Bus`` yields item by item: messages, presence, a tap. ``sbusd.client.asyncio.streams`` is the same for asyncio."""
+# Made from sbusd/client/asyncio/streams.py by "make faces": edit that.
+"""What a bus yields item by item: messages, presence, a tap."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from sbusd.client.inbox import LIST_ITEMS, Inbox, inbox_text
 from sbusd.client.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbusd.client.notices import OnGap
 from sbusd.client.operations import end_tap
+from sbusd.client.sync.iteration import Events, Iteration
 from sbusd.client.sync.link import SyncLink
 from sbusd.protocol.keys import text_of
 from sbusd.protocol.memberships import split_stored
 
 
-class Subscription:
+class Subscription(Iteration):
     """Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it by ``with``.
 
     Iteration yields messages. Where some are missing, it calls *on_gap* of ``subscribe`` with a ``Gap``, ``Reconnected`` or ``Replaced``;
@@ -86,7 +88,7 @@ class Subscription:
 
         Raises what ``receive`` raises.
         """
-        return self._link.iterate(self._inbox)
+        return self._iterate()
 
     def drain(self) -> None:
         """Unsubscribe from every pattern, and end when everything that the bus sent before has been received. Does not wait for that."""
@@ -101,10 +103,6 @@ class Subscription:
             self._link.session.unsubscribe_all(self._inbox)
             self._inbox.patterns.clear()
         self._link.push()
-
-    def __iter__(self) -> Iterator[Message]:
-        """Yield messages until the subscription is closed."""
-        return self._link.messages(self._inbox, self._missing)
 
     def __enter__(self) -> Self:
         return self._begun()
@@ -126,17 +124,15 @@ class Subscription:
             self._on_gap(item)
 
 
-class Presence:
+class Presence(Events[PresenceItem]):
     """Connections and subscriptions that begin and end, from :meth:`Bus.presence`: iterate over it, or call :meth:`receive`.
 
     Leave it by ``with``. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
     """
 
     def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription._link, subscription._inbox, presence_item)
         self._subscription = subscription
-
-    def __repr__(self) -> str:
-        return inbox_text(self, self._subscription._inbox)
 
     def receive(self, timeout: float | None = None) -> PresenceItem:
         """Return the next event, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an event that is here.
@@ -149,10 +145,6 @@ class Presence:
         """End it. Harmless when already closed."""
         self._subscription.close()
 
-    def __iter__(self) -> Iterator[PresenceItem]:
-        """Yield events until it is closed."""
-        return map(presence_item, self._subscription.items())
-
     def __enter__(self) -> Self:
         self._subscription.__enter__()
         return self
@@ -161,15 +153,11 @@ class Presence:
         self.close()
 
 
-class Tap:
+class Tap(Events[TapItem]):
     """The bus's traffic as records, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it by ``with``."""
 
     def __init__(self, link: SyncLink, inbox: Inbox) -> None:
-        self._link = link
-        self._inbox = inbox
-
-    def __repr__(self) -> str:
-        return inbox_text(self, self._inbox)
+        super().__init__(link, inbox, tap_item)
 
     def receive(self, timeout: float | None = None) -> TapItem:
         """Return the next record, and wait for it up to *timeout* seconds: None means no limit, 0 returns only a record that is here.
@@ -183,10 +171,6 @@ class Tap:
         with self._link.entered():
             end_tap(self._link.session, self._inbox)
         self._link.push()
-
-    def __iter__(self) -> Iterator[TapItem]:
-        """Yield records until it is closed."""
-        return map(tap_item, self._link.iterate(self._inbox))
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sbusd.client import AsyncBus, AsyncSubscription, Gap, Item, Message, RemoteRefusal
-from sbusd.client.asyncio import streams as aio_streams
+from sbusd.client.asyncio import iteration as iteration_module
 from tests.support.skips import require
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
 
@@ -23,9 +23,9 @@ PACKETS = [b"MSG a\0" + message.payload for message in MESSAGES]
 @pytest.fixture(params=["plain", "compiled"], autouse=True)
 def iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(aio_streams, "make_taker", None)
+        monkeypatch.setattr(iteration_module, "make_taker", None)
     else:
-        require(aio_streams.make_taker is not None, "needs the extensions: make build", could_run=True)
+        require(iteration_module.make_taker is not None, "needs the extensions: make build", could_run=True)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -165,14 +165,14 @@ def steps(awaitable: Any) -> Iterator[Any]:
 
 
 def test_a_step_may_be_awaited_by_hand() -> None:
-    if aio_streams.make_taker is None:
+    if iteration_module.make_taker is None:
         return
 
     async def wait() -> Message:
         raise StopAsyncIteration
 
     ready = deque(MESSAGES[:2])
-    taker = aio_streams.make_taker(ready, (), wait)
+    taker = iteration_module.make_taker(ready, (), wait)
     with pytest.raises(StopIteration) as caught:
         next(steps(anext(taker)))
     assert caught.value.value == MESSAGES[0]
