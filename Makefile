@@ -20,7 +20,7 @@ RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytes
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs faces clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults defects soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs faces clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -89,6 +89,9 @@ bench-store: prepare-test $(STAMP) ## measure stored messages and jobs beside Re
 
 faults: prepare-test $(STAMP) ## every system call of the data plane fails at every point, with every error
 	@SBUS_FAULTS_ONE_IN=1 $(BIN)/pytest -q -n0 tests/faults/test_faults.py
+
+defects: prepare-test $(STAMP) ## put sixty defects into a copy of the tree, one at a time: tests must find each; takes an hour (as root)
+	@$(BIN)/python -m tests.defects.run
 
 bench-machine: prepare-test $(STAMP) ## measure restarts, starts and connections of a bus under systemd, on a booted machine (as root)
 	@$(BIN)/python -m tests.bench.machine

@@ -161,6 +161,9 @@ def test_prefixes_are_counted_and_the_tap_is_no_recipient(daemon: StartDaemon, f
             writer.publish(key, b"1234")
         writer.barrier()
         found = wait_for_scrape(endpoint, lambda now: now[("sbus_prefix_messages_total", "net/")] == 2)
+        bus.process.terminate()
+        lost = wait_for_scrape(endpoint, lambda now: now[("sbus_prefix_up", "net/")] == 0)
+    assert (lost[("sbus_prefix_interruptions_total", "net/")], lost[("sbus_prefix_missed_messages_total", "net/")]) == (1, 0)
     assert found[("sbus_prefix_payload_bytes_total", "net/")] == 8
     assert found[("sbus_prefix_recipients_total", "net/")] == 1
     assert found[("sbus_prefix_missed_messages_total", "net/")] == found[("sbus_prefix_interruptions_total", "net/")] == 0

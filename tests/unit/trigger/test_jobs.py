@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS, MAX_UNITS_OF_USER, Done, RuleJobs
-from sbusd.trigger.message_files import MessageFiles
+from sbusd.trigger.message_files import KEPT_SECONDS, MessageFiles
 from sbusd.trigger.rule_state import Firing
 from sbusd.trigger.senders import Sender
 from tests.unit.trigger.rules import ALICE, BOB, rule
@@ -123,3 +124,21 @@ def test_failures_are_reported(tmp_path: Path) -> None:
         assert (done[0].error, counts["failed"]) == ("it is broken", 1)
 
     run(tmp_path, test)
+
+
+def test_files_are_removed_a_while_after_their_action(tmp_path: Path) -> None:
+    async def main() -> None:
+        now = 0.0
+        files, manager = MessageFiles(tmp_path, lambda: now), Manager()
+        files.open()
+        manager.going_on.set()
+        jobs = RuleJobs(manager, files, Counter(), lambda _done: None)
+        for unit in ("x.service", "broken.service"):
+            jobs.request(firing(unit))
+        await settled(lambda: not len(jobs))
+        assert sorted(os.listdir(tmp_path)) == ["broken.service", "x.service"]
+        now = KEPT_SECONDS
+        files.sweep()
+        assert os.listdir(tmp_path) == []
+
+    asyncio.run(main())
