@@ -68,8 +68,8 @@ def test_pattern_of_a_tap_reaches_reserved_keys_too(harness: SwitchHarness, key:
     sender = harness.connect()
     harness.send(sender, message(key, b"x"))
     harness.run()
-    heard = [len(harness.receive(listener)) for listener in listeners]
-    assert heard == [1, key.startswith(b"!/"), b"/" in key, 0]
+    delivered = [len(harness.receive(listener)) for listener in listeners]
+    assert delivered == [1, key.startswith(b"!/"), b"/" in key, 0]
 
 
 def test_rejected_messages_are_not_reported_as_messages(harness: SwitchHarness) -> None:

@@ -61,8 +61,8 @@ def test_a_wildcard_matches_messages_of_another_user(bus: Daemon) -> None:
     for key in keys:
         speaker.publish(key, b"of " + key)
     speaker.barrier()
-    heard = {pattern: [packet[4:].partition(b"\0")[0] for packet in client.barrier()] for pattern, client in listeners.items()}
-    assert heard == {
+    delivered = {pattern: [packet[4:].partition(b"\0")[0] for packet in client.barrier()] for pattern, client in listeners.items()}
+    assert delivered == {
         b"a/*/c": [b"a/b/c", b"a/*/c"],
         b"a/": [b"a/b/c", b"a/b/c/", b"a/", b"a/*/c"],
         b"ab*/c": [b"abx/c", b"ab/c"],
@@ -219,13 +219,13 @@ def test_all_subscribers_receive_the_same_order(bus: Daemon) -> None:
     for client in clients:
         client.subscribe(b"room/")
         client.barrier()
-    heard: list[list[bytes]] = [[] for _ in clients]
+    delivered: list[list[bytes]] = [[] for _ in clients]
     for number in range(50):
         for index, client in enumerate(clients):
             client.publish(b"room/%d" % index, b"%d" % number)
         # After two rounds of barriers, what anybody said in this round is with everybody.
         for _ in range(2):
-            for each, client in zip(heard, clients, strict=True):
+            for each, client in zip(delivered, clients, strict=True):
                 each.extend(client.barrier())
-    assert heard == [heard[0]] * len(clients)
-    assert sorted(heard[0]) == sorted(message(b"room/%d" % index, b"%d" % number) for index in range(8) for number in range(50))
+    assert delivered == [delivered[0]] * len(clients)
+    assert sorted(delivered[0]) == sorted(message(b"room/%d" % index, b"%d" % number) for index in range(8) for number in range(50))

@@ -182,8 +182,8 @@ def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pyte
         with Bus.connect(str(bus.path)) as root, root.subscribe("journal/") as subscription:
             FeedsDemo(bus, programs, narrator, folder, files.path).show(USERS[1])
             root.ping()
-            heard = [item for item in (subscription.receive(1.0) for _ in range(2)) if isinstance(item, Message)]
-    assert [item.key for item in heard] == ["journal/web.service/info"] * 2
+            delivered = [item for item in (subscription.receive(1.0) for _ in range(2)) if isinstance(item, Message)]
+    assert [item.key for item in delivered] == ["journal/web.service/info"] * 2
     said = capsys.readouterr().out
     assert "EPERM" in said
     assert said.endswith("or all if there are fewer; second cannot read them\n")

@@ -156,5 +156,5 @@ def test_storm_of_subscriptions_is_bounded_by_its_user_s_quota(daemon: StartDaem
     assert bystander.barrier() == []
     codes = [error_code(storm.receive()) for _ in range(300)]
     assert set(codes) == {"EDQUOT"}
-    heard = [kind for kind in _kinds(listener.barrier()) if kind.endswith(b"/a")]
-    assert 50 <= len(heard) <= 200
+    received = [kind for kind in _kinds(listener.barrier()) if kind.endswith(b"/a")]
+    assert 50 <= len(received) <= 200

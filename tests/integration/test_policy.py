@@ -74,9 +74,9 @@ def test_rules_hold_for_publishers_and_subscribers_alike(ruled: Daemon) -> None:
     assert [error_code(packet) for packet in outsider.barrier()] == ["EPERM"] * 3
     outsider.publish(b"lab/oven", b"forged")
     outsider.publish(b"hall/oven", b"1")
-    reported, heard = outsider.barrier()
+    reported, received = outsider.barrier()
     assert error_code(reported) == "EPERM"
-    assert heard == message(b"hall/oven", b"1")
+    assert received == message(b"hall/oven", b"1")
     member.publish(b"lab/oven", b"2")
     member.publish(b"hall/door", b"3")
     assert member.barrier() == [message(b"hall/oven", b"1"), message(b"lab/oven", b"2"), message(b"hall/door", b"3")]

@@ -121,7 +121,7 @@ def test_first_subscribe_then_load_the_state(bus: Daemon) -> None:
     """'It is important to first subscribe to the group and then load the initial state … not the other way around.'"""
     state = ["old"]
     with Bus.connect(bus.path) as reader, Bus.connect(bus.path) as writer, reader.subscribe("state/changed") as changes:
-        # A change between the two is in what is loaded, and heard as well: it may come twice, and is not lost.
+        # A change between the two is in what is loaded, and received as well: it may come twice, and is not lost.
         state[0] = "new"
         assert writer.publish("state/changed", receipt=True) == 1
         assert state == ["new"]

@@ -86,9 +86,9 @@ def test_a_receipt_says_no_more_than_members_does(administered: Daemon, batched:
     for key in public:
         for client in (other_user, *knowing.values()):
             assert said_by_receipts(client, key, batched=batched) == receipts_of(said_by_members(client, key)), key
-    heard = [packet for packet in owner.barrier() if packet.startswith(b"MSG ")]
+    received = [packet for packet in owner.barrier() if packet.startswith(b"MSG ")]
     # Each message of the four senders was delivered, two for each key, whatever their receipts said.
-    assert heard == [message(key, b"x") for key in listened for _ in range(8)]
+    assert received == [message(key, b"x") for key in listened for _ in range(8)]
 
 
 def test_the_secret_of_a_process_is_not_even_for_others_of_its_user(administered: Daemon) -> None:

@@ -23,10 +23,10 @@ WATCHDOG_SECONDS = 0.2
 @pytest.fixture
 def systemd(folder: Path) -> Iterator[socket.socket]:
     """The socket that $NOTIFY_SOCKET names."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(folder / "notify"))
-        heard.settimeout(30)
-        yield heard
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
+        received.bind(str(folder / "notify"))
+        received.settimeout(30)
+        yield received
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""For any life of any clients: what a listener has heard, played over the lists it was given at its start, gives those at its end."""
+"""For any life of any clients: what a listener has received, played over the lists it was given at its start, gives those at its end."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ def test_the_results_for_one_sender_are_unchanged(sent: list[bytes], turns: int 
                 if sender in harness.switch.connections():
                     harness.hand_over()
             harness.run()
-            heard = [flat(harness.drain(number)) for number in (reader, sender)]
+            received = [flat(harness.drain(number)) for number in (reader, sender)]
             counts = harness.switch.counters()
             numbers = (counts.received_packets, counts.received_bytes, counts.messages, counts.refused_packets, counts.received_batches)
             is_there = sender in harness.switch.connections()
             mine = (harness.switch.patterns(sender), harness.switch.connection_counters(sender)) if is_there else None
-            outcomes.append((heard, summed(harness.events), numbers, mine))
+            outcomes.append((received, summed(harness.events), numbers, mine))
             harness.check_balance()
     assert outcomes[0] == outcomes[1]

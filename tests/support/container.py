@@ -183,14 +183,14 @@ class Container:
     def _await_boot(self, manager: socket.socket) -> int:
         """Return the process id of the container's systemd when all has started."""
         assert self._nspawn is not None
-        end, heard = time.monotonic() + BOOT_SECONDS, ""
-        while "READY=1\n" not in heard:
+        end, received = time.monotonic() + BOOT_SECONDS, ""
+        while "READY=1\n" not in received:
             if self._nspawn.poll() is not None or time.monotonic() > end:
                 said = self._console.read_text(errors="replace")[-_CONSOLE_CHARACTERS:]
                 raise AssertionError(f"the container did not boot: {said}")
             with suppress(TimeoutError):
-                heard += manager.recv(4096).decode() + "\n"
-        return int(heard.split(_LEADER)[1].split()[0])
+                received += manager.recv(4096).decode() + "\n"
+        return int(received.split(_LEADER)[1].split()[0])
 
     def _words(self, command: str, user: str | None) -> list[str]:
         """Return the command line that runs *command* in the container."""

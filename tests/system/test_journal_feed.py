@@ -11,7 +11,7 @@ import pytest
 from tests.support.container import Container
 
 FEED = "sbus-feed@journal.service"
-HEARD = "/home/alice/heard"
+RECEIVED = "/home/alice/received"
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +24,22 @@ def ruled(machine: Container) -> Iterator[Container]:
     machine.run(f"systemctl stop {FEED} listener.service; rm /etc/sbus/sbusd.toml.d/50-journal.toml; systemctl restart sbus.service")
 
 
-def heard(machine: Container) -> list[tuple[str, dict[str, Any]]]:
-    """Return what alice has heard so far."""
-    lines = machine.output(f"cat {HEARD}").splitlines()
+def received(machine: Container) -> list[tuple[str, dict[str, Any]]]:
+    """Return what alice has received so far."""
+    lines = machine.output(f"cat {RECEIVED}").splitlines()
     return [(key, json.loads(payload)) for key, _, payload in (line.partition("\t") for line in lines)]
 
 
 def listen(machine: Container) -> None:
     """Have alice hear the journal from now on."""
-    machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub journal/ >{HEARD}'")
+    machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub journal/ >{RECEIVED}'")
     machine.wait_for("test $(sbusctl stats --json=short | grep -o '\"subscriptions\":[0-9]*' | cut -d: -f2) -eq 1")
 
 
 def say(machine: Container, words: str, unit: str) -> None:
-    """Have a service of this name write *words* into the journal, and wait until alice has heard that."""
+    """Have a service of this name write *words* into the journal, and wait until alice has received that."""
     machine.run(f"systemd-run --quiet --wait --unit={unit} echo '{words}'")
-    machine.wait_for(f'grep --quiet \'"MESSAGE":"{words}"\' {HEARD}')
+    machine.wait_for(f'grep --quiet \'"MESSAGE":"{words}"\' {RECEIVED}')
 
 
 def test_without_rules_it_does_not_start_and_does_not_try_again(machine: Container) -> None:
@@ -62,7 +62,7 @@ def test_entries_of_a_real_journal(ruled: Container) -> None:
     say(ruled, "before rotation", "first.service")
     forged = "MESSAGE=word of bob\nUNIT=first.service\nOBJECT_SYSTEMD_UNIT=first.service\nSYSLOG_IDENTIFIER=first.service\nPRIORITY=3\n"
     ruled.run("logger --journald", user="bob", stdin=forged)
-    ruled.wait_for(f"grep --quiet 'word of bob' {HEARD}")
+    ruled.wait_for(f"grep --quiet 'word of bob' {RECEIVED}")
     ruled.run("journalctl --rotate")
     say(ruled, "behind rotation", "second.service")
 
@@ -72,7 +72,7 @@ def test_entries_of_a_real_journal(ruled: Container) -> None:
     ruled.run(f"systemctl start {FEED}")
     say(ruled, "afterwards", "fourth.service")
 
-    reported = heard(ruled)
+    reported = received(ruled)
     keys = [key for key, _ in reported]
     assert "journal/-/lost" not in keys
     words = [payload["MESSAGE"] for _, payload in reported]
@@ -88,10 +88,10 @@ def test_entries_of_a_real_journal(ruled: Container) -> None:
 def test_a_slow_reader_s_losses_do_not_come_back_as_entries(ruled: Container) -> None:
     """Else each record of a loss would be published, lost, and recorded again, without end."""
     ruled.run("printf '[limits]\\nqueue_packets = 1\\n' >/etc/sbus/sbusd.toml.d/90-small.toml; systemctl restart sbus.service")
-    ruled.run(f"systemctl restart {FEED}; systemctl stop listener.service; rm -f {HEARD}")
+    ruled.run(f"systemctl restart {FEED}; systemctl stop listener.service; rm -f {RECEIVED}")
     for unit, pattern, file in (
         ("slow", "journal/", "/dev/null"),
-        ("listener", "journal/*/info", HEARD),
+        ("listener", "journal/*/info", RECEIVED),
         ("warned", "journal/*/warning", "/tmp/w"),
     ):
         ruled.run(f"systemd-run --quiet --collect --uid=alice --unit={unit}.service sh -c 'exec sbusctl sub \"{pattern}\" >{file}'")
@@ -119,7 +119,7 @@ def test_first_entries_of_users_are_not_passed_over(ruled: Container) -> None:
     lines = [f"logger of root; setpriv --clear-groups --regid=100 --reuid={uid} logger first of {uid}; logger of root" for uid in uids]
     ruled.run("; ".join(lines))
     say(ruled, "end of the users", "users.service")
-    reported = heard(ruled)
+    reported = received(ruled)
     assert ruled.output(f"ls /var/log/journal/*/user-{uids[-1]}.journal")
     assert [payload for key, payload in reported if key == "journal/-/lost"] == []
     said = [payload["MESSAGE"] for _, payload in reported]
@@ -146,7 +146,7 @@ def test_it_follows_the_journal_to_the_disk_and_back(ruled: Container) -> None:
     for number, (words, step) in enumerate(steps.items()):
         ruled.run(f"{step}; seq --format='{words} %g' 200 | logger")
         say(ruled, f"end of {words}", f"step{number}.service")
-    reported = heard(ruled)
+    reported = received(ruled)
     assert [payload for key, payload in reported if key == "journal/-/lost"] == []
     said = [payload["MESSAGE"] for _, payload in reported]
     expected = [f"{words} {number}" for words in steps for number in range(1, 201)]

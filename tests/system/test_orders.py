@@ -36,8 +36,8 @@ def _serves(machine: Container) -> None:
     stats = machine.wait_for("sbusctl stats --json=short | grep --invert-match '\"subscriptions\":0'").stdout
     assert '"configuration_faults":0' in stats
     machine.run(f"sbusctl pub '!/cred//{uid}//talk' hello", user="alice")
-    heard, errors = listener.communicate(timeout=60)
-    assert (heard, errors, listener.returncode) == (f"!/cred//{uid}//talk\thello\n", "", 0)
+    received, errors = listener.communicate(timeout=60)
+    assert (received, errors, listener.returncode) == (f"!/cred//{uid}//talk\thello\n", "", 0)
 
 
 def _check(machine: Container, installed: set[str], *, restarts: bool = True) -> None:

@@ -160,7 +160,7 @@ def test_other_users_of_the_host_are_rejected(twin: Container) -> None:
         "except urllib.error.HTTPError as refusal: print(refusal.code)'"
     )
     assert twin.output(post, user="alice") == "403"
-    assert twin.output(post) == "421"  # heard, and what it says is nothing for this twin
+    assert twin.output(post) == "421"  # understood, and what it says is nothing for this twin
     assert "without keys or certificates only root" in log(twin, "SBUS_EVENT=authentication-failed")
 
 

@@ -18,13 +18,13 @@ MAX_EXPOSURE = 0.6
 @contextmanager
 def listening(machine: Container, pattern: str, user: str, *, options: str = "") -> Iterator[list[str]]:
     """Have *user* listen for one message, whose line is in the list after the block; the subscription is there when it begins."""
-    heard: list[str] = []
+    received: list[str] = []
     process = machine.start(f"sbusctl sub {options} -n 1 --timeout 60 '{pattern}'", user=user)
     machine.wait_for(f"test $(sbusctl stats {options} --json=short | grep -o '\"subscriptions\":[0-9]*' | cut -d: -f2) -gt 0")
-    yield heard
+    yield received
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    heard += output.splitlines()
+    received += output.splitlines()
 
 
 def test_the_first_connection_starts_the_service(fresh: Container) -> None:
@@ -43,19 +43,19 @@ def test_two_users_have_their_peer_credentials(machine: Container) -> None:
 
 
 def test_one_user_receives_messages_of_another(machine: Container) -> None:
-    with listening(machine, "talk/", "bob") as heard:
+    with listening(machine, "talk/", "bob") as received:
         machine.run("sbusctl pub talk/here hello", user="alice")
-    assert heard == ["talk/here\thello"]
+    assert received == ["talk/here\thello"]
 
 
 def test_a_secret_reaches_its_user_alone(machine: Container) -> None:
     uid = machine.output("id -u bob")
-    with listening(machine, f"!/cred//{uid}//letter", "bob") as heard:
+    with listening(machine, f"!/cred//{uid}//letter", "bob") as received:
         refused = machine.run(f"sbusctl sub -n 1 '!/cred//{uid}//letter'", user="alice", check=False)
         assert refused.status != 0
         assert "EACCES" in refused.stderr
         machine.run(f"sbusctl pub '!/cred//{uid}//letter' dear", user="alice")
-    assert heard == [f"!/cred//{uid}//letter\tdear"]
+    assert received == [f"!/cred//{uid}//letter\tdear"]
     words = "The bus rejected a subscription to a private key of another user"
     machine.wait_for(f"journalctl --catalog --unit=sbus.service | grep --quiet '{words}'")
 
@@ -63,16 +63,16 @@ def test_a_secret_reaches_its_user_alone(machine: Container) -> None:
 def test_the_groups_of_a_user_are_known_to_the_hardened_service(machine: Container) -> None:
     machine.run("groupadd choir; usermod --append --groups choir alice")
     gid = machine.output("getent group choir | cut -d: -f3")
-    with listening(machine, f"!/cred/{gid}///x", "alice") as heard:
+    with listening(machine, f"!/cred/{gid}///x", "alice") as received:
         machine.run(f"sbusctl pub '!/cred/{gid}///x' sing", user="bob")
-    assert heard == [f"!/cred/{gid}///x\tsing"]
+    assert received == [f"!/cred/{gid}///x\tsing"]
     assert machine.run(f"sbusctl sub -n 1 '!/cred/{gid}///x'", user="bob", check=False).status != 0
 
 
 def test_a_process_is_watched_by_the_hardened_service(machine: Container) -> None:
     """SO_PEERPIDFD and its readiness work there, so the bus has nothing to warn of."""
     said = machine.output("python3 -c '" + _SECRET_OF_PROCESS.replace("'", '"') + "'", user="alice")
-    assert said == "heard"
+    assert said == "received"
     assert "kernel does not report the end of client processes" not in machine.journal("--unit=sbus.service")
 
 
@@ -83,7 +83,7 @@ bus.connect('/run/sbus.socket')
 key = f'!/cred///{os.getpid()}/x'
 bus.send(f'SUB {key}'.encode())
 bus.send(f'MSG {key}'.encode() + bytes(1))
-print('heard' if bus.recv(1000).startswith(b'MSG !/cred/') else 'not')
+print('received' if bus.recv(1000).startswith(b'MSG !/cred/') else 'not')
 """
 
 
@@ -174,10 +174,10 @@ def test_a_second_bus_runs_independently(machine: Container) -> None:
     machine.run("mkdir --parents /etc/sbus && touch /etc/sbus/lab.toml && systemctl start sbus@lab.socket")
     try:
         lab = "--address /run/sbus/lab.socket"
-        with listening(machine, "", "bob", options=lab) as heard:
+        with listening(machine, "", "bob", options=lab) as received:
             machine.run("sbusctl pub where main", user="alice")
             machine.run(f"sbusctl pub {lab} where lab", user="alice")
-        assert heard == ["where\tlab"]
+        assert received == ["where\tlab"]
         assert machine.output("systemctl is-active sbus.service sbus@lab.service").split() == ["active", "active"]
         record = "journalctl --output=verbose --unit=sbus@lab.service SBUS_EVENT=started"
         assert "SBUS_ADDRESS=/run/sbus/lab.socket" in machine.output(record)
@@ -188,10 +188,10 @@ def test_a_second_bus_runs_independently(machine: Container) -> None:
 def test_the_feed_of_the_network_is_on_the_bus(machine: Container) -> None:
     machine.run("systemctl start sbus-feed@netlink.service")
     try:
-        with listening(machine, "net/link/", "bob") as heard:
+        with listening(machine, "net/link/", "bob") as received:
             machine.wait_for("sbusctl members net/link/x | grep --quiet bob")  # the feed has a subscription too
             machine.run("sbusctl pub net/request", user="alice")
-        assert heard[0].startswith("net/link/")
+        assert received[0].startswith("net/link/")
         pid = machine.output("systemctl show --property=MainPID --value sbus-feed@netlink.service")
         assert machine.output(f"stat --format=%U /proc/{pid}") == "sbus-feed"
     finally:

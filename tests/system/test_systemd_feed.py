@@ -12,7 +12,7 @@ import pytest
 from tests.support.container import Container
 
 FEED = "sbus-feed@systemd.service"
-HEARD = "/home/alice/units"
+RECEIVED = "/home/alice/units"
 POLICY = "/usr/share/dbus-1/system.d/sbus-feed.conf"
 UNITS = 10
 ROUNDS = 5
@@ -37,7 +37,7 @@ LOSSES: dict[str, set[str]] = {
 }
 """Restarts, and the losses that the feed reports after them."""
 
-Heard = list[tuple[str, dict[str, Any]]]
+Received = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +45,22 @@ def feeding(machine: Container) -> Iterator[Container]:
     """A machine with the feed and a listener, and units to start and stop."""
     for name, text in (("storm@.service", STORM), ("broken.service", BROKEN)):
         machine.run(f"cat >/etc/systemd/system/{name}", stdin=text)
-    machine.run(f"systemctl daemon-reload; systemctl start sbus.socket; sbusctl whoami; rm -f {HEARD}")
-    machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub systemd/ >{HEARD}'")
+    machine.run(f"systemctl daemon-reload; systemctl start sbus.socket; sbusctl whoami; rm -f {RECEIVED}")
+    machine.run(f"systemd-run --quiet --collect --uid=alice --unit=listener.service sh -c 'exec sbusctl sub systemd/ >{RECEIVED}'")
     machine.wait_for("sbusctl --no-legend members systemd/x | grep --quiet .")
     machine.run(f"systemctl start {FEED}")
     yield machine
     machine.run(f"systemctl stop {FEED} listener.service 'storm@*.service'; rm /etc/systemd/system/storm@.service", check=False)
 
 
-def heard(machine: Container) -> Heard:
-    """Return what alice has heard so far."""
-    lines = machine.output(f"cat {HEARD}").splitlines()
+def received(machine: Container) -> Received:
+    """Return what alice has received so far."""
+    lines = machine.output(f"cat {RECEIVED}").splitlines()
     pairs = [line.partition("\t")[::2] for line in lines]
     return [(key, json.loads(payload)) for key, payload in pairs if key != "systemd/request"]
 
 
-def states(messages: Heard) -> dict[str, tuple[str, str, str]]:
+def states(messages: Received) -> dict[str, tuple[str, str, str]]:
     """Return the last state of each unit: active state, substate and result."""
     last = {payload["unit"]: payload for key, payload in messages if key.startswith("systemd/unit/")}
     found = {name: (each["active"], each["sub"], each["result"] or "") for name, each in last.items() if each["event"] != "remove"}
@@ -76,16 +76,16 @@ def shown(machine: Container, name: str) -> tuple[str, str, str]:
     return values["ActiveState"], values["SubState"], values.get("Result", "")
 
 
-def settle(machine: Container, mark: str) -> Heard:
-    """Return what alice has heard when the last states of the units of the storm, and of some others, are those that systemctl shows."""
+def settle(machine: Container, mark: str) -> Received:
+    """Return what alice has received when the last states of the units of the storm, and of some others, are those that systemctl shows."""
     machine.run(f"systemd-run --quiet --wait --unit={mark} true")
-    machine.wait_for(f'grep \'^systemd/unit/{mark}.service\' {HEARD} | grep --quiet -e \'"event":"remove"\' -e \'"active":"inactive"\'')
+    machine.wait_for(f'grep \'^systemd/unit/{mark}.service\' {RECEIVED} | grep --quiet -e \'"event":"remove"\' -e \'"active":"inactive"\'')
     names = [*(f"storm@{number}.service" for number in range(UNITS)), "broken.service", "dbus.service", "sbus.service"]
     expected = {name: shown(machine, name) for name in names}
     end = time.monotonic() + SECONDS
     while True:
         # A unit that was loaded again is looked up first, so its state can follow a moment later.
-        messages = heard(machine)
+        messages = received(machine)
         found = states(messages)
         # A unit that was never started since the feed is there is unknown to it, and inactive.
         differing = {
@@ -98,11 +98,11 @@ def settle(machine: Container, mark: str) -> Heard:
 
 
 def settle_jobs(machine: Container) -> dict[str, dict[str, Any]]:
-    """Return the last message about each job of which alice has heard, when those that have not ended are those that systemctl lists."""
+    """Return the last message about each job that alice has received, when those that have not ended are those that systemctl lists."""
     end = time.monotonic() + SECONDS
     while True:
         # Jobs of the machine itself can run at the same time as those of the test, and longer.
-        jobs = {key: payload for key, payload in heard(machine) if key.startswith("systemd/job/")}
+        jobs = {key: payload for key, payload in received(machine) if key.startswith("systemd/job/")}
         listed = {f"systemd/job/{line.split()[0]}" for line in machine.output("systemctl list-jobs --plain --no-legend").splitlines()}
         running = {key: payload for key, payload in jobs.items() if payload["event"] != "remove"}
         if running.keys() <= listed:
@@ -114,8 +114,8 @@ def settle_jobs(machine: Container) -> dict[str, dict[str, Any]]:
 def test_it_runs_without_privileges_and_begins_with_all_units(feeding: Container) -> None:
     pid = feeding.output(f"systemctl show --property=MainPID --value {FEED}")
     assert feeding.output(f"stat --format=%U /proc/{pid}; grep CapEff /proc/{pid}/status").split() == ["sbus-feed", "CapEff:", "0" * 16]
-    feeding.wait_for(f"grep --quiet ^systemd/snapshot/end {HEARD}")
-    messages = heard(feeding)
+    feeding.wait_for(f"grep --quiet ^systemd/snapshot/end {RECEIVED}")
+    messages = received(feeding)
     units = {payload["unit"] for key, payload in messages if key.startswith("systemd/unit/")}
     listed = {json_unit["unit"] for json_unit in json.loads(feeding.output("systemctl list-units --all --output=json"))}
     # systemctl asks for what is loaded now; units that come and go meanwhile can differ.
@@ -127,8 +127,8 @@ def test_only_the_feed_publishes_states_and_everybody_may_request_them(feeding: 
     refused = feeding.run("sbusctl pub systemd/unit/forged.service '{}'", user="bob", check=False)
     assert refused.status != 0
     feeding.run("sbusctl pub systemd/request x", user="bob")
-    feeding.wait_for(f'grep ^systemd/snapshot/end {HEARD} | grep --quiet \'"reason":"request"\'')
-    assert all("forged" not in key for key, _ in heard(feeding))
+    feeding.wait_for(f'grep ^systemd/snapshot/end {RECEIVED} | grep --quiet \'"reason":"request"\'')
+    assert all("forged" not in key for key, _ in received(feeding))
 
 
 def send_forged(machine: Container) -> None:
@@ -142,11 +142,11 @@ def send_forged(machine: Container) -> None:
 def forged(machine: Container, mark: str) -> int:
     """Return how many forged signals the feed has counted, after all that has happened so far."""
     assert states(settle(machine, mark))["dbus.service"][0] == "active"
-    before = len(heard(machine))
+    before = len(received(machine))
     machine.run("sbusctl pub systemd/request x")
     end = time.monotonic() + SECONDS
     while True:
-        found = [payload for key, payload in heard(machine)[before:] if key == "systemd/snapshot/end"]
+        found = [payload for key, payload in received(machine)[before:] if key == "systemd/snapshot/end"]
         if found:
             return int(found[-1]["forged"])
         assert time.monotonic() < end
@@ -167,7 +167,7 @@ def test_dbus_keeps_signals_of_other_users_from_the_feed(feeding: Container) -> 
 
 
 def test_a_storm_ends_with_the_right_states_and_each_job_has_its_result(feeding: Container) -> None:
-    before = len(heard(feeding))
+    before = len(received(feeding))
     rounds = f"for i in $(seq {ROUNDS}); do systemctl start storm@$n.service; systemctl stop storm@$n.service; done"
     last = "test $((n % 2)) = 0 || systemctl start storm@$n.service"
     feeding.run(f"for n in $(seq 0 {UNITS - 1}); do ({rounds}; {last}) & done; wait; systemctl start broken.service; true")
@@ -253,7 +253,7 @@ def test_users_have_feeds_of_their_own_units(feeding: Container) -> None:
 
 @pytest.mark.parametrize("command", LOSSES)
 def test_in_a_storm_restarts_are_survived(feeding: Container, command: str) -> None:
-    before = len(heard(feeding))
+    before = len(received(feeding))
     mark = command.replace(" ", "-").replace(".", "-")
     # systemctl speaks to systemd without D-Bus; some calls fail while systemd restarts itself, and the next one then decides.
     one = f"for i in $(seq {ROUNDS}); do systemctl start storm@$n.service; systemctl stop storm@$n.service; done; systemctl $last storm@$n"

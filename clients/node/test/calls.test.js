@@ -77,8 +77,8 @@ test('a caller that is not allowed gets an error', async () => {
 
 test('a call of a command that no service runs fails at once', async () => {
   await assert.rejects(caller.call('nothing'), NoRecipient);
-  const listener = await host.subscribe('rpc/heard');
-  await assert.rejects(caller.call('heard'), NoRecipient);
+  const listener = await host.subscribe('rpc/unread');
+  await assert.rejects(caller.call('unread'), NoRecipient);
   listener.close();
 });
 

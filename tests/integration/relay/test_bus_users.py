@@ -155,9 +155,9 @@ def test_users_cannot_respond_in_place_of_the_relay(bus_hosts: MakeBusHosts, sec
     a, b = bus_hosts()
 
     def forge() -> int:
-        with Bus.connect(a.path) as bus, bus.subscribe("relay/") as heard, bus.subscribe("paid") as end:
+        with Bus.connect(a.path) as bus, bus.subscribe("relay/") as received, bus.subscribe("paid") as end:
             bus.publish("ready")
-            asked = read_item(heard.receive(60))
+            asked = read_item(received.receive(60))
             bus.publish(asked.reply_to, Envelope(asked.command, asked.uid, b"forged", source=SECOND).encode())
             bus.ping()
             bus.publish("forged")

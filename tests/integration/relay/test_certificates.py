@@ -45,7 +45,7 @@ class CertificateHosts:
             connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             return connection.recv(65_536).partition(b"\r\n")[0]
 
-    def is_heard(self, certificate: Certificate | None) -> bool:
+    def is_received(self, certificate: Certificate | None) -> bool:
         """Return whether a client with *certificate* gets any response."""
         try:
             return self.speak(certificate, incoming()) != b""
@@ -96,12 +96,12 @@ def test_certificate_without_a_host_is_rejected(hosts: CertificateHosts, names: 
 
 def test_a_certificate_of_another_authority_is_refused(hosts: CertificateHosts) -> None:
     wrong = Authority(hosts.folder, "wrong").sign("twin-1002", file="forged")
-    assert not hosts.is_heard(wrong)
+    assert not hosts.is_received(wrong)
     hosts.hosts[0].relay.wait_logged("unauthenticated requests from 127.0.0.1: TLS handshake failed")
 
 
 def test_no_certificate_is_refused(hosts: CertificateHosts) -> None:
-    assert not hosts.is_heard(None)
+    assert not hosts.is_received(None)
     hosts.hosts[0].wait_counted("handshakes-failed")
 
 

@@ -12,11 +12,11 @@ from shutil import copytree
 import pytest
 
 from sbusd.client import Bus, StoredMessage
-from sbusd.client import StoreError as StoreCallError
+from sbusd.client import EngineError as StoreCallError
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Sender, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, Gap, NewMessage, Sender, Worker
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.small_disks import USES, fill, small_disk_at, take_inodes
@@ -54,7 +54,7 @@ def test_a_new_store_that_cannot_start_names_the_file_system_and_starts_when_the
 ) -> None:
     with small_disk_at(tmp_path / "disk", "size=32m,nr_inodes=50") as disk:
         taken = USES[use](disk)
-        with pytest.raises(StoreError, match=WORDS.format(disk=disk)):
+        with pytest.raises(EngineError, match=WORDS.format(disk=disk)):
             opened(disk)
         for each in taken:
             each.unlink()
@@ -92,9 +92,9 @@ def test_a_store_that_starts_on_a_full_disk_reads_refuses_changes_and_goes_on_wh
             engine.sweep,
         ]
         for change in changes:
-            with pytest.raises(StoreError, match=words):
+            with pytest.raises(EngineError, match=words):
                 change()
-        with pytest.raises(StoreError, match=r"^ENOSPC"):
+        with pytest.raises(EngineError, match=r"^ENOSPC"):
             engine.put("log", NewMessage(b"log/a", b"refused", SENDER))
         taken.unlink()
         begin_again(engine)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.systemd import fdstore, service_manager
-from sbusd.systemd.fdstore import StoreError
+from sbusd.systemd.fdstore import DescriptorStoreError
 from sbusd.systemd.service_manager import (
     EXTEND_INTERVAL_SECONDS,
     EXTEND_SECONDS,
@@ -33,11 +33,11 @@ WATCHDOG_SECONDS = 20.0
 @pytest.fixture
 def systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """The socket that $NOTIFY_SOCKET names."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(folder / "notify"))
-        heard.settimeout(30)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
+        received.bind(str(folder / "notify"))
+        received.settimeout(30)
         monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
-        yield heard
+        yield received
 
 
 @pytest.fixture
@@ -87,12 +87,12 @@ def test_a_long_start_sends_few_notifications(systemd: socket.socket) -> None:
 
 
 def test_an_abstract_address_works() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind("")  # the kernel chooses an abstract name
-        heard.settimeout(30)
-        with closing(ServiceManager("@" + heard.getsockname()[1:].decode(), 0.0)) as manager:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
+        received.bind("")  # the kernel chooses an abstract name
+        received.settimeout(30)
+        with closing(ServiceManager("@" + received.getsockname()[1:].decode(), 0.0)) as manager:
             assert manager.offer("STATUS=well")
-        assert heard.recv(1000) == b"STATUS=well"
+        assert received.recv(1000) == b"STATUS=well"
 
 
 def test_an_offer_never_blocks(systemd: socket.socket, manager: ServiceManager) -> None:
@@ -112,7 +112,7 @@ def test_no_notification_waits_for_ever(systemd: socket.socket, monkeypatch: pyt
         assert [each() for each in (manager.stopping, manager.reloading, manager.reloaded)] == [False] * 3
         with pytest.raises(ServiceManagerError, match=r"NOTIFY_SOCKET: its queue is full; "):
             manager.ready("ready")
-        with pytest.raises(StoreError, match=r"NOTIFY_SOCKET: its queue is full$"):
+        with pytest.raises(DescriptorStoreError, match=r"NOTIFY_SOCKET: its queue is full$"):
             fdstore.put(0, [0] * len(fdstore.CONNECTION_STORE))
         for _ in range(2):
             systemd.recv(1000)
@@ -191,7 +191,7 @@ class FakeManager(ServiceManager):
     def __init__(self, watchdog_seconds: float) -> None:
         super().__init__("", 0.0)
         self.watchdog_seconds = watchdog_seconds
-        self.heard: list[tuple[float, str]] = []
+        self.received: list[tuple[float, str]] = []
         self.failures = 0
         self.now = 1_000.0
         self.traffic = Traffic(0, 0)
@@ -203,7 +203,7 @@ class FakeManager(ServiceManager):
 
     def offer(self, state: str) -> bool:
         if not self.is_deaf:
-            self.heard.append((self.now, state))
+            self.received.append((self.now, state))
         return not self.is_deaf
 
     def failed(self) -> None:
@@ -237,19 +237,19 @@ def fake() -> FakeManager:
 def test_an_idle_bus_wakes_up_only_every_half_watchdog_interval(fake: FakeManager) -> None:
     heartbeat = fake.heartbeat()
     fake.idle(heartbeat, 30)
-    fake.heard.clear()
+    fake.received.clear()
     assert fake.idle(heartbeat, 1_000) <= 1_000 / (WATCHDOG_SECONDS / 2) + 1
-    assert {state for _, state in fake.heard} == {"WATCHDOG=1"}
+    assert {state for _, state in fake.received} == {"WATCHDOG=1"}
 
 
 def test_an_idle_bus_without_a_watchdog_does_not_wake_up() -> None:
     fake = FakeManager(0.0)
     heartbeat = fake.heartbeat()
     assert fake.idle(heartbeat, 1_000) == 1
-    assert fake.heard == [(1_000.0 + STATUS_SECONDS, "STATUS=0 clients, 0 messages/s")]
+    assert fake.received == [(1_000.0 + STATUS_SECONDS, "STATUS=0 clients, 0 messages/s")]
     # It is asked again, so something has happened; then it rests again.
     assert fake.idle(heartbeat, 1_000) <= 1
-    assert len(fake.heard) == 1
+    assert len(fake.received) == 1
 
 
 def test_a_status_without_traffic_is_correct_until_the_loop_returns() -> None:
@@ -276,7 +276,7 @@ def test_a_busy_loop_notifies_the_watchdog_in_time(fake: FakeManager) -> None:
     for _ in range(100_000):
         fake.pass_time(1)
         heartbeat.beat()
-    alive = [when for when, state in fake.heard if "WATCHDOG=1" in state]
+    alive = [when for when, state in fake.received if "WATCHDOG=1" in state]
     assert len(alive) == 100 // (WATCHDOG_SECONDS / 2)
     assert all(later - earlier <= WATCHDOG_SECONDS / 2 + 0.01 for earlier, later in pairwise(alive))
 
@@ -284,13 +284,13 @@ def test_a_busy_loop_notifies_the_watchdog_in_time(fake: FakeManager) -> None:
 def test_the_status_has_the_rate_since_the_last_one_and_ends_with_0(fake: FakeManager) -> None:
     heartbeat = fake.heartbeat()
     fake.idle(heartbeat, STATUS_SECONDS + 1)
-    fake.heard.clear()
+    fake.received.clear()
     for _ in range(int(STATUS_SECONDS) * 10):
         fake.pass_time(100)
         fake.traffic = Traffic(12, fake.traffic.messages + 340)
         heartbeat.beat()
     fake.idle(heartbeat, 60)
-    reported = [state.partition("STATUS=")[2] for _, state in fake.heard if "STATUS=" in state]
+    reported = [state.partition("STATUS=")[2] for _, state in fake.received if "STATUS=" in state]
     assert reported[-1] == "12 clients, 0 messages/s"
     assert reported[0].startswith("12 clients, ")
     rates = [int(words.split()[2]) for words in reported]
@@ -304,7 +304,7 @@ def test_the_status_is_not_sent_for_each_message(fake: FakeManager) -> None:
         fake.pass_time(1)
         fake.traffic = Traffic(1, number * number)
         heartbeat.beat()
-    reported = [when for when, state in fake.heard if "STATUS=" in state]
+    reported = [when for when, state in fake.received if "STATUS=" in state]
     assert len(reported) == 100 // STATUS_SECONDS
 
 
@@ -316,7 +316,7 @@ def test_a_client_that_connects_at_any_time_is_in_the_status(watchdog_seconds: f
         fake.idle(heartbeat, 30 + tenths / 10)
         fake.traffic = Traffic(1, 0)
         fake.idle(heartbeat, max(STATUS_SECONDS, watchdog_seconds / 2) + 1)
-        assert [state for _, state in fake.heard if "STATUS=" in state][-1].endswith("STATUS=1 client, 0 messages/s")
+        assert [state for _, state in fake.received if "STATUS=" in state][-1].endswith("STATUS=1 client, 0 messages/s")
 
 
 def test_one_message_is_singular(fake: FakeManager) -> None:
@@ -324,7 +324,7 @@ def test_one_message_is_singular(fake: FakeManager) -> None:
     fake.traffic = Traffic(1, 5)
     fake.now += STATUS_SECONDS
     heartbeat.beat()
-    assert fake.heard == [(1_000.0 + STATUS_SECONDS, "STATUS=1 client, 1 message/s")]
+    assert fake.received == [(1_000.0 + STATUS_SECONDS, "STATUS=1 client, 1 message/s")]
 
 
 def test_a_rejected_notification_is_sent_again_soon(fake: FakeManager) -> None:
@@ -335,9 +335,9 @@ def test_a_rejected_notification_is_sent_again_soon(fake: FakeManager) -> None:
     failures = fake.failures
     assert 1 <= failures <= 1 + 1 / RETRY_SECONDS + 1
     fake.is_deaf = False
-    fake.heard.clear()
+    fake.received.clear()
     fake.idle(heartbeat, RETRY_SECONDS * 2)
-    assert fake.heard[0][1].startswith("WATCHDOG=1")
+    assert fake.received[0][1].startswith("WATCHDOG=1")
     assert fake.failures == failures
 
 
@@ -347,7 +347,7 @@ def test_a_warning_is_in_the_status_while_it_lasts() -> None:
     fake.idle(heartbeat, 100)
     warnings[0] = ""
     fake.idle(heartbeat, 100)
-    assert [state for _, state in fake.heard] == [
+    assert [state for _, state in fake.received] == [
         "STATUS=0 clients, 0 messages/s; configuration faults: 1 (50-lab.toml)",
         "STATUS=0 clients, 0 messages/s",
     ]

@@ -22,7 +22,7 @@ END = b"end"
 END_SECONDS = 0.05
 """Between two of them."""
 SILENCE_SECONDS = 5.0
-"""A receiver that has not even heard the end says what has come until then."""
+"""A receiver that has not even received the end says what has come until then."""
 
 
 class Supply:

@@ -14,7 +14,7 @@ def published(count: int, begin: int, end: int, cpu: float = 0.1, refusals: int 
     return PublisherReport(count, begin, end, cpu, refusals, "no right" if refusals else "")
 
 
-def heard(count: int, last: int, *times: int, cpu: float = 0.1) -> SubscriberReport:
+def received(count: int, last: int, *times: int, cpu: float = 0.1) -> SubscriberReport:
     return SubscriberReport(count, last, cpu, 0, array("q", times))
 
 
@@ -28,8 +28,8 @@ def test_rates_run_from_the_first_beginning_to_the_last_end() -> None:
     made = result(
         published(100, 10 * SECOND, 12 * SECOND),
         published(300, 11 * SECOND, 14 * SECOND),
-        heard(400, 15 * SECOND, 2000, 1000),
-        heard(400, 13 * SECOND, 3000),
+        received(400, 15 * SECOND, 2000, 1000),
+        received(400, 13 * SECOND, 3000),
     )
     shown = made.as_json()
     assert (shown["published"], shown["publish_seconds"], shown["publish_rate"]) == (400, 4.0, 100.0)
@@ -41,7 +41,7 @@ def test_rates_run_from_the_first_beginning_to_the_last_end() -> None:
 
 
 def test_missing_messages_count_as_lost_and_rejected_ones_do_not() -> None:
-    made = result(published(100, 0, SECOND, refusals=10), heard(90, SECOND), heard(85, SECOND))
+    made = result(published(100, 0, SECOND, refusals=10), received(90, SECOND), received(85, SECOND))
     assert (made.lost, made.refused) == (5, 10)
     refused, lost = made.notes()
     assert refused == "64B: the bus refused 10 messages: no right"
@@ -49,9 +49,9 @@ def test_missing_messages_count_as_lost_and_rejected_ones_do_not() -> None:
 
 
 def test_programs_that_were_always_busy_are_named_as_the_limit() -> None:
-    (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.5)).notes()
+    (note,) = result(published(9, 0, SECOND, cpu=0.95), received(9, SECOND, cpu=0.5)).notes()
     assert note.startswith("64B: the publishers were CPU-bound")
-    (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.97)).notes()
+    (note,) = result(published(9, 0, SECOND, cpu=0.95), received(9, SECOND, cpu=0.97)).notes()
     assert note.startswith("64B: the publishers and the subscribers were CPU-bound")
 
 
@@ -62,5 +62,5 @@ def test_without_subscribers_nothing_is_delivered_nor_lost() -> None:
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:
-    made = result(published(1_000_000, 0, SECOND), heard(1_000_000, 2 * SECOND, 63_000))
+    made = result(published(1_000_000, 0, SECOND), received(1_000_000, 2 * SECOND, 63_000))
     assert made.cells() == ("64B", "1M", "1M", "1M", "500k", "31M", "0", "0", "63us", "63us", "63us", "63us")

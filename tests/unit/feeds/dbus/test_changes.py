@@ -12,7 +12,7 @@ from sbusd.feeds.dbus.changes import Change, ChangeKind, ChangeTable
 
 
 class Subscriber:
-    """What a subscriber knows that applies each change, and when it heard of each key."""
+    """What a subscriber knows that applies each change, and when it received of each key."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
