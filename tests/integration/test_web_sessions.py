@@ -290,6 +290,7 @@ def test_no_message_follows_the_end_of_a_subscription(gateway: Gateway, bus: Dae
                 client.ping()
                 await page.ask("unsubscribe", pattern="a/")
                 page.frames.clear()
+                wait_for(lambda: client.members("a/x") == (), "the end of the subscription on the bus")
                 client.publish("a/x", "late")
                 client.ping()
             await page.ask("stats")
