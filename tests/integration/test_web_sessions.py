@@ -189,6 +189,10 @@ def test_the_bus_refuses_what_its_rules_deny(daemon: StartDaemon, tmp_path: Path
             assert (await page.ask("subscribe", pattern="closed/"))["code"] == "EPERM"
             assert (await page.ask("publish", key="closed/x", payload=""))["code"] == "EPERM"
             assert (await page.ask("subscribe", pattern="open/"))["type"] == "result"
+            config.write_text(config.read_text().replace("closed/", "open/"))
+            bus.process.send_signal(signal.SIGHUP)
+            revoked = await page.next("error")  # no request waits for it
+            assert (revoked["code"], revoked.get("id")) == ("EPERM", None)
 
     with Gateway(tmp_path, bus.path) as gateway:
         asyncio.run(use(gateway))
