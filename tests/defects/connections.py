@@ -13,7 +13,7 @@ CONNECTIONS = (
         "        return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))",
         "        return MIN_INTERVAL",
         "heartbeats do not become rarer in large realms",
-        ("tests/property/test_link_large_realm.py",),
+        ("tests/unit/link/test_peers.py", "tests/property/test_link_large_realm.py"),
     ),
     Defect(
         "sbusd/link/peers.py",

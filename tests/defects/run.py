@@ -32,7 +32,7 @@ _BUILT = ("*.so",)
 
 
 class Copy:
-    """A copy of the tree *root*, in which at most one file has a defect. The interpreter and its packages are those of *root*."""
+    """A copy of the tree *root*, in which at most one file has a defect. It has the packages of *root*, and programs of its own."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Copy:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, target, follow_symlinks=False)
-        (folder / ".venv").symlink_to(root / ".venv")
+        _copy_environment((root / ".venv").resolve(), folder)
 
     def stale(self, defects: Iterable[Defect]) -> list[str]:
         """Return a line for each defect whose text is not in its file exactly once, or changes nothing."""
@@ -89,6 +89,24 @@ class Copy:
             return not self.passes(defect.tests, log)
         finally:
             shutil.copy2(self._root / defect.file, file)
+
+
+def _copy_environment(source: Path, folder: Path) -> None:
+    """Make a virtual environment in *folder* with the packages of *source*; its programs import the tree there."""
+    target = folder / ".venv"
+    (packages,) = source.glob("lib/python*/site-packages")
+    shutil.copytree(source / "bin", target / "bin", symlinks=True)
+    shutil.copy2(source / "pyvenv.cfg", target)
+    (target / packages.relative_to(source)).mkdir(parents=True)
+    for path in packages.iterdir():
+        copied = target / path.relative_to(source)
+        if path.suffix == ".pth":
+            copied.write_text(path.read_text().replace(str(source.parent), str(folder)))
+        else:
+            copied.symlink_to(path)
+    for path in (target / "bin").iterdir():
+        if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(b"#!"):
+            path.write_text(path.read_text().replace(str(source), str(target)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

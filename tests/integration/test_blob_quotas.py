@@ -216,6 +216,12 @@ def test_a_bus_that_does_not_answer_blocks_only_requests_for_connections(service
             assert waiting.receive()[0]["cause"] == "no-bus"
         finally:
             os.kill(bus.pid, 18)
+        # Those that were answered do not count: a user may have four at a time.
+        causes = set()
+        for _ in range(5):
+            waiting.send(json.dumps({"request": "get", "ticket": ticket}).encode())
+            causes.add(waiting.receive()[0]["cause"])
+        assert causes == {"not-for-user"}
 
 
 def test_the_time_of_a_kill_does_not_matter(service: BlobProgram) -> None:

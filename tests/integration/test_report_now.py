@@ -15,6 +15,7 @@ from sbusd.recorder import administration
 from tests.integration.test_pipeline_program import environment
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.published_tables import publish_record_at
 from tests.support.records import message
 from tests.support.relays import wait_for
 from tests.support.spark import INTERPRETED, require_spark
@@ -46,6 +47,7 @@ def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folde
         client = bus.client()
         wait_for(lambda: b"rpc/recorder/close" in client.ask(b"!/bus/subscriptions") or None, "the service", _SECONDS)
         (folder / "page.html").write_text("an earlier page")
+        publish_record_at(folder / "tables", folder / "earlier", {"alpha": [message(1, "earlier/1")]})
         for number in range(5):
             client.publish(b"part/1", b"%d" % number)
         client.barrier()
@@ -53,7 +55,8 @@ def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folde
         assert (done.returncode, done.stderr) == (0, "")
         said = json.loads(done.stdout)
         assert said["file"] == "page.html"
-        assert "part/1" in (folder / "page.html").read_text()
+        page = (folder / "page.html").read_text()
+        assert ("part/1" in page, "earlier/1" in page) == (True, True)  # tables that exist are updated
     finally:
         service.close()
 

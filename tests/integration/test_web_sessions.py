@@ -189,6 +189,10 @@ def test_the_bus_refuses_what_its_rules_deny(daemon: StartDaemon, tmp_path: Path
             assert (await page.ask("subscribe", pattern="closed/"))["code"] == "EPERM"
             assert (await page.ask("publish", key="closed/x", payload=""))["code"] == "EPERM"
             assert (await page.ask("subscribe", pattern="open/"))["type"] == "result"
+            config.write_text(config.read_text().replace("closed/", "open/"))
+            bus.process.send_signal(signal.SIGHUP)
+            revoked = await page.next("error")  # no request waits for it
+            assert (revoked["code"], revoked.get("id")) == ("EPERM", None)
 
     with Gateway(tmp_path, bus.path) as gateway:
         asyncio.run(use(gateway))
@@ -290,6 +294,7 @@ def test_no_message_follows_the_end_of_a_subscription(gateway: Gateway, bus: Dae
                 client.ping()
                 await page.ask("unsubscribe", pattern="a/")
                 page.frames.clear()
+                wait_for(lambda: client.members("a/x") == (), "the end of the subscription on the bus")
                 client.publish("a/x", "late")
                 client.ping()
             await page.ask("stats")

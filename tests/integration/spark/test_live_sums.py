@@ -41,9 +41,10 @@ def events_of(chance: random.Random) -> tuple[list[Event], Counter[tuple[int, st
     for number in range(1, 201):
         begin, uid, cmd = NOON + number * SECOND // 2, 1000 + number % 3, chance.choice(["echo", "store/get"])
         events.append((begin, "message", f"rpc/{cmd}", uid, number, "request"))
-        if chance.random() < 0.1:
+        is_across = 114 <= number < 120  # from the first minute into the second one
+        if not is_across and chance.random() < 0.1:
             continue  # without a reply
-        end = begin + chance.choice([SECOND // 10, SECOND - 1, SECOND, 3 * SECOND])
+        end = begin + (3 * SECOND if is_across else chance.choice([SECOND // 10, SECOND - 1, SECOND, 3 * SECOND]))
         events.append((end, "message", f"!/conn/{uid}/r", 0, number, "reply"))
         if end - begin >= SECOND:
             slow[end // 60 // SECOND, f"rpc/{cmd.partition('/')[0]}", uid] += 1

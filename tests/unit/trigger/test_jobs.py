@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from sbusd.trigger import jobs as jobs_module
 from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS, MAX_UNITS_OF_USER, Done, RuleJobs
 from sbusd.trigger.message_files import KEPT_SECONDS, MessageFiles
 from sbusd.trigger.rule_state import Firing
@@ -112,6 +115,21 @@ def test_the_end_requests_what_waits(tmp_path: Path) -> None:
         assert "x.service" in units
         assert len(manager.calls) == 2 + MAX_RUNNING_OF_USER
         assert (counts["abandoned"], counts["unknown"]) == (0, 0)
+
+    run(tmp_path, test)
+
+
+def test_messages_whose_action_is_not_requested_in_time_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("GRACE_SECONDS", "DRAIN_SECONDS"):
+        monkeypatch.setattr(jobs_module, limit, 0.0)
+
+    async def test(jobs: RuleJobs, manager: Manager, counts: Counter[str], _: list[Done]) -> None:
+        jobs.request(firing())
+        await settled(lambda: len(manager.calls) == 1)
+        for _number in range(2):
+            jobs.request(firing())
+        await jobs.drain()
+        assert (counts["unknown"], counts["abandoned"], len(manager.calls)) == (1, 2, 1)
 
     run(tmp_path, test)
 
