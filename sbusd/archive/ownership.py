@@ -12,7 +12,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -68,7 +68,7 @@ class Owner:
 class Ownership:
     """The claim of *owner* to the name *host* in *store*; *advice* says how a program replaces the owner on purpose."""
 
-    def __init__(self, store: Store, host: str, owner: Owner, advice: str) -> None:
+    def __init__(self, store: FileStore, host: str, owner: Owner, advice: str) -> None:
         self._store = store
         self._host = host
         self._owner = owner

@@ -23,7 +23,7 @@ UNKNOWN = -1
 """The user of connections whose credentials cannot be read: no user pays for them, and all of them share one thread."""
 
 
-class Kind(enum.Enum):
+class DescriptorKind(enum.Enum):
     """What is closed, with the maximum number of threads for it: together they are below TasksMax= of the unit."""
 
     MEMORY = 2
@@ -37,9 +37,9 @@ class Closer:
 
     def __init__(self, closed: Callable[[int], None], close: Callable[[int], None] | None = None) -> None:
         """*closed* is called by a thread with the user of each descriptor that *close*, by default close(2), has closed."""
-        self._threads = {kind: OwnerThreads(close or _close, lambda user, _fd: closed(user), kind.value) for kind in Kind}
+        self._threads = {kind: OwnerThreads(close or _close, lambda user, _fd: closed(user), kind.value) for kind in DescriptorKind}
 
-    def add(self, user: int, kind: Kind, *fds: int) -> None:
+    def add(self, user: int, kind: DescriptorKind, *fds: int) -> None:
         """Take over *fds* that *user* has sent, and close them. A connection is shut down already."""
         self._threads[kind].add(user, *fds)
 
@@ -54,12 +54,12 @@ class Closer:
     @property
     def foreign(self) -> int:
         """The number of descriptors of all users that are not closed yet and whose close can block."""
-        return self._threads[Kind.FOREIGN].total
+        return self._threads[DescriptorKind.FOREIGN].total
 
     def largest(self) -> tuple[int, int]:
         """Return the user with the most of the :attr:`foreign` descriptors, and how many they are. Raises ValueError without any."""
-        user = self._threads[Kind.FOREIGN].largest()
-        return user, self._threads[Kind.FOREIGN].pending(user)
+        user = self._threads[DescriptorKind.FOREIGN].largest()
+        return user, self._threads[DescriptorKind.FOREIGN].pending(user)
 
     @property
     def total(self) -> int:
@@ -73,7 +73,7 @@ def hang_up(sock: socket.socket, user: int, closer: Closer) -> None:
         sock.shutdown(socket.SHUT_RDWR)
     # The peer cannot send any more, so the answer stays true.
     if unread_descriptors(sock):
-        closer.add(user, Kind.FOREIGN, sock.detach())
+        closer.add(user, DescriptorKind.FOREIGN, sock.detach())
     else:
         sock.close()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sbusd.blob import log_messages
 from sbusd.blob.bus import BusConnections
-from sbusd.blob.closing import Closer, Kind
+from sbusd.blob.closing import Closer, DescriptorKind
 from sbusd.blob.descriptors import check_blob, open_again
 from sbusd.blob.link_calls import LinkCalls
 from sbusd.blob.refusals import Cause, Refusal
@@ -63,7 +63,7 @@ class Handlers:
             LinkCalls(bus),
             self.users,
             max_bytes=settings.max_pulled,
-            drop=lambda user, fd: closer.add(user.uid, Kind.MEMORY, fd),
+            drop=lambda user, fd: closer.add(user.uid, DescriptorKind.MEMORY, fd),
             has_room=has_room,
         )
         self._closer = closer
@@ -100,7 +100,7 @@ class Handlers:
         user.blobs -= 1
         user.bytes -= blob.size
         self.users.count(user, why.name.lower())
-        self._closer.add(user.uid, Kind.FOREIGN if blob.is_any else Kind.MEMORY, blob.fd)
+        self._closer.add(user.uid, DescriptorKind.FOREIGN if blob.is_any else DescriptorKind.MEMORY, blob.fd)
 
     def check_descriptors(self) -> None:
         """Raise Refusal unless the service may have one more descriptor."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from sbusd.blob import connection as wire
 from sbusd.blob import log_messages
-from sbusd.blob.closing import HANG_SECONDS, UNKNOWN, Closer, Kind, hang_up
+from sbusd.blob.closing import HANG_SECONDS, UNKNOWN, Closer, DescriptorKind, hang_up
 from sbusd.blob.descriptors import is_sealed_memory
 from sbusd.blob.handlers import Handlers, Response
 from sbusd.blob.refusals import FATAL, Cause, Refusal
@@ -303,7 +303,7 @@ class BlobService:
     def _discard(self, user: User, fds: tuple[int, ...]) -> None:
         """Close *fds* that *user* has sent."""
         for fd in fds:
-            self._closer.add(user.uid, Kind.MEMORY if is_sealed_memory(fd) else Kind.FOREIGN, fd)
+            self._closer.add(user.uid, DescriptorKind.MEMORY if is_sealed_memory(fd) else DescriptorKind.FOREIGN, fd)
 
     async def _respond_later(self, client: Client, waiting: Handlers.Waiting) -> None:
         """Respond when the bus has answered."""

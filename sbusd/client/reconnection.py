@@ -26,7 +26,7 @@ _GROUPS = frozenset({b"echo", b"sender", b"order", b"batch", b"blocking/soft", b
 """The part of a mode's key before the last ``/``: the last mode of each group applies."""
 
 
-class Backoff:
+class ReconnectAttempts:
     """The attempts to reconnect to a bus. All times are in seconds of the caller's clock."""
 
     __slots__ = ("_connected_at", "_failures", "attempts", "due", "since")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from sbusd.backoff import Backoff
 from sbusd.client import SbusError
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS, Request
 from sbusd.link.events import Event, encode
-from sbusd.link.network.backoff import Backoff
 
 MAX_WAITING = 48
 """Calls of ``link/sync`` that can wait at the same time. The client library runs 64 calls at the same time, so others are still served."""

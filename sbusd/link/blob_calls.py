@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sbusd.backoff import Backoff
 from sbusd.client import SbusError
 from sbusd.client.asyncio.look_ups import UNANSWERED
 from sbusd.client.asyncio.named_user import NamedUser
@@ -18,7 +19,6 @@ from sbusd.client.rpc.service import Request
 from sbusd.config.link import is_name
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets, host_label
 from sbusd.link.exchange import ExchangeError
-from sbusd.link.network.backoff import Backoff
 from sbusd.protocol.blobs import CHUNK_BYTES, MAX_EXPIRE, is_media_type, is_ticket
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import framed_data, parse_framed_data

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from sbusd.backoff import Backoff
 from sbusd.client.bus_socket import RECEIVE_BYTES, bus_address, is_gone, open_socket, parse_target
 from sbusd.client.errors import SbusError
 from sbusd.link.message_runs import MessageRun, message_runs, single_run
-from sbusd.link.network.backoff import Backoff
 from sbusd.link.ports import LocalBusEvents
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import make_peer
@@ -38,7 +38,7 @@ MAX_PENDING_BYTES = 64 << 20
 _EVENTS = (b"!/event/subscribe/", b"!/event/unsubscribe/", b"!/event/disconnect/")
 _BARRIER = b"events "
 """Begin of the payload of a ping for `BusConnection.after_events`; those of the protocol are numbers."""
-_GREETING = (controls.SENDER_ON, controls.ECHO_OFF, controls.BATCH_ON)
+_MODES = (controls.SENDER_ON, controls.ECHO_OFF, controls.BATCH_ON)
 
 
 class BusRefusedError(SbusError):
@@ -163,7 +163,7 @@ class BusConnection:
                 arrivals.take(bytes(buffer[:length]))
             return True
 
-        for key in _GREETING:
+        for key in _MODES:
             self.send(control_packet(key))
         for pattern in _EVENTS:
             self.send(subscribe_packet(pattern))

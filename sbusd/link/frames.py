@@ -106,7 +106,7 @@ class Tails(NamedTuple):
     first: int
 
 
-class Request(NamedTuple):
+class SnapshotRequest(NamedTuple):
     """The sender asks for a snapshot (*rejoin* 0), or asks to be treated as a new receiver (1)."""
 
     epoch: int
@@ -155,14 +155,14 @@ class Answer(NamedTuple):
     number: int
 
 
-Head = Data | Changes | Heartbeat | Tails | Request | Snapshot | Applied | Ask | Answer
+Head = Data | Changes | Heartbeat | Tails | SnapshotRequest | Snapshot | Applied | Ask | Answer
 
 _KINDS: dict[bytes, type[Head]] = {
     b"D": Data,
     b"I": Changes,
     b"H": Heartbeat,
     b"T": Tails,
-    b"Q": Request,
+    b"Q": SnapshotRequest,
     b"S": Snapshot,
     b"A": Applied,
     b"B": Ask,
@@ -172,7 +172,7 @@ _AT: dict[str, tuple[type[Head], ...]] = {
     "m": (Data,),
     "i": (Changes,),
     "h": (Heartbeat,),
-    "x": (Data, Tails, Request, Snapshot, Applied, Ask, Answer),
+    "x": (Data, Tails, SnapshotRequest, Snapshot, Applied, Ask, Answer),
 }
 """The frames at a subject of each kind; see `sbusd.link.subjects`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.link.flows import FlowTable
-from sbusd.link.frames import Applied, Changes, Heartbeat, Line, Request, Snapshot, encode_head, parse_lines
+from sbusd.link.frames import Applied, Changes, Heartbeat, Line, Snapshot, SnapshotRequest, encode_head, parse_lines
 from sbusd.link.peers import Peer, Peers
 from sbusd.link.ports import LocalBus, Network
 from sbusd.link.rates import Rate
@@ -173,4 +173,4 @@ class InterestReceiver:
         if self.is_connected and self._peers.clock >= peer.request_at:
             peer.request_at = self._peers.clock + REQUEST_INTERVAL
             peer.is_asked = True
-            self._network.publish(self._subjects.direct(peer.name), encode_head(Request(self._epoch, 0)), b"")
+            self._network.publish(self._subjects.direct(peer.name), encode_head(SnapshotRequest(self._epoch, 0)), b"")

@@ -22,7 +22,7 @@ from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.stall import Writable
 from sbusd.link.ports import Network, NetworkEvents
 from sbusd.link.rules import Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.link.status import Status
 from sbusd.link.subjects import Subjects
 from sbusd.systemd.event_loop import first_defect, report_exhaustion
@@ -53,7 +53,7 @@ class RunningNetwork(Network, Protocol):
         """Connect, and reconnect without end, until cancelled."""
 
 
-class ScheduledSession(Session):
+class ScheduledSession(LinkSession):
     """A session that is ticked after each group of events, and when something is due."""
 
     _is_scheduled = False

@@ -1,9 +1,8 @@
 """The link protocol as a whole, without I/O: what happens on the network and on the local bus, and what follows from it.
 
-The adapters report events, and call `Session.tick` after each batch of them and at `Session.next_tick`. Times are in seconds of a clock
-that never goes back. `Session.restarted` has to be called for each new connection to the bus, also for the first; then
-`Session.subscribed` for each pattern that clients already have, before the acknowledgement that it asks for.
-"""
+The adapters report events, and call `LinkSession.tick` after each batch of them and at `LinkSession.next_tick`. Times are in seconds of a
+clock that never goes back. `LinkSession.restarted` has to be called for each new connection to the bus, also for the first; then
+`LinkSession.subscribed` for each pattern that clients already have, before the acknowledgement that it asks for."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from sbusd.link.frames import (
     Head,
     Heartbeat,
     Line,
-    Request,
     Snapshot,
+    SnapshotRequest,
     Tails,
     VersionError,
     encode_head,
@@ -55,7 +54,7 @@ UNCONFIRMED_BEATS = 2
 """Heartbeats of a host that did not confirm a line, after which it is asked to begin again."""
 
 
-class Session:
+class LinkSession:
     """One link. Implements `NetworkEvents` and `LocalBusEvents`."""
 
     def __init__(
@@ -320,9 +319,9 @@ class Session:
                 self._handle_applied(peer, head)
             case Ask() | Answer():
                 self._handle_question(peer, head, body)
-            case Request() if head.rejoin:
+            case SnapshotRequest() if head.rejoin:
                 self._receiver.rejoin(peer)
-            case Request():
+            case SnapshotRequest():
                 self._requests.add(peer.name)
 
     def _handle_data(self, peer: Peer, arrival: Arrival, head: Data, body: bytes) -> None:
@@ -369,7 +368,7 @@ class Session:
             # From when it handles this until it confirms the lines again, its messages may be missing.
             peer.incoming.report_unknown(list(peer.incoming.served))
             peer.incoming.interrupt()
-            self._network.publish(self._subjects.direct(peer.name), encode_head(Request(self._epoch, 1)), b"")
+            self._network.publish(self._subjects.direct(peer.name), encode_head(SnapshotRequest(self._epoch, 1)), b"")
 
     def _has_confirmed(self, peer: Peer) -> bool:
         """Return whether *peer* has confirmed everything that this host wants of it."""
@@ -483,7 +482,7 @@ class Session:
 class _Deliver:
     """What *session* does with the messages and losses of the host *origin*."""
 
-    session: Session
+    session: LinkSession
     origin: str
 
     def publish(self, body: bytes, count: int) -> None:

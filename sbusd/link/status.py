@@ -13,7 +13,7 @@ from sbusd.config.certificates import validity_of
 from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 
 VERSION = 1
 """Version of the object. A reader ignores members that it does not know."""
@@ -43,7 +43,7 @@ class Status:
         self._state = b""
 
     def state(
-        self, session: Session, network: NetworkState, counters: NetworkCounters, bus_counters: Mapping[str, object], now: float
+        self, session: LinkSession, network: NetworkState, counters: NetworkCounters, bus_counters: Mapping[str, object], now: float
     ) -> bytes:
         """Return the state as JSON, at most FRESH_SECONDS old; *now* is in seconds."""
         if now < self._made_at + FRESH_SECONDS:

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Kind(enum.Enum):
+class MetricType(enum.Enum):
     """The type of a metric."""
 
     COUNTER = "counter"
@@ -21,7 +21,7 @@ class Metric:
     name: str
     """The name of the samples, with the suffix of the type."""
     help: str
-    kind: Kind
+    kind: MetricType
     field: str = ""
     labels: tuple[str, ...] = ()
     scale: float = 1.0
@@ -29,7 +29,7 @@ class Metric:
     @property
     def family(self) -> str:
         """The name without the suffix."""
-        suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info", Kind.GAUGE: ""}[self.kind]
+        suffix = {MetricType.COUNTER: "_total", MetricType.INFO: "_info", MetricType.GAUGE: ""}[self.kind]
         return self.name.removesuffix(suffix)
 
 
@@ -37,17 +37,17 @@ _MS = 0.001
 
 
 def _counter(name: str, text: str, field: str = "", *labels: str, scale: float = 1.0) -> Metric:
-    return Metric(f"sbus_{name}_total", text, Kind.COUNTER, field, labels, scale)
+    return Metric(f"sbus_{name}_total", text, MetricType.COUNTER, field, labels, scale)
 
 
 def _gauge(name: str, text: str, field: str = "", *labels: str) -> Metric:
-    return Metric(f"sbus_{name}", text, Kind.GAUGE, field, labels)
+    return Metric(f"sbus_{name}", text, MetricType.GAUGE, field, labels)
 
 
 UP = _gauge("up", "1 if the bus has answered this scrape, otherwise 0.")
 SCRAPE_SECONDS = _gauge("scrape_duration_seconds", "Time that the bus took to answer this scrape.")
 SCRAPE_FAILURES = _counter("scrape_failures", "Scrapes that the bus did not answer, since sbus-metrics was started.", "", "reason")
-INFO = Metric("sbus_info", "The version of the bus, and its data plane.", Kind.INFO, "", ("version", "dataplane"))
+INFO = Metric("sbus_info", "The version of the bus, and its data plane.", MetricType.INFO, "", ("version", "dataplane"))
 START = _gauge("start_time_seconds", "When the counters of the bus began, in seconds since 1970. Only a start without handover changes it.")
 
 BUS = (

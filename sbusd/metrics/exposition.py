@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sbusd.metrics.definitions import Kind
+from sbusd.metrics.definitions import MetricType
 from sbusd.metrics.families import Family
 from sbusd.protocol.errors import SbusError
 
@@ -78,13 +78,13 @@ class _Collected:
 
         for family in self.families:
             metric = family.metric
-            if metric.kind is Kind.INFO:
+            if metric.kind is MetricType.INFO:
                 info = InfoMetricFamily(metric.family, metric.help)
                 for values, _ in family.samples:
                     info.add_metric((), dict(zip(metric.labels, values, strict=True)))
                 yield info
                 continue
-            make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            make = CounterMetricFamily if metric.kind is MetricType.COUNTER else GaugeMetricFamily
             made = make(metric.family, metric.help, labels=metric.labels)
             for values, value in family.samples:
                 made.add_metric(values, value)

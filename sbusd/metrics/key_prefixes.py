@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sbusd.client import AsyncBus, Overflow
 from sbusd.client.items import Gap, Reconnected, TapRecord
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, labelled
 from sbusd.protocol.connection_names import MAX_NAME_BYTES
@@ -71,7 +71,7 @@ class KeyPrefixes:
     async def _count(self, prefix: str, counts: PrefixCounts) -> None:
         """Count the messages of one prefix, and connect again whenever the connection ends."""
         loop = asyncio.get_running_loop()
-        backoff = Backoff(loop.time())
+        backoff = ReconnectAttempts(loop.time())
         while True:
             try:
                 await self._count_connected(prefix, counts, backoff)
@@ -84,7 +84,7 @@ class KeyPrefixes:
             backoff.attempt(loop.time())
             await asyncio.sleep(backoff.due - loop.time())
 
-    async def _count_connected(self, prefix: str, counts: PrefixCounts, backoff: Backoff) -> None:
+    async def _count_connected(self, prefix: str, counts: PrefixCounts, backoff: ReconnectAttempts) -> None:
         """Count the messages of one prefix until the connection ends. Raises SbusError, OSError."""
         name = f"sbus-metrics {prefix}".encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore")
         async with AsyncBus.connect(

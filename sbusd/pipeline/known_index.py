@@ -14,7 +14,7 @@ from typing import Any
 from sbusd.archive.files import TablesError
 from sbusd.archive.record.days import DayName
 from sbusd.archive.record.index import IndexListing
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 
 KNOWN_INDEX = ".known-index.json"
 """The name of the file."""
@@ -26,7 +26,7 @@ _MAX_BYTES = 1 << 30
 class KnownIndex:
     """The files of the index that earlier runs have seen."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
         self._store = store
         self.is_new = False

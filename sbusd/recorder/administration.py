@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sbusd.client import Bus, Request, SbusError
 from sbusd.client.errors import RemoteRefusal, ServiceError
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.client.rpc.caller_access import Allow
 from sbusd.recorder.segment_closing import Closing, ClosingError
 
@@ -47,7 +47,7 @@ class Administration:
 
     def _run(self) -> None:
         """Serve, and connect again whenever the connection ends, until stopped."""
-        backoff, reported = Backoff(time.monotonic()), ""
+        backoff, reported = ReconnectAttempts(time.monotonic()), ""
         while not self._is_stopping.wait(max(0.0, backoff.due - time.monotonic())):
             backoff.attempt(time.monotonic())
             try:

@@ -20,7 +20,7 @@ from sbusd.archive.ownership import HostTakenError
 from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
 from sbusd.archive.record.entry import OTHERS, IndexEntry
 from sbusd.archive.record.index import entries_between
-from sbusd.archive.record.schema import SCHEMA, Kind, Row, batch_of
+from sbusd.archive.record.schema import SCHEMA, Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage.immutable import DamagedCopyError
 from sbusd.archive.storage.store import store_of
@@ -354,7 +354,7 @@ def _table(content: WalContent) -> pa.Table:
     batches = list(content.batches)
     for seq, lost in content.missing_ranges():
         ts = _ts_before(content, seq)
-        batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead log was damaged")]))
+        batches.append(batch_of([Row(ts, seq, RowKind.GAP, lost=lost, reason="the write-ahead log was damaged")]))
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.record.layout import HOUR_NS, hour_of
-from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.schema import Row, RowKind, batch_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from sbusd.recorder.wal import WalWriter
@@ -228,7 +228,7 @@ class Recording:
     def _resume(self, outage: _Outage) -> None:
         """Try to write again, first the ``gap`` row."""
         now = self._clocks.wall_ns()
-        gap = Row(now, 0, Kind.GAP, reason=outage.reason, lost=outage.lost, duration=max(0, now - outage.since_ns))
+        gap = Row(now, 0, RowKind.GAP, reason=outage.reason, lost=outage.lost, duration=max(0, now - outage.since_ns))
         if self._write([gap]):
             self._outage = None
             self._journal.record(RESUMED, lost=outage.lost)
@@ -252,13 +252,13 @@ class SubscriptionSnapshot:
         """Apply *row* if it is about a subscription."""
         if row.conn is None:
             return
-        if row.kind == Kind.DISCONNECT:
+        if row.kind == RowKind.DISCONNECT:
             self._count -= len(self._patterns.pop(row.conn, ()))
         elif row.key is None:
             return
-        elif row.kind in {Kind.SUBSCRIBE, Kind.SNAPSHOT}:
+        elif row.kind in {RowKind.SUBSCRIBE, RowKind.SNAPSHOT}:
             self._add(row.conn, row.key, row)
-        elif row.kind == Kind.UNSUBSCRIBE and (held := self._patterns.get(row.conn)) and held.pop(row.key, None) is not None:
+        elif row.kind == RowKind.UNSUBSCRIBE and (held := self._patterns.get(row.conn)) and held.pop(row.key, None) is not None:
             self._count -= 1
 
     def knows(self, row: Row) -> bool:
@@ -269,7 +269,7 @@ class SubscriptionSnapshot:
         """Yield a row with the time *ts* for each subscription."""
         for held in self._patterns.values():
             for row in held.values():
-                yield row._replace(kind=Kind.SNAPSHOT, ts=ts)
+                yield row._replace(kind=RowKind.SNAPSHOT, ts=ts)
 
     def clear(self) -> None:
         """Forget all: they may have ended."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.protocol.keys import KeySpace
 
@@ -88,7 +88,7 @@ class Replay:
     def _read(self, entry: IndexEntry) -> pa.Table:
         """Return the messages of one segment, with the columns needed here."""
         table = self.archive.read(entry, _COLUMNS)
-        return table.filter(pc.equal(table.column("kind"), Kind.MESSAGE.value))
+        return table.filter(pc.equal(table.column("kind"), RowKind.MESSAGE.value))
 
     def _whole(self, key: bytes, row: _MessageRow) -> RecordedMessage | None:
         """Return the message of a row. If it cannot be published again, count it and return None."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.schema import Row, RowKind
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.systemd.cgroups import unit_at
@@ -37,13 +37,13 @@ _CRED = re.compile(r"!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})\Z")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 _EVENTS = {
-    "connect": Kind.CONNECT,
-    "disconnect": Kind.DISCONNECT,
-    "subscribe": Kind.SUBSCRIBE,
-    "unsubscribe": Kind.UNSUBSCRIBE,
+    "connect": RowKind.CONNECT,
+    "disconnect": RowKind.DISCONNECT,
+    "subscribe": RowKind.SUBSCRIBE,
+    "unsubscribe": RowKind.UNSUBSCRIBE,
 }
 
-_MESSAGE = Kind.MESSAGE.value
+_MESSAGE = RowKind.MESSAGE.value
 _NO_CALL = (None, None, None, None, None)
 _NOT_OF_MESSAGES = (None, None, None, None, None, None, None)
 """The columns from ``code`` to ``packet``."""
@@ -127,7 +127,7 @@ class RowBuilder:
         if conn is None or key is None:
             self.unreadable += 1
             return None
-        return _of_peer(Row(ts, 0, Kind.SNAPSHOT, key=key), conn, self._peer(conn, fact.get("cred"), ts))
+        return _of_peer(Row(ts, 0, RowKind.SNAPSHOT, key=key), conn, self._peer(conn, fact.get("cred"), ts))
 
     def forget_peers(self) -> None:
         """Forget the peers of all connections: another bus can reuse the numbers."""
@@ -147,14 +147,14 @@ class RowBuilder:
             return None
         count = _integer(fact.get("count"), _INT64)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
-            if event is Kind.DISCONNECT and conn is not None:
+            if event is RowKind.DISCONNECT and conn is not None:
                 self._peers.pop(conn, None)
             code, reason = (_text(fact.get(name)) for name in ("error", "reason"))
             return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern"), lost=count, code=code, reason=reason), conn, peer)
         if kind == "loss":
-            return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
+            return _of_peer(Row(ts, 0, RowKind.LOSS, lost=count), conn, peer)
         if kind == "denial":
-            denial = Row(ts, 0, Kind.DENIAL, key=_key_of(fact, "key"), lost=1 if count is None else count)
+            denial = Row(ts, 0, RowKind.DENIAL, key=_key_of(fact, "key"), lost=1 if count is None else count)
             code, reason, packet = (_text(fact.get(name)) for name in ("error", "reason", "packet"))
             return _of_peer(denial._replace(code=code, reason=reason, packet=packet), conn, peer)
         raise UnreadableError
@@ -251,7 +251,7 @@ def _relay_attempt(payload: bytes, calls: CallRecognizer) -> Row | None:
     return Row(
         0,
         0,
-        Kind.RELAY,
+        RowKind.RELAY,
         key=key_text(RELAY_ATTEMPT_KEY),
         call_id=calls.number(digest) if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None,
         call_cmd=_text(value.get("cmd")),

@@ -15,7 +15,7 @@ from sbusd.archive.lock_files import LockHeldError, lock_file
 from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
-from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.schema import Row, RowKind
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
@@ -276,7 +276,7 @@ class Recorder:
             while (fd := self._tap.fileno()) is not None and not self._tap.has_ended:
                 readable, _, _ = select.select([fd], [], [], DRAIN_SECONDS)
                 if not readable:
-                    self._add(Row(self._clocks.wall_ns(), 0, Kind.TAP_LOSS, reason="the bus did not send what it had queued"))
+                    self._add(Row(self._clocks.wall_ns(), 0, RowKind.TAP_LOSS, reason="the bus did not send what it had queued"))
                     self._journal.record(UNREAD, seconds=f"{DRAIN_SECONDS:g}")
                     return
                 for output in self._tap.receive(TURN_PACKETS):
@@ -312,15 +312,15 @@ class Recorder:
         match output:
             case bytes():
                 row = self._builder.row(output)
-                if row is not None and not (row.kind == Kind.LOSS and row.conn == self._tap.own_id):
-                    self.messages += row.kind == Kind.MESSAGE
+                if row is not None and not (row.kind == RowKind.LOSS and row.conn == self._tap.own_id):
+                    self.messages += row.kind == RowKind.MESSAGE
                     self._add(row)
             case ActiveSubscriptions(subscriptions):
                 self._record_subscriptions(subscriptions, now)
             case LostPackets(count):
                 self._unreported_loss += count or 0
                 self._tap_lost += count or 0
-                self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
+                self._add(Row(now, 0, RowKind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
             case BusLost(reason):
                 self._journal.record(BUS_UNAVAILABLE, reason=reason)
             case BusRestored(duration_ns):
@@ -351,7 +351,7 @@ class Recorder:
 
     def _record_restart(self, reason: str, duration_ns: int | None) -> None:
         """Record that the connection is new."""
-        self._add(Row(self._clocks.wall_ns(), 0, Kind.RESTART, reason=reason, duration=duration_ns))
+        self._add(Row(self._clocks.wall_ns(), 0, RowKind.RESTART, reason=reason, duration=duration_ns))
 
     def _report_losses(self, *, at_once: bool = False) -> None:
         """Log new losses and unreadable packets, at most every REPORT_SECONDS."""

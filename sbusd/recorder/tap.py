@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sbusd.client.bus_socket import is_gone, open_socket, parse_target, receive_buffer
 from sbusd.client.errors import NoBus, RemoteRefusal
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
 from sbusd.protocol.packets import control_packet, is_batch, parse_batch, parse_error
@@ -95,7 +95,7 @@ class RecorderTap:
         self._target = parse_target(address, reconnect=True)
         self._demand = control_packet(controls.TAP_ON, pattern)
         self._clock = clock
-        self._backoff = Backoff(clock())
+        self._backoff = ReconnectAttempts(clock())
         self._socket: socket.socket | None = None
         self._buffer = receive_buffer()
         self._early: list[TapOutput] = []

@@ -15,7 +15,7 @@ from sbusd.protocol.printable import printable
 from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbusd.relay.redis import names
-from sbusd.relay.redis.store import Claim, OutgoingRequest, Store
+from sbusd.relay.redis.store import Claim, MessageStore, OutgoingRequest
 from sbusd.systemd.limited_log import LimitedLog
 
 FULL_WORDS = "too many pending requests; try again later"
@@ -53,7 +53,7 @@ class QueueHandler:
         self,
         twin: int,
         settings: RelaySettings,
-        store: Store,
+        store: MessageStore,
         journal: LimitedLog,
         *,
         wake: Callable[[], None] = lambda: None,

@@ -26,7 +26,7 @@ from sbusd.relay.log_messages import FAULT, PEER_REACHABLE, PEER_REFUSED, PEER_U
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
-from sbusd.relay.redis.store import Claim, Store
+from sbusd.relay.redis.store import Claim, MessageStore
 from sbusd.relay.resolver import Resolver, ResolverUnavailableError, UnknownHostError
 from sbusd.systemd.limited_log import LimitedLog
 
@@ -57,7 +57,7 @@ class Sender:
     def __init__(
         self,
         settings: RelaySettings,
-        store: Store,
+        store: MessageStore,
         handler: QueueHandler,
         *,
         client: HttpClient,

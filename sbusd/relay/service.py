@@ -35,7 +35,7 @@ from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisClient, RedisUnavailableError, UnsuitableRedisError, check_server
 from sbusd.relay.redis.durability import QUESTION, durability_problem
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
 from sbusd.systemd.event_loop import report_exhaustion
@@ -81,7 +81,7 @@ class Relay:
         self._credentials = Credentials(settings, journal)
         self._keys = self._credentials.keys
         self._redis = RedisClient(settings.redis)
-        self._store = Store(self._redis, settings, uuid.uuid4().hex)
+        self._store = MessageStore(self._redis, settings, uuid.uuid4().hex)
         self._authentication = make_authentication(settings, twin, self._keys)
         self._handler = QueueHandler(twin, settings, self._store, journal, wake=self._wake)
         self._observer = observer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbusd.report.aggregation import cut_text
 
@@ -136,7 +136,7 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
             host.records += entry.rows
             host.first, host.last = min(host.first, entry.min_ts), max(host.last, entry.max_ts)
             host.missing += entry.missing
-            host.restarts += entry.kinds.get(Kind.RESTART, 0)
+            host.restarts += entry.kinds.get(RowKind.RESTART, 0)
             host.payloads_cut += entry.payloads_cut
             host.payloads_left_out += entry.payloads_left_out
             host.hours.add(manifest.hour)

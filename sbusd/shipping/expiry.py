@@ -15,7 +15,7 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import MissingEntryError, find_in, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
 from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 
 EXPIRED_LIST = "expired"
 """The name of the list of expired segments in the directory of the state."""
@@ -42,7 +42,7 @@ def expired_list(path: Path, header: ListHeader) -> ListWriter:
 class Expiry:
     """The retention of the segments in the list *shipped*, which are in *store*. *done* lists those that expired; it is durable."""
 
-    def __init__(self, store: Store, shipped: ShippedList, done: ListWriter, keep_seconds: float) -> None:
+    def __init__(self, store: FileStore, shipped: ShippedList, done: ListWriter, keep_seconds: float) -> None:
         self.removed = 0
         """Number of segments that were removed."""
         self.unreadable = 0

@@ -24,7 +24,7 @@ from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDest
 from sbusd.archive.storage.attempts import Attempts, UnsupportedClientError
 from sbusd.archive.storage.immutable import DifferentContentError
 from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
-from sbusd.archive.storage.store import Store, store_of
+from sbusd.archive.storage.store import FileStore, store_of
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
@@ -222,7 +222,7 @@ def _check_user(state: Path) -> None:
         raise StateOwnerError(f"{state}: owned by user {printable(name, 64)}. Run sbus-ship as this user, see sbus-ship(8)")
 
 
-def _store(destination: ArchivePath, attempts: Attempts) -> Store:
+def _store(destination: ArchivePath, attempts: Attempts) -> FileStore:
     """Return the store of the destination, with *attempts* that report to the log."""
     if not isinstance(destination, RemotePath):
         return store_of(destination)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 from sbusd.shipping.log_messages import NOT_MERGED
 from sbusd.systemd.log_records import Log
 
@@ -20,7 +20,7 @@ class IndexMerger:
 
     def __init__(
         self,
-        store: Store,
+        store: FileStore,
         host: str,
         check: Callable[[], None],
         log: Log,

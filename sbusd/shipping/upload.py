@@ -19,7 +19,7 @@ from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
 from sbusd.archive.record.index import find_entry, read_entry, segment_of_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of
 from sbusd.archive.storage.immutable import Content, DifferentContentError, put_once
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 
 _READINGS = 3
 """Number of times that a remote entry is read before it counts as damaged: a failing connection can damage what is read."""
@@ -58,7 +58,7 @@ class Uploader:
     def __init__(
         self,
         archive: Path,
-        store: Store,
+        store: FileStore,
         ownership: Ownership,
         keep_seconds: float = 0.0,
         progress: Callable[[], None] = lambda: None,

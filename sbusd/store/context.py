@@ -14,11 +14,11 @@ from sbusd.store.calls.allowances import Allowance
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, NewMessage, Released, Worker
+from sbusd.store.engine.messages import LeasedJob, NewMessage, Released, Worker
 from sbusd.store.news import StreamNews
 from sbusd.store.operation_queue import SERVICE, OperationQueue, QueuedOperation
 from sbusd.store.publications import Publications, Published
-from sbusd.store.publisher import Publisher
+from sbusd.store.publisher import StorePublisher
 from sbusd.store.routes import Routes
 from sbusd.store.take_line import TakeLine
 from sbusd.store.vouch_right import VouchRight
@@ -38,7 +38,7 @@ class StoreContext:
         vouch_right: VouchRight,
         *,
         routes: Routes,
-        publisher: Publisher,
+        publisher: StorePublisher,
         report: Callable[[str], None],
         counts: Counter[str],
         clock: StoreClock,
@@ -157,7 +157,7 @@ class StoreContext:
                 again = partial(self._released, connection)
                 self.operations.submit(SERVICE, lambda engine: engine.release(connection, released.until), again, released.jobs)
 
-    def give_back(self, queue: str, worker: Worker, jobs: Sequence[Job]) -> None:
+    def give_back(self, queue: str, worker: Worker, jobs: Sequence[LeasedJob]) -> None:
         """Make jobs ready again that their worker will not get, because its call has ended."""
         self.counts["given_back"] += len(jobs)
         leases = [job.lease for job in jobs]

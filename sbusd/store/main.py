@@ -24,8 +24,8 @@ from sbusd.standard_output import print_line
 from sbusd.store import log_messages
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import DeadLetter, StoreError
-from sbusd.store.service import Store
+from sbusd.store.engine.messages import DeadLetter, EngineError
+from sbusd.store.service import StoreService
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
@@ -73,7 +73,7 @@ def store(
     except SbusError as wrong:
         fail(
             "sbus-store",
-            wrong.reason if isinstance(wrong, StoreError) else str(wrong),
+            wrong.reason if isinstance(wrong, EngineError) else str(wrong),
             os.EX_CONFIG if isinstance(wrong, ValueError) else 1,
         )
 
@@ -98,7 +98,7 @@ def _placed(settings: StoreSettings, *, user_bus: bool) -> StoreSettings:
 
 
 def _open_file(settings: StoreSettings, report: Callable[[str], None]) -> Engine:
-    """Open the file of *settings*; *report* gets lines for the log. Raises StoreError."""
+    """Open the file of *settings*; *report* gets lines for the log. Raises EngineError."""
     path = Path(settings.file)
     return Engine(path, settings, SystemClock(report, path.with_name(f"{path.name}.date")))
 
@@ -131,7 +131,7 @@ class _Log:
 async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> None:
     """Store until SIGTERM or SIGINT. Raises SbusError."""
     log, manager, charged = LimitedLog("sbus-store"), ServiceManager.of_environment(), ChargedUsers()
-    made = Store(settings, _open_file, _Log(log, settings.bus), manager.alive, charged)
+    made = StoreService(settings, _open_file, _Log(log, settings.bus), manager.alive, charged)
     charged.start()
 
     async def store() -> None:
@@ -165,7 +165,7 @@ async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> No
 class _Reloads:
     """Reads the configuration again, once after each other."""
 
-    def __init__(self, made: Store, load: Callable[[], StoreSettings], log: LimitedLog, manager: ServiceManager) -> None:
+    def __init__(self, made: StoreService, load: Callable[[], StoreSettings], log: LimitedLog, manager: ServiceManager) -> None:
         self._store = made
         self._load = load
         self._log = log
@@ -185,7 +185,7 @@ class _Reloads:
         try:
             settings = self._load()
             await self._store.reload(settings)
-        except StoreError as refused:
+        except EngineError as refused:
             self._log.record(log_messages.RELOAD_REFUSED, reason=refused.reason)
         except SbusError as refused:
             self._log.record(log_messages.RELOAD_REFUSED, reason=str(refused))

@@ -24,7 +24,7 @@ from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.responses import RESPONSE_BYTES
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import LastValues, Stored, StoreError
+from sbusd.store.engine.messages import EngineError, LastValues, Stored
 from sbusd.store.operation_queue import SCAN_WEIGHT
 
 MAX_PENDING = 64
@@ -123,7 +123,7 @@ class NewSubscribers:
                 self._serving.add(subscription)
                 try:
                     await self._serve(bus, subscription)
-                except (StoreError, CallError, ProtocolError) as error:
+                except (EngineError, CallError, ProtocolError) as error:
                     self._counts["undelivered"] += 1
                     self._report(f"a subscription got no last values: {error}")
                 finally:
@@ -135,7 +135,7 @@ class NewSubscribers:
             self._tasks.pop(user, None)
 
     async def _serve(self, bus: ServingBus, subscription: _Subscription) -> None:
-        """Send the last values for one subscription. Raises StoreError, CallError, SbusError, OSError."""
+        """Send the last values for one subscription. Raises EngineError, CallError, SbusError, OSError."""
         await self._send_all(bus, subscription, subscription.pattern)
         for _ in range(MAX_ROUNDS):
             # What was published before the last value that was sent is committed then.

@@ -21,7 +21,7 @@ from sbusd.store.bus_connections import ServingBus
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.key_map import KeyMatcher
-from sbusd.store.engine.messages import NewMessage, Sender, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, Sender
 from sbusd.store.operation_queue import SERVICE, OperationQueue, QueuedOperation
 
 GROUP_ITEMS = 256
@@ -176,7 +176,7 @@ class StreamIntake:
 
         try:
             await self._operations.run(SERVICE, add_gap)
-        except (StoreError, CallError) as error:
+        except (EngineError, CallError) as error:
             self._report(f"stream {name}: cannot store a gap: {error}")
             self._missing[b"", reason] += 0
 
@@ -207,7 +207,7 @@ class StreamIntake:
                 for (_, reason), count in gaps.items():
                     self._report(f"stream {name}: {count or 'unknown'} messages were not stored: {reason}")
             return
-        reason = f"{error.code} {error.reason}" if isinstance(error, StoreError) else "EIO internal error"
+        reason = f"{error.code} {error.reason}" if isinstance(error, EngineError) else "EIO internal error"
         self._report(f"stream {name}: cannot store messages: {printable(str(error), 256)}")
         for (pattern, earlier), count in group.missing.items():
             self._missing[pattern, earlier] += count
@@ -220,7 +220,7 @@ class StreamIntake:
 
 
 def _store(engine: Engine, name: str, group: _Group) -> None:
-    """Store *group*, in the committer's thread. What a limit of a user prevents becomes a gap. Raises StoreError."""
+    """Store *group*, in the committer's thread. What a limit of a user prevents becomes a gap. Raises EngineError."""
     group.stored.clear()
     group.failed.clear()
     for (pattern, reason), count in group.missing.items():
@@ -231,7 +231,7 @@ def _store(engine: Engine, name: str, group: _Group) -> None:
             continue
         failed: Gaps = Counter()
         for message, outcome in zip(part, engine.put_many(name, part), strict=True):
-            if isinstance(outcome, StoreError):
+            if isinstance(outcome, EngineError):
                 _count(failed, message.key, f"{outcome.code} {outcome.reason}")
             else:
                 group.stored.append(message)

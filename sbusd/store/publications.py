@@ -14,9 +14,9 @@ from functools import partial
 from sbusd.client.errors import SbusError
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NOWHERE, NewMessage, Places, Rest, StoreError, Taken
+from sbusd.store.engine.messages import NOWHERE, EngineError, NewMessage, Places, Rest, Taken
 from sbusd.store.operation_queue import SERVICE, OperationQueue
-from sbusd.store.publisher import Publisher
+from sbusd.store.publisher import StorePublisher
 from sbusd.store.routes import Routes
 
 RETRY_SECONDS = 1.0
@@ -66,7 +66,7 @@ class Publications:
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: StorePublisher,
         operations: OperationQueue[Engine],
         published: Published,
         counts: Counter[str],
@@ -126,7 +126,7 @@ class Publications:
             while not self.is_live:
                 try:
                     rest = await self._operations.run(SERVICE, partial(_next, dict(self._sent)), committed=self._found)
-                except StoreError as error:
+                except EngineError as error:
                     self._report(f"cannot read what is to be published: {error}")
                     await asyncio.sleep(RETRY_SECONDS)
                     continue

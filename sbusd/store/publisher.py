@@ -21,7 +21,7 @@ ASK_SECONDS = 0.05
 """Shortest interval of asking the bus whether it has taken what was sent."""
 
 
-class Publisher:
+class StorePublisher:
     """One connection that publishes. *counts* are the store's counters; *report* gets one line for the log."""
 
     def __init__(self, counts: Counter[str], report: Callable[[str], None]) -> None:

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from sbusd.backoff import Backoff
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.config.store import StoreSettings
-from sbusd.store.backoff import Backoff
 from sbusd.store.calls.remote_calls import RemoteCalls
 
 REFUSED_SECONDS = 30.0

@@ -10,23 +10,23 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
+from sbusd.backoff import Backoff
 from sbusd.client.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
 from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol import controls
 from sbusd.store.access import Access
-from sbusd.store.backoff import Backoff
 from sbusd.store.bus_connections import ServingBus
 from sbusd.store.calls.calls import Calls
 from sbusd.store.calls.remote_calls import RemoteCalls
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.committer import Committer
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import DeadLetter, NewMessage, StoreError, Taken
+from sbusd.store.engine.messages import DeadLetter, EngineError, NewMessage, Taken
 from sbusd.store.new_subscribers import NewSubscribers
 from sbusd.store.operation_queue import SERVICE, OperationQueue
 from sbusd.store.ordinary_messages import CHANGED, NOT_CONNECTED, NOT_RUNNING, StreamIntake
-from sbusd.store.publisher import Publisher
+from sbusd.store.publisher import StorePublisher
 from sbusd.store.remote_service import RemoteService
 from sbusd.store.routes import Routes
 from sbusd.store.status import FRESH_SECONDS, Status
@@ -62,10 +62,10 @@ class StoreLog(Protocol):
 
 
 OpenFile = Callable[[StoreSettings, Callable[[str], None]], Engine]
-"""Opens the file of the settings. The function gets lines for the log, in any thread. Raises StoreError."""
+"""Opens the file of the settings. The function gets lines for the log, in any thread. Raises EngineError."""
 
 
-class Store:
+class StoreService:
     """One store. *open_file* opens its file, in another thread; *alive* gets the status for people once a second. *charged* says whose
     quotas a client takes."""
 
@@ -89,7 +89,7 @@ class Store:
         self._state_at = 0.0
 
     async def open(self) -> None:
-        """Open the file. Raises StoreError."""
+        """Open the file. Raises EngineError."""
         loop = asyncio.get_running_loop()
 
         def report(words: str) -> None:
@@ -100,8 +100,8 @@ class Store:
             self._log.problem(f"all changes are refused until there is room: {refusal.reason}")
         self._committer = Committer(self._engine)
         self._operations: OperationQueue[Engine] = OperationQueue(self._committer, self._charged)
-        self._publisher = Publisher(self._counts, self._log.problem)
-        self._dead_letters = Publisher(self._counts, self._log.problem)
+        self._publisher = StorePublisher(self._counts, self._log.problem)
+        self._dead_letters = StorePublisher(self._counts, self._log.problem)
         self._sweeper = Sweeper(self._dead_letters, self._log.dead_letter, self._log.problem)
         access, vouch_right = Access(self._ask, self._log.problem, self._charged), VouchRight(self._ask, self._log.problem)
         self._context = StoreContext(
@@ -147,11 +147,11 @@ class Store:
             await self._stop(tasks, is_stopped=is_stopped)
 
     async def reload(self, settings: StoreSettings) -> None:
-        """Apply other settings. Raises StoreError; then the former ones hold."""
+        """Apply other settings. Raises EngineError; then the former ones hold."""
         if (settings.file, settings.bus) != (self._settings.file, self._settings.bus):
             bus = self._settings.bus
             command = f": {systemctl(bus)} restart sbus-store" if is_default(bus) else ""
-            raise StoreError("EINVAL", f"file and bus cannot change while the store runs; restart it{command}")
+            raise EngineError("EINVAL", f"file and bus cannot change while the store runs; restart it{command}")
         await self._operations.run(SERVICE, lambda engine: engine.configure(settings))
         former, self._settings = self._settings, settings
         self._context.reconfigure(Routes(settings))
@@ -323,7 +323,7 @@ class Store:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            with contextlib.suppress(StoreError):  # of the disk: again in a second
+            with contextlib.suppress(EngineError):  # of the disk: again in a second
                 await self._charge()
             figures = await self._calls.admin.figures()
             messages = sum(each.messages for each in figures.streams)

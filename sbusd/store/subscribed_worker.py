@@ -15,7 +15,7 @@ from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import JobCalls
 from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
 from sbusd.store.context import StoreContext
-from sbusd.store.engine.messages import Job, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, LeasedJob, Worker
 from sbusd.store.workers import Holder
 
 KEY_HEAD = b"queue/"
@@ -59,7 +59,7 @@ class SubscribedWorker:
         self._free.set()
 
     async def run(self) -> None:
-        """Give it jobs until cancelled. Raises UnsubscribedError, CallError, StoreError, SbusError, OSError."""
+        """Give it jobs until cancelled. Raises UnsubscribedError, CallError, EngineError, SbusError, OSError."""
         context, name = self._context, self.queue
         context.routes.queue(name)
         holder = await context.workers.admit(self.peer.connection)
@@ -82,7 +82,7 @@ class SubscribedWorker:
             return
         try:
             jobs = await self._jobs.taken(self.queue, self.peer.uid, holder, most=room, lease_ms=None, wait=MAX_WAIT_SECONDS)
-        except StoreError as error:
+        except EngineError as error:
             if error.code != "EDQUOT":
                 raise
             await asyncio.sleep(LEASES_SECONDS)
@@ -105,7 +105,7 @@ class SubscribedWorker:
         if not delivery.cancelled():
             delivery.exception()
 
-    async def _deliver(self, job: Job) -> None:
+    async def _deliver(self, job: LeasedJob) -> None:
         """Send a job. Without a recipient it is ready again. Raises UnsubscribedError, CallError, SbusError, OSError."""
         packet = self._packet(job)
         if not packet:
@@ -122,7 +122,7 @@ class SubscribedWorker:
             self._give_back([job])
             raise UnsubscribedError
 
-    def _packet(self, job: Job) -> bytes:
+    def _packet(self, job: LeasedJob) -> bytes:
         """Return the packet with a job; empty if it would be too long."""
         stored = job.stored
         key = b"%b%b/%d/%b" % (KEY_HEAD, self.queue.encode(), job.lease, stored.key)
@@ -132,13 +132,13 @@ class SubscribedWorker:
         except (PayloadTooLarge, ProtocolError):
             return b""
 
-    def _give_back(self, jobs: Sequence[Job]) -> None:
+    def _give_back(self, jobs: Sequence[LeasedJob]) -> None:
         """Make jobs ready again that it has not got."""
         if jobs:
             self._context.give_back(self.queue, self.worker, jobs)
             self._context.on_settled(self.peer.connection, [job.lease for job in jobs])
 
-    def _fail(self, job: Job, reason: str) -> None:
+    def _fail(self, job: LeasedJob, reason: str) -> None:
         """End a try: the job is tried again after the backoff of the queue, perhaps by a worker that uses ``store/take``."""
         context = self._context
         context.counts["jobs_undeliverable"] += 1

@@ -29,7 +29,7 @@ from sbusd.store.calls.call_errors import CallError, code_and_words
 from sbusd.store.calls.job_calls import STALE, JobCalls
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 from sbusd.store.operation_queue import QueuedOperation
 from sbusd.store.settlements import SETTLEMENT_HEAD, Settlement, SettlementError, parse_settlement
 from sbusd.store.subscribed_worker import KEY_HEAD, SubscribedWorker, UnsubscribedError
@@ -128,7 +128,7 @@ class SubscribedWorkers:
         except UnsubscribedError:
             worker.task = None
             self._remove_idle(worker)
-        except (StoreError, CallError) as error:
+        except (EngineError, CallError) as error:
             worker.task = None
             self._remove_idle(worker)
             self._context.counts["workers_refused"] += 1

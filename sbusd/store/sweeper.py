@@ -11,9 +11,9 @@ from sbusd.store.context import StoreContext
 from sbusd.store.engine.checksums import DAMAGED
 from sbusd.store.engine.continuity import LOST
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import DeadLetter, NewMessage, Places, StoreError, Sweep, Taken
+from sbusd.store.engine.messages import DeadLetter, EngineError, NewMessage, Places, Sweep, Taken
 from sbusd.store.operation_queue import SERVICE
-from sbusd.store.publisher import Publisher
+from sbusd.store.publisher import StorePublisher
 
 MAX_ROWS = 1_000
 """Rows that one sweep changes: other operations take turns with it."""
@@ -31,7 +31,7 @@ class Sweeper:
     *log_dead* gets each new dead letter once, *report* lines for the log.
     """
 
-    def __init__(self, dead: Publisher, log_dead: Callable[[DeadLetter], None], report: Callable[[str], None]) -> None:
+    def __init__(self, dead: StorePublisher, log_dead: Callable[[DeadLetter], None], report: Callable[[str], None]) -> None:
         self._dead = dead
         self._log_dead = log_dead
         self._report = report
@@ -64,7 +64,7 @@ class Sweeper:
                 sweep = await context.operations.run(
                     SERVICE, partial(_sweep, taken, places), committed=partial(self._done, context, taken, places)
                 )
-            except (StoreError, CallError) as error:
+            except (EngineError, CallError) as error:
                 if not context.is_stopping:
                     self._report(f"cannot sweep: {error}")
                 await asyncio.sleep(MAX_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.calls.call_errors import restarting
-from sbusd.store.engine.messages import Job, JobPage
+from sbusd.store.engine.messages import JobPage, LeasedJob
 from sbusd.store.operation_queue import QueuedOperation
 
 MAX_CONCURRENT = 64
@@ -31,8 +31,8 @@ class Taker:
 
     user: int
     begin: Callable[[Taken], object]
-    give_back: Callable[[Sequence[Job]], object]
-    future: asyncio.Future[Sequence[Job]]
+    give_back: Callable[[Sequence[LeasedJob]], object]
+    future: asyncio.Future[Sequence[LeasedJob]]
     waits: bool
 
 
@@ -55,9 +55,9 @@ class TakeLine:
         self,
         uid: int,
         begin: Callable[[Taken], object],
-        give_back: Callable[[Sequence[Job]], object],
+        give_back: Callable[[Sequence[LeasedJob]], object],
         wait_seconds: float,
-    ) -> Sequence[Job]:
+    ) -> Sequence[LeasedJob]:
         """Return jobs, or an empty sequence if there is none for *wait_seconds*. Raises what the take raises."""
         user = self._charged.of(uid)
         taker = Taker(user, begin, give_back, asyncio.get_running_loop().create_future(), wait_seconds > 0)
@@ -141,7 +141,7 @@ class TakeLine:
                 self._found_none(taker, news, more=page.more)
         self._begin_some()
 
-    def _found(self, taker: Taker, jobs: Sequence[Job]) -> None:
+    def _found(self, taker: Taker, jobs: Sequence[LeasedJob]) -> None:
         """Answer a call with jobs."""
         if taker.future.done():
             taker.give_back(jobs)

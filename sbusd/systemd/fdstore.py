@@ -25,7 +25,7 @@ CONNECTION_STORE = tuple(f"sbus-connections-{number}" for number in range(2 * PA
 NAMES = frozenset({STATE, *CONNECTION_STORE})
 
 
-class StoreError(SbusError, OSError):
+class DescriptorStoreError(SbusError, OSError):
     """The service manager cannot be notified; the text is one line."""
 
 
@@ -41,7 +41,7 @@ def is_there(environment: Mapping[str, str]) -> bool:
 
 
 def put(state: int, connection_store: list[int]) -> None:
-    """Store these descriptors, and remove what was stored under their names. Raises StoreError."""
+    """Store these descriptors, and remove what was stored under their names. Raises DescriptorStoreError."""
     until = time.monotonic() + START_SECONDS
     try:
         with closing(ServiceManager(os.environ["NOTIFY_SOCKET"])) as manager:
@@ -49,4 +49,4 @@ def put(state: int, connection_store: list[int]) -> None:
                 manager.deliver(f"FDSTOREREMOVE=1\nFDNAME={name}", until=until)
                 manager.deliver(f"FDSTORE=1\nFDNAME={name}", fd, until=until)
     except OSError as error:
-        raise StoreError(f"cannot store descriptors through $NOTIFY_SOCKET: {error.strerror}") from None
+        raise DescriptorStoreError(f"cannot store descriptors through $NOTIFY_SOCKET: {error.strerror}") from None

@@ -17,7 +17,7 @@ FIRST_ACTIONS = 5
 """The part of it that is kept for users with no action in the interval, in the same unit: no few users can use up the burst of all."""
 
 
-class Verdict(enum.Enum):
+class RateDecision(enum.Enum):
     """What the limits say about one message; the value is the name of its counter."""
 
     ALLOWED = "accepted"
@@ -68,23 +68,23 @@ class Limits:
         """Return the number of users for whom the rule is suspended."""
         return sum(user.suspended_until > now for user in self._users.values())
 
-    def judge(self, charged: int, now: float) -> Verdict:
+    def judge(self, charged: int, now: float) -> RateDecision:
         """Return whether a message of the user *charged* at *now*, in seconds, may cause an action, and count it if so."""
         user = self._users.setdefault(charged, _User())
         self._users.move_to_end(charged)
         if len(self._users) > MAX_USERS:
             self._users.popitem(last=False)
         if now < user.suspended_until:
-            return Verdict.SUSPENDED
+            return RateDecision.SUSPENDED
         burst, loop = self._burst, self._loop
         own = user.burst.count(burst.interval, now)
         if own >= burst.count:
-            return Verdict.BURST
+            return RateDecision.BURST
         if self._all.count(burst.interval, now) >= burst.count * (ALL_USERS - FIRST_ACTIONS if own else ALL_USERS):
-            return Verdict.ALL_BURST
+            return RateDecision.ALL_BURST
         if user.loop.count(loop.interval, now) >= loop.count:
             user.suspended_until = now + loop.interval
-            return Verdict.LOOP
+            return RateDecision.LOOP
         for window in (user.burst, user.loop, self._all):
             window.add(now)
-        return Verdict.ALLOWED
+        return RateDecision.ALLOWED

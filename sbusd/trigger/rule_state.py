@@ -11,7 +11,7 @@ from sbusd.config.trigger import TriggerRule
 from sbusd.protocol.credentials import Peer
 from sbusd.trigger.conditions import Payload
 from sbusd.trigger.instances import UnitNameError, unit_of
-from sbusd.trigger.rates import Limits, Verdict
+from sbusd.trigger.rates import Limits, RateDecision
 from sbusd.trigger.senders import Sender, sender_of
 
 JOURNAL_HEAD = b"journal/"
@@ -78,15 +78,15 @@ class RuleState:
             self.problem = str(error)
             return "invalid", None
         verdict = self.limits.judge(sender.charged, now)
-        if verdict is Verdict.ALLOWED:
+        if verdict is RateDecision.ALLOWED:
             return "accepted", Firing(rule, unit, key, payload, sender)
-        if verdict is Verdict.BURST:
+        if verdict is RateDecision.BURST:
             self.problem = f"user {sender.charged} has sent more than {rule.burst.count} in {rule.burst.interval:g} s"
-        elif verdict is Verdict.ALL_BURST:
+        elif verdict is RateDecision.ALL_BURST:
             self.problem = (
                 f"all users together have caused their maximum of actions in {rule.burst.interval:g} s; see burst in trigger.toml(5)"
             )
-        elif verdict is Verdict.LOOP:
+        elif verdict is RateDecision.LOOP:
             self.problem = f"user {sender.charged} has caused {rule.loop.count} actions in {rule.loop.interval:g} s"
         return verdict.value, None
 

@@ -16,7 +16,7 @@ from sbusd.client import AsyncBus, Request
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.items import Gap, Item, Message, Replaced
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.client.rpc.caller_access import Allow
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from sbusd.config.subordinate_ids import ChargedUsers
@@ -253,7 +253,7 @@ class _Attempts:
     """The times at which one connection is tried."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff(asyncio.get_running_loop().time())
+        self._backoff = ReconnectAttempts(asyncio.get_running_loop().time())
         self._is_connected = False
 
     def succeeded(self) -> None:

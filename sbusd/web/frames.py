@@ -38,7 +38,7 @@ class InvalidFrameError(SbusError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BrowserRequest:
     """One request of a browser. ``key`` is its key or pattern."""
 
     id: int
@@ -47,7 +47,7 @@ class Request:
     payload: bytes = b""
 
 
-def parse_request(text: str) -> Request:
+def parse_request(text: str) -> BrowserRequest:
     """Return the request in a frame.
 
     Raises:
@@ -71,10 +71,10 @@ def parse_request(text: str) -> Request:
     for name in value.keys() - {"type", "id", *REQUESTS[kind]}:
         raise InvalidFrameError(f"{kind}: unknown member '{printable(name, 40)}'", number)
     if not REQUESTS[kind]:
-        return Request(number, kind)
+        return BrowserRequest(number, kind)
     name = "key" if kind == "publish" else "pattern"
     key = _key(_text(value, kind, name, number), kind, name, number)
-    return Request(number, kind, key, _payload(value, number) if kind == "publish" else b"")
+    return BrowserRequest(number, kind, key, _payload(value, number) if kind == "publish" else b"")
 
 
 def hello(facts: Mapping[str, object]) -> str:
@@ -82,7 +82,7 @@ def hello(facts: Mapping[str, object]) -> str:
     return _frame("hello", facts)
 
 
-def result(request: Request, facts: Mapping[str, object]) -> str:
+def result(request: BrowserRequest, facts: Mapping[str, object]) -> str:
     """Return the response to *request*."""
     return _frame("result", {"id": request.id, "request": request.kind, **facts})
 

@@ -30,7 +30,7 @@ from sbusd.web.request_checks import (
     check_origin,
     response_headers,
 )
-from sbusd.web.session import Session, SessionSettings
+from sbusd.web.session import SessionSettings, WebSession
 
 HEARTBEAT_SECONDS = 30.0
 """Interval of WebSocket pings. A browser that does not respond within half of it is disconnected."""
@@ -74,7 +74,7 @@ class WebServer:
         self._linked = linked
         self._files = page_files()
         self._names = Names()
-        self._sessions: dict[Session, asyncio.Transport | None] = {}
+        self._sessions: dict[WebSession, asyncio.Transport | None] = {}
         self._address = ListenAddress("127.0.0.1", 0)
         self._headers: Mapping[str, str] = {}
         self._server = web.Server(self._serve)
@@ -187,7 +187,7 @@ class WebServer:
         if not socket.can_prepare(request):
             raise RejectedError(426, "this path is for WebSockets")
         await socket.prepare(request)
-        session = Session(socket, self._settings, self._names)
+        session = WebSession(socket, self._settings, self._names)
         if len(self._sessions) >= self._max_sessions:
             reason = f"too many sessions: the gateway has {self._max_sessions}, its maximum"
             self._log.record_limited(FULL, "sessions", reason=reason)

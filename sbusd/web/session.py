@@ -57,7 +57,7 @@ class SessionSettings:
     """Bytes of messages that wait for a slow browser, for each pattern."""
 
 
-class Session:
+class WebSession:
     """One session, until the browser or the bus ends it."""
 
     def __init__(self, socket: web.WebSocketResponse, settings: SessionSettings, names: Names) -> None:
@@ -150,7 +150,7 @@ class Session:
         except SbusError as wrong:
             return frames.error(f"{request.kind}: {wrong}", number=request.id, request=request.kind)
 
-    async def _do(self, bus: AsyncBus, request: frames.Request) -> Mapping[str, object]:
+    async def _do(self, bus: AsyncBus, request: frames.BrowserRequest) -> Mapping[str, object]:
         """Do what a request asks for, and return the members of its response. Raises SbusError."""
         match request.kind:
             case "subscribe":

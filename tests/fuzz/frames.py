@@ -26,7 +26,7 @@ from sbusd.link.frames import (
 )
 from sbusd.link.message_runs import RunReader
 from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.protocol.keys import KeySpace
 from tests.support.link_recorders import RecordedBus, RecordedNetwork
 
@@ -39,7 +39,7 @@ _KEYS = KeySpace()
 def check(data: bytes) -> None:
     """No frame raises, and each packet that a frame causes on the bus is one that the rules permit."""
     network, bus = RecordedNetwork(), RecordedBus()
-    session = Session(RULES, 7, network, bus, 0.0)
+    session = LinkSession(RULES, 7, network, bus, 0.0)
     session.restarted()
     session.acknowledged(1)
     session.connected()

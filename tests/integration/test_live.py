@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from sbusd.pipeline.errors import PermanentError
+from sbusd.pipeline.live.live_state import STATE, Decided, LiveState
 from sbusd.pipeline.live.preconditions import check_tap
 from sbusd.pipeline.live.publication import publish_decided
-from sbusd.pipeline.live.state import STATE, Decided, LiveState
 from sbusd.pipeline.source.outbox import Outbox
 from sbusd.pipeline.source.publisher import BusConnection
 from sbusd.protocol.errors import SbusError
@@ -46,7 +46,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import time
 from sbusd.pipeline.live import job
-from sbusd.pipeline.live.state import LiveState
+from sbusd.pipeline.live.live_state import LiveState
 close_minutes = LiveState.close
 def close(self, *arguments):
     return 0 if Path("hold").exists() else close_minutes(self, *arguments)

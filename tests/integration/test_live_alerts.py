@@ -61,7 +61,7 @@ import json
 import os
 from pathlib import Path
 from sbusd.pipeline.live.publication import publish_decided
-from sbusd.pipeline.live.state import Decided
+from sbusd.pipeline.live.live_state import Decided
 from sbusd.pipeline.source.outbox import Outbox
 folder, address, how, delay = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 decided = [Decided(*each) for each in json.loads((folder / "decided.json").read_bytes())]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.schema import Row, RowKind
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.recorder_fakes import recorded
 from tests.support.users import User
@@ -119,7 +119,7 @@ def _cred(client: RawClient) -> bytes:
     return client.ask(b"!/cred/whoami")
 
 
-def _only(rows: list[Row], kind: Kind, **columns: object) -> Row:
+def _only(rows: list[Row], kind: RowKind, **columns: object) -> Row:
     """Return the only row of *kind* with these columns."""
     found = [row for row in rows if row.kind == kind and all(getattr(row, name) == value for name, value in columns.items())]
     assert len(found) == 1, (kind, columns, found)
@@ -149,20 +149,20 @@ def test_actions_of_users_are_recorded_and_private_payloads_are_not(
     assert "stopped recording" in said
     rows = service.rows()
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
-    message = _only(rows, Kind.MESSAGE, key="a/b")
+    message = _only(rows, RowKind.MESSAGE, key="a/b")
     assert (message.payload, message.payload_bytes, message.uid) == (b"for all", 7, second_user.uid)
     assert (message.recipients, message.discarded) == (1, 0)
-    hidden = _only(rows, Kind.MESSAGE, key=secret.decode())
+    hidden = _only(rows, RowKind.MESSAGE, key=secret.decode())
     assert (hidden.payload, hidden.payload_bytes, hidden.uid) == (None, 12, first_user.uid)
     assert b"the password" not in b"".join(path.read_bytes() for path in service.folder.rglob("*") if path.is_file())
-    subscribed = _only(rows, Kind.SUBSCRIBE, key="a/*")
+    subscribed = _only(rows, RowKind.SUBSCRIBE, key="a/*")
     assert (subscribed.uid, subscribed.gid) == (first_user.uid, first_user.gid)
-    assert _only(rows, Kind.UNSUBSCRIBE).conn == subscribed.conn
-    assert _only(rows, Kind.SUBSCRIBE, key=r"odd/\xff").conn == subscribed.conn
-    denial = _only(rows, Kind.DENIAL)
+    assert _only(rows, RowKind.UNSUBSCRIBE).conn == subscribed.conn
+    assert _only(rows, RowKind.SUBSCRIBE, key=r"odd/\xff").conn == subscribed.conn
+    denial = _only(rows, RowKind.DENIAL)
     assert (denial.uid, denial.code, denial.packet, denial.lost) == (second_user.uid, "EACCES", "SUB", 1)
     assert denial.key == _cred_text(first_user, subscribed.pid)
-    assert _only(rows, Kind.DISCONNECT, conn=message.conn).uid == second_user.uid
+    assert _only(rows, RowKind.DISCONNECT, conn=message.conn).uid == second_user.uid
 
 
 def test_subscriptions_older_than_the_recorder_are_in_the_record(
@@ -183,12 +183,12 @@ def test_subscriptions_older_than_the_recorder_are_in_the_record(
     bob.barrier()
     service.end()
     rows = service.rows()
-    active = [row for row in rows if row.kind == Kind.SNAPSHOT]
+    active = [row for row in rows if row.kind == RowKind.SNAPSHOT]
     assert {(row.key, row.uid, row.gid) for row in active} == {
         (key, second_user.uid, second_user.gid) for key in ("old/", r"odd/\xff", patterns[2].decode())
     }
     assert len(active) == 3
-    ended = _only(rows, Kind.UNSUBSCRIBE, key="old/")
+    ended = _only(rows, RowKind.UNSUBSCRIBE, key="old/")
     assert {row.conn for row in active} == {ended.conn}
     assert max(row.seq for row in active) < ended.seq
 
@@ -211,7 +211,7 @@ def test_a_call_and_its_answer_are_joined(tapped_bus: Daemon, start: Start, firs
     callee.barrier()
     service.end()
     rows = service.rows()
-    request, reply = _only(rows, Kind.MESSAGE, call_role="request"), _only(rows, Kind.MESSAGE, call_role="reply")
+    request, reply = _only(rows, RowKind.MESSAGE, call_role="request"), _only(rows, RowKind.MESSAGE, call_role="reply")
     assert request.call_id == reply.call_id
     assert (request.call_cmd, request.call_exp, request.uid) == ("add", 30, first_user.uid)
     assert (reply.call_failed, reply.uid, reply.payload) == (True, second_user.uid, None)
@@ -234,11 +234,11 @@ def test_a_recorder_that_is_too_slow_counts_missed_records(tapped_bus: Daemon, s
     publisher.barrier()
     said = service.end()
     rows = service.rows()
-    lost = sum(row.lost or 0 for row in rows if row.kind == Kind.TAP_LOSS)
-    messages = sum(row.kind == Kind.MESSAGE for row in rows)
+    lost = sum(row.lost or 0 for row in rows if row.kind == RowKind.TAP_LOSS)
+    messages = sum(row.kind == RowKind.MESSAGE for row in rows)
     assert lost > 5_000
     assert lost + messages == 30_001
-    assert not [row for row in rows if row.kind == Kind.LOSS]
+    assert not [row for row in rows if row.kind == RowKind.LOSS]
     assert f"lost {lost} rows since the last report" in said
 
 
@@ -285,5 +285,5 @@ def test_a_restart_that_keeps_connections_is_not_noticed(tapped_bus: Daemon, sta
             publisher.barrier()
     service.end()
     rows = service.rows()
-    assert [row.payload for row in rows if row.kind == Kind.MESSAGE] == [b"%d" % number for number in range(5)]
-    assert [row.kind for row in rows if row.kind in (Kind.RESTART, Kind.TAP_LOSS, Kind.GAP)] == [Kind.RESTART]
+    assert [row.payload for row in rows if row.kind == RowKind.MESSAGE] == [b"%d" % number for number in range(5)]
+    assert [row.kind for row in rows if row.kind in (RowKind.RESTART, RowKind.TAP_LOSS, RowKind.GAP)] == [RowKind.RESTART]

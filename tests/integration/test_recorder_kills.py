@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.schema import Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader
 from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, REMOVED
@@ -155,7 +155,7 @@ def test_rows_reported_as_durable_exist_exactly_once(bus: TappedBus, start: Call
 
 def _check_lives(rows: list[Row], seed: int) -> None:
     """Check that each life's messages are there from its first to its last, each once and in order."""
-    starts = [index for index, row in enumerate(rows) if row.kind == Kind.RESTART]
+    starts = [index for index, row in enumerate(rows) if row.kind == RowKind.RESTART]
     assert len(starts) == LIVES + 1
     for life, (start, end) in enumerate(itertools.pairwise(starts)):
         messages = rows[start + 1 : end]
@@ -198,9 +198,9 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
         bus.tell(message_packet(b"still/%d" % number, noise))
     filler.unlink()
     rows = _rows_of_resumed(recorder, bus, small_disk)
-    gaps = [row for row in rows if row.kind == Kind.GAP]
+    gaps = [row for row in rows if row.kind == RowKind.GAP]
     assert {row.reason for row in gaps} == {"No space left on device"}
-    assert sum(row.lost or 0 for row in gaps) + sum(row.kind == Kind.MESSAGE for row in rows) == 202
+    assert sum(row.lost or 0 for row in gaps) + sum(row.kind == RowKind.MESSAGE for row in rows) == 202
     assert (rows[1].key, rows[-1].key) == ("before", "after")
     assert sum("suspended" in line for line in recorder.said) == len(gaps)
 
@@ -225,10 +225,10 @@ def test_one_that_starts_on_a_full_disk_is_suspended_until_there_is_room(
         each.unlink()
     rows = _rows_of_resumed(recorder, bus, small_disk)
     kinds = [row.kind for row in rows]
-    assert kinds[:2] == [Kind.GAP, Kind.MESSAGE] if is_new else [Kind.RESTART, Kind.GAP]
+    assert kinds[:2] == [RowKind.GAP, RowKind.MESSAGE] if is_new else [RowKind.RESTART, RowKind.GAP]
     assert rows[-1].key == "after"
     lost = sum(row.lost or 0 for row in rows)
-    assert lost + kinds.count(Kind.MESSAGE) == 102, "its own start, the messages during the outage, and the one after it"
+    assert lost + kinds.count(RowKind.MESSAGE) == 102, "its own start, the messages during the outage, and the one after it"
 
 
 def test_one_that_cannot_create_its_directories_names_them(bus: TappedBus, small_disk: Path) -> None:

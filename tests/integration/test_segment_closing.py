@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.client import Bus, NoRecipient, RemoteError, RemoteRefusal
 from sbusd.recorder.administration import COMMAND
 from tests.integration.test_recorder import Service
@@ -73,7 +73,7 @@ def test_everything_before_the_call_is_in_the_archive(recorded: Recorded) -> Non
         assert [row.payload for row in rows if row.key == "k"] == [b"%d" % number for number in range(3_000 * (part + 1))]
         assert isinstance(answer["rows"], int)
         assert 3_000 <= answer["rows"] <= len(rows)
-    assert not [row for row in recorded.service.rows() if row.kind in (Kind.GAP, Kind.TAP_LOSS)]
+    assert not [row for row in recorded.service.rows() if row.kind in (RowKind.GAP, RowKind.TAP_LOSS)]
     assert "stopped recording" in recorded.service.end()
 
 

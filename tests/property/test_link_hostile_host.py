@@ -19,8 +19,8 @@ from sbusd.link.frames import (
     Head,
     Heartbeat,
     Line,
-    Request,
     Snapshot,
+    SnapshotRequest,
     Tail,
     Tails,
     encode_line,
@@ -29,7 +29,7 @@ from sbusd.link.frames import (
 )
 from sbusd.link.local_interest import LocalInterest
 from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.protocol.credentials import parse_sender
 from sbusd.protocol.vouching import MAX_LOST_PATTERNS, check_vouched
 from tests.support.link_bodies import SENDER, join_body, sent
@@ -77,7 +77,7 @@ class _Link:
 
     def __init__(self, rules: Rules = RULES, patterns: Sequence[bytes] = ()) -> None:
         self.network, self.bus = RecordedNetwork(), _CountingBus()
-        self.session = Session(rules, 7, self.network, self.bus, 0.0)
+        self.session = LinkSession(rules, 7, self.network, self.bus, 0.0)
         self.now = 0.0
         self.session.restarted()
         self.session.acknowledged(1)
@@ -113,7 +113,7 @@ NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, (1 << 64) - 1))
 HEADS = st.one_of(
     st.binary(max_size=40),
     st.builds(lambda flow, serial: b"D/1/%d/1/1/%d" % (flow, serial), NUMBERS, NUMBERS),
-    *(st.builds(kind, *[NUMBERS] * len(kind._fields)) for kind in (Data, Changes, Heartbeat, Tails, Request, Snapshot, Applied)),
+    *(st.builds(kind, *[NUMBERS] * len(kind._fields)) for kind in (Data, Changes, Heartbeat, Tails, SnapshotRequest, Snapshot, Applied)),
 )
 KEYS = st.sampled_from([b"net/x", b"", b"other", b"!/cred//1//x", b"!/bus/lost", b"host/a/x", b"net/" + b"x" * 4_096])
 BODIES = st.one_of(
@@ -260,8 +260,8 @@ def test_a_snapshot_without_a_request_is_refused() -> None:
 def test_requests_are_answered_once_in_a_second() -> None:
     link = _Link()
     for _ in range(1_000):
-        link.receive("x", Request(1, 0))
-        link.receive("x", Request(1, 1))
+        link.receive("x", SnapshotRequest(1, 0))
+        link.receive("x", SnapshotRequest(1, 1))
         link.wait(0.001)
     assert len(link.network.taken("S")) <= 2
     assert link.evil.rejoins <= 2
@@ -330,12 +330,12 @@ FLOODS: dict[str, Callable[[int], tuple[str, Head, bytes]]] = {
     "refused lines": lambda step: ("x", Applied(1, 7, 1, 1 + step, 1, step, 1), b""),
     "interest": lambda step: ("i", Changes(1, step), _lines(step, 50)),
     "interest of new runs": lambda step: ("i", Changes(1 + step, 1), _lines(step, 50)),
-    "requests": lambda _step: ("x", Request(1, 1), b""),
+    "requests": lambda _step: ("x", SnapshotRequest(1, 1), b""),
 }
 
 
 def _flood(link: _Link, frames: Sequence[Callable[[int], tuple[str, Head, bytes]]], times: int) -> None:
-    """Have the evil host send *frames* again and again within a second: the bus takes what follows, and the good host is heard."""
+    """Have the evil host send *frames* again and again within a second: the bus takes what follows, and the good host is received."""
     bus = link.bus
     bus.controls = 0
     for step in range(1, times + 1):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NOWHERE, JobState, NewMessage, Put, Sender, StoreError, Worker
+from sbusd.store.engine.messages import NOWHERE, EngineError, JobState, NewMessage, PutResult, Sender, Worker
 from sbusd.store.engine.rows import MESSAGE_BYTES
 from tests.support.store_clocks import OneClock
 
@@ -134,11 +134,11 @@ class Machine:
         while self.is_full(queue) and (dead := [each for each in queue.jobs if each.state == "dead"]):
             queue.jobs.remove(min(dead, key=lambda each: (each.at, each.seq)))
         if self.is_full(queue):
-            with pytest.raises(StoreError, match="ENOSPC"):
+            with pytest.raises(EngineError, match="ENOSPC"):
                 self.engine.put(name, message)
             return
         queue.last_seq += 1
-        assert self.engine.put(name, message) == Put(queue.last_seq)
+        assert self.engine.put(name, message) == PutResult(queue.last_seq)
         state: JobState = "delayed" if delay else "ready"
         queue.jobs.append(JobModel(queue.last_seq, full_key, self.now, message.expires_ms, state, message.due_ms))
 
@@ -151,7 +151,7 @@ class Machine:
     def act_take(self, name: str, worker: Worker, count: int) -> None:
         held = sum(each.worker is not None and each.worker.uid == worker.uid for queue in self.queues.values() for each in queue.jobs)
         if held >= LEASES:
-            with pytest.raises(StoreError, match="EDQUOT"):
+            with pytest.raises(EngineError, match="EDQUOT"):
                 self.engine.take(name, worker, count, 1 << 20)
             return
         found, more = self.engine.take(name, worker, count, 1 << 20)

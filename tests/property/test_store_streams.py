@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.store import StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NOWHERE, NewMessage, Put, Sender, StoreError
+from sbusd.store.engine.messages import NOWHERE, EngineError, NewMessage, PutResult, Sender
 from tests.support.store_clocks import OneClock
 from tests.support.store_model import StreamModel
 
@@ -93,7 +93,7 @@ class Machine:
     def act_put(self, name: str, new: list[NewMessage]) -> None:
         new = self.absolute(new)
         results = self.engine.put_many(name, new)
-        assert [each if isinstance(each, Put) else each.code for each in results] == self.models[name].put_many(new, self.now)
+        assert [each if isinstance(each, PutResult) else each.code for each in results] == self.models[name].put_many(new, self.now)
 
     def absolute(self, new: list[NewMessage]) -> list[NewMessage]:
         """Return messages with an absolute time of expiry."""
@@ -142,7 +142,7 @@ class Machine:
             return
         mine = sum(user == uid for model in self.models.values() for user, _ in model.readers)
         if mine >= 3 and (uid, reader) not in readers:
-            with pytest.raises(StoreError, match="EDQUOT"):
+            with pytest.raises(EngineError, match="EDQUOT"):
                 self.engine.set_reader(name, uid, reader, seq)
         else:
             self.engine.set_reader(name, uid, reader, seq)

@@ -17,7 +17,7 @@ from functools import partial
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.ports import LINK
 from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.protocol.keys import pattern_matches
 from sbusd.protocol.packets import MAX_PACKET_BYTES, parse_batch
 from tests.support.link_bodies import SENDER, run_of
@@ -92,7 +92,7 @@ class Host:
         self.network.clear()
         self.is_connected = False
         self.ticks = None
-        self.session = Session(self.rules, self.run, self.network, self.bus, self.world.now)
+        self.session = LinkSession(self.rules, self.run, self.network, self.bus, self.world.now)
         self.connect_bus()
         self.world.later(0.01, self._connect_network)
         self.tick()

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from sbusd.link.frames import Head, add_serial, encode_head
 from sbusd.link.ports import LINK
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.protocol.packets import parse_batch
 
 _SERIALS = itertools.count(1)
 
 
-def receive(session: Session, subject: str, head: Head | bytes, body: bytes = b"") -> None:
+def receive(session: LinkSession, subject: str, head: Head | bytes, body: bytes = b"") -> None:
     """Give *session* a frame of another host; one with a valid head comes after all others so far. Bytes are a head as they are."""
     session.received(subject, head if isinstance(head, bytes) else add_serial(encode_head(head), next(_SERIALS)), body)
 

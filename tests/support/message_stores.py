@@ -12,22 +12,22 @@ from sbusd.config.relay import RelaySettings
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisClient
-from sbusd.relay.redis.store import OutgoingRequest, Store
+from sbusd.relay.redis.store import MessageStore, OutgoingRequest
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer
 
 
 @contextlib.asynccontextmanager
-async def opened(server: RedisServer, **settings: Any) -> AsyncIterator[Store]:
+async def opened(server: RedisServer, **settings: Any) -> AsyncIterator[MessageStore]:
     """Open the store of a new relay at *server*."""
     link = RedisClient(str(server.path))
     try:
-        yield Store(link, RelaySettings(twin=FIRST, **settings), uuid.uuid4().hex)
+        yield MessageStore(link, RelaySettings(twin=FIRST, **settings), uuid.uuid4().hex)
     finally:
         await link.close()
 
 
-def run_with(server: RedisServer, body: Callable[[Store, Any], Awaitable[None]], **settings: Any) -> None:
+def run_with(server: RedisServer, body: Callable[[MessageStore, Any], Awaitable[None]], **settings: Any) -> None:
     """Run *body* with a store and a client of its Redis."""
 
     async def run() -> None:
@@ -49,7 +49,7 @@ def reply_to(request: RelayMessage, **members: Any) -> RelayMessage:
     return request.with_(src=request.dst[0], dst=(request.src,), ret=names.REPLY, **members)
 
 
-async def taken(store: Store, client: Any, queue: str, raw: bytes) -> bytes:
+async def taken(store: MessageStore, client: Any, queue: str, raw: bytes) -> bytes:
     """Push *raw* to *queue*, and take it."""
     client.rpush(queue, raw)
     assert await store.take(queue, 64) == [raw]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record.key_text import key_text
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Role, Row
+from sbusd.archive.record.schema import Role, Row, RowKind
 
 NOON = 1_795_176_000 * 10**9
 """2026-11-20 12:00 UTC, in nanoseconds."""
@@ -17,7 +17,7 @@ def message(seq: int, key: str = "a/b", payload: bytes = b"x", *, ts: int | None
     return Row(
         ts=NOON + seq * 1_000 if ts is None else ts,
         seq=seq,
-        kind=Kind.MESSAGE,
+        kind=RowKind.MESSAGE,
         key=key,
         conn=7,
         uid=1000,
@@ -47,7 +47,7 @@ def rows(draw: st.DrawFn, hours: int = 3) -> Row:
     return Row(
         ts=NOON + draw(st.integers(0, hours * HOUR_NS - 1)),
         seq=0,
-        kind=draw(st.sampled_from(Kind)).value,
+        kind=draw(st.sampled_from(RowKind)).value,
         key=draw(st.none() | KEYS.map(key_text)),
         conn=draw(st.none() | st.integers(0, 2**62)),
         uid=draw(_IDS),

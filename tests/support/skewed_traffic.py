@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Role, Row
+from sbusd.archive.record.schema import Role, Row, RowKind
 from tests.support.records import NOON
 
 HOT_KEY = "hot/key"
@@ -32,7 +32,7 @@ def _numbered(host: int, hours: int) -> Iterator[Row]:
             yield Row(NOON + hour * HOUR_NS + place * _STEP + host, seq, kind.value)._replace(**values)
 
 
-def _events(host: int, hour: int) -> Iterator[tuple[Kind, dict[str, Any]]]:
+def _events(host: int, hour: int) -> Iterator[tuple[RowKind, dict[str, Any]]]:
     """Yield kinds and columns of one hour: clients that come, messages and calls, and clients that go."""
     first = 1 + hour * _CONNECTIONS
     clients = [
@@ -40,14 +40,14 @@ def _events(host: int, hour: int) -> Iterator[tuple[Kind, dict[str, Any]]]:
         for number in range(_CONNECTIONS)
     ]
     for number, client in enumerate(clients[: _CONNECTIONS // 2]):
-        yield Kind.SUBSCRIBE, {"key": HOT_KEY if number % 4 == 0 else f"key{number}/", **client}
+        yield RowKind.SUBSCRIBE, {"key": HOT_KEY if number % 4 == 0 else f"key{number}/", **client}
     for number in range(_MESSAGES):
         key, sender = HOT_KEY if number % 2 else f"key{number % 97}/{number}", clients[number % _CONNECTIONS]
         subscribers = _CONNECTIONS // 8 if key == HOT_KEY else int(0 < number % 97 < _CONNECTIONS // 2 and (number % 97) % 4 != 0)
-        yield Kind.MESSAGE, {"key": key, "payload_bytes": number, "recipients": subscribers, "queued": 0, "discarded": 0, **sender}
+        yield RowKind.MESSAGE, {"key": key, "payload_bytes": number, "recipients": subscribers, "queued": 0, "discarded": 0, **sender}
     for number in range(_CALLS // 2):
         call = {"call_id": (host << 40) + (hour << 32) + number, "call_cmd": "echo", "payload_bytes": 1, "queued": 0, "discarded": 0}
-        yield Kind.MESSAGE, {"key": "rpc/echo", "call_role": Role.REQUEST.value, "recipients": 1, **call, **clients[number % 9]}
-        yield Kind.MESSAGE, {"key": "!/conn/1/r", "call_role": Role.REPLY.value, "recipients": 1, **call, **clients[9]}
+        yield RowKind.MESSAGE, {"key": "rpc/echo", "call_role": Role.REQUEST.value, "recipients": 1, **call, **clients[number % 9]}
+        yield RowKind.MESSAGE, {"key": "!/conn/1/r", "call_role": Role.REPLY.value, "recipients": 1, **call, **clients[9]}
     for client in clients[: _CONNECTIONS // 2]:
-        yield Kind.DISCONNECT, {"lost": 0, **client}
+        yield RowKind.DISCONNECT, {"lost": 0, **client}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.keys import pattern_matches
 from sbusd.protocol.overlap import intersection
-from sbusd.store.engine.messages import Gap, NewMessage, Put, Stored
+from sbusd.store.engine.messages import Gap, NewMessage, PutResult, Stored
 from sbusd.store.engine.put_ids import WINDOW_MS
 from sbusd.store.engine.reading import REMOVED
 from sbusd.store.engine.rows import MESSAGE_BYTES
@@ -52,13 +52,13 @@ class StreamModel:
         """Return the number of keys whose newest message is of each user."""
         return Counter({each.key: each.sender.uid for each in self.messages}.values())
 
-    def put_many(self, messages: Sequence[NewMessage], now: int) -> list[Put | str]:
+    def put_many(self, messages: Sequence[NewMessage], now: int) -> list[PutResult | str]:
         """Return what the engine returns, with the codes of errors."""
         results = [self._put(each, now) for each in messages]
         self.trim()
         return results
 
-    def _put(self, message: NewMessage, now: int) -> Put | str:
+    def _put(self, message: NewMessage, now: int) -> PutResult | str:
         settings, uid = self.settings, message.sender.uid
         size = len(message.key) + len(message.payload) + MESSAGE_BYTES
         if not any(pattern_matches(each, message.key) for each in settings.patterns):
@@ -67,7 +67,7 @@ class StreamModel:
             return "EMSGSIZE"
         known = self.ids.get((uid, message.id))
         if message.id and known is not None and known[1] > now - WINDOW_MS:
-            return Put(known[0], is_duplicate=True)
+            return PutResult(known[0], is_duplicate=True)
         replaced: list[Stored] = []
         if settings.last:
             older = self.of_key(message.key)
@@ -85,7 +85,7 @@ class StreamModel:
         self.items.append(Stored(self.last_seq, now, message.key, message.payload, message.sender, message.expires_ms))
         if message.id:
             self.ids[uid, message.id] = (self.last_seq, now)
-        return Put(self.last_seq)
+        return PutResult(self.last_seq)
 
     def add_gap(self, pattern: bytes, count: int, reason: str, now: int) -> None:
         """Do as the engine; there are fewer gaps at the end than it merges."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Role, Row, batch_of
+from sbusd.archive.record.schema import Role, Row, RowKind, batch_of
 from sbusd.archive.record.segments import write_segments
 from tests.support.link_states import SENDERS, LinkHistory
 from tests.support.records import NOON
@@ -44,7 +44,7 @@ class GrowingRecord:
             self._add_any(chance, ts, number)
         return self.rows
 
-    def add(self, ts: int, kind: Kind, **values: Any) -> None:
+    def add(self, ts: int, kind: RowKind, **values: Any) -> None:
         """Add one row at *ts*."""
         plain = Row(ts, len(self.rows) + 1, kind.value)
         self.rows.append(plain._replace(**values))
@@ -52,7 +52,7 @@ class GrowingRecord:
     def add_state(self, chance: random.Random, ts: int) -> None:
         """Add a message with the state of a link at *ts*, or one that looks similar."""
         key, sender = chance.choice(("link/state",) * 20 + ("link/lost/beta", "link/states")), chance.choice(SENDERS)
-        self.add(ts, Kind.MESSAGE, key=key, payload=self.link.payload(chance, ts), recipients=0, **sender)
+        self.add(ts, RowKind.MESSAGE, key=key, payload=self.link.payload(chance, ts), recipients=0, **sender)
 
     def _add_any(self, chance: random.Random, ts: int, number: int) -> None:
         """Add a row of a kind that *chance* says, or a call."""
@@ -66,23 +66,31 @@ class GrowingRecord:
                 counts = {"recipients": chance.randrange(4), "queued": chance.randrange(2), "discarded": chance.choice((0, 0, 0, 2))}
                 missed = chance.choice((None, None, [], [chance.randrange(1, 7)], sorted(chance.sample(range(1, 7), 3))))
                 to = chance.choice((None, None, chance.randrange(1, 8)))
-                self.add(ts, Kind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, missed=missed, to_conn=to, **counts, **who)
+                self.add(ts, RowKind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, missed=missed, to_conn=to, **counts, **who)
             case "call":
                 self._add_call(chance, ts, number, who)
             case "act":
-                acts = (Kind.SNAPSHOT, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CONNECT, Kind.DISCONNECT)
+                acts = (
+                    RowKind.SNAPSHOT,
+                    RowKind.SUBSCRIBE,
+                    RowKind.SUBSCRIBE,
+                    RowKind.SUBSCRIBE,
+                    RowKind.UNSUBSCRIBE,
+                    RowKind.CONNECT,
+                    RowKind.DISCONNECT,
+                )
                 kind = chance.choice(acts)
-                named = kind not in {Kind.CONNECT, Kind.DISCONNECT}
-                lost = chance.choice((None, 0, 5)) if kind is Kind.DISCONNECT else None
-                ended = chance.choice(({}, {"code": "ETIMEDOUT", "reason": "blocked too long"})) if kind is Kind.DISCONNECT else {}
+                named = kind not in {RowKind.CONNECT, RowKind.DISCONNECT}
+                lost = chance.choice((None, 0, 5)) if kind is RowKind.DISCONNECT else None
+                ended = chance.choice(({}, {"code": "ETIMEDOUT", "reason": "blocked too long"})) if kind is RowKind.DISCONNECT else {}
                 self.add(ts, kind, key=chance.choice(_PATTERNS) if named else None, lost=lost, **ended, **who)
             case "denial":
                 words = {"code": chance.choice(_CODES), "reason": chance.choice(("no", None)), "lost": chance.choice((None, 3))}
-                self.add(ts, Kind.DENIAL, key=chance.choice(_KEYS), **words, **who)
+                self.add(ts, RowKind.DENIAL, key=chance.choice(_KEYS), **words, **who)
             case "loss":
-                self.add(ts, Kind.LOSS, lost=chance.randrange(100), **who)
+                self.add(ts, RowKind.LOSS, lost=chance.randrange(100), **who)
             case "missing":
-                kind = chance.choice((Kind.TAP_LOSS, Kind.GAP, Kind.RESTART))
+                kind = chance.choice((RowKind.TAP_LOSS, RowKind.GAP, RowKind.RESTART))
                 self.add(
                     ts,
                     kind,
@@ -92,7 +100,7 @@ class GrowingRecord:
                 )
             case "relay":
                 outcome = {"code": chance.choice(("OK", "ETIMEDOUT")), "twin": chance.randrange(3), "attempt": chance.randrange(1, 4)}
-                self.add(ts, Kind.RELAY, call_cmd="echo", call_id=number, duration=chance.choice((None, 10**9)), **outcome)
+                self.add(ts, RowKind.RELAY, call_cmd="echo", call_id=number, duration=chance.choice((None, 10**9)), **outcome)
 
     def _add_call(self, chance: random.Random, ts: int, number: int, who: dict[str, Any]) -> None:
         """Add a request, perhaps twice, and its replies: none, one or two, at once, late or too late."""
@@ -101,7 +109,7 @@ class GrowingRecord:
         for _ in range(chance.choice((1, 1, 2))):
             self.add(
                 ts,
-                Kind.MESSAGE,
+                RowKind.MESSAGE,
                 key="rpc/echo",
                 call_role=Role.REQUEST.value,
                 call_exp=allowed,
@@ -118,7 +126,7 @@ class GrowingRecord:
                 "recipients": 1,
                 "call_failed": chance.choice((None, False, True)),
             }
-            self.add(ts + delay, Kind.MESSAGE, key="!/conn/1/r", call_role=Role.REPLY.value, **call, **callee)
+            self.add(ts + delay, RowKind.MESSAGE, key="!/conn/1/r", call_role=Role.REPLY.value, **call, **callee)
 
 
 def deliver(archive: Path, host: str, rows: Sequence[Row]) -> list[IndexEntry]:

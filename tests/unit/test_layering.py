@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "helptext": {"exhaustion", "standard_error", "standard_output"},
     "socket_owner": set(),
     "wall_clock": set(),
+    "backoff": set(),
     "owner_threads": set(),
     "passed_descriptors": set(),
     "systemd": {"exhaustion", "protocol"},
@@ -43,11 +44,11 @@ MAY_IMPORT = {
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "link": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
+    "link": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "backoff"},
     "blob": _CLIENTS_USE
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "standard_error", "standard_output", "owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "store": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "wall_clock"},
+    "store": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "metrics": _CLIENTS_USE
     | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"}

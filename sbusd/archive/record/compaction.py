@@ -19,7 +19,7 @@ from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import newer, read_files, segment_of_entry, single_names
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.storage.immutable import Content, put_once
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 
 GRACE_NS = 6 * 3_600 * 10**9
 """Time after the end of a day until its entries are merged: by then the last segment of the day is usually complete and shipped."""
@@ -46,7 +46,7 @@ class Merged:
 
 
 def compact(
-    store: Store,
+    store: FileStore,
     host: str,
     now_ns: int,
     *,
@@ -82,7 +82,7 @@ def compact(
     return done
 
 
-def _merge(store: Store, day: DayName, names: Iterable[str], done: Merged, before_write: Callable[[], None]) -> None:
+def _merge(store: FileStore, day: DayName, names: Iterable[str], done: Merged, before_write: Callable[[], None]) -> None:
     """Merge the entries in the files *names* into the day file *day*, and delete them. Raises what :func:`compact` raises."""
     found = dict(read_files(store, names, done.skip))
     before = read_day(store, day)
@@ -105,7 +105,7 @@ def _merge(store: Store, day: DayName, names: Iterable[str], done: Merged, befor
     done.entries += len(merged)
 
 
-def _write(store: Store, day: DayName, entries: Mapping[str, IndexEntry], before_write: Callable[[], None]) -> None:
+def _write(store: FileStore, day: DayName, entries: Mapping[str, IndexEntry], before_write: Callable[[], None]) -> None:
     """Write the day file and read it back."""
     content = encode_day(entries.values())
     wanted = Content(len(content), hashlib.sha256(content).hexdigest())

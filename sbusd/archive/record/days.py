@@ -15,7 +15,7 @@ from typing import Self
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import INDEX, is_host, is_hour
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 
 DAYS = f"{INDEX}/days"
 """The directory of day files."""
@@ -52,7 +52,7 @@ class DayName:
         return f"{DAYS}/{self.file}"
 
 
-def list_days(store: Store) -> dict[DayName, str]:
+def list_days(store: FileStore) -> dict[DayName, str]:
     """Return the day files of the archive in *store*, each with a text that changes when the file is replaced.
 
     Other files in the directory are ignored: they are incomplete. Raises RecordError, StorageError.
@@ -72,7 +72,7 @@ def encode_day(entries: Iterable[IndexEntry]) -> bytes:
     return gzip.compress(lines.encode(), _LEVEL, mtime=0)
 
 
-def read_day(store: Store, day: DayName) -> Mapping[str, IndexEntry]:
+def read_day(store: FileStore, day: DayName) -> Mapping[str, IndexEntry]:
     """Return the entries of the day file *day* by the paths of their segments; none if it does not exist.
 
     Raises:
@@ -95,7 +95,7 @@ def read_day(store: Store, day: DayName) -> Mapping[str, IndexEntry]:
     return found
 
 
-def _decompress(store: Store, day: DayName) -> bytes:
+def _decompress(store: FileStore, day: DayName) -> bytes:
     """Return the lines of a day file. Raises OSError, ValueError, zlib.error."""
     engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
     content = engine.decompress(store.read(day.path, MAX_DAY_BYTES), MAX_DAY_BYTES + 1)

@@ -16,7 +16,7 @@ from sbusd.archive.record.days import DayName, list_days, read_day
 from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
 from sbusd.archive.record.layout import INDEX, SegmentName, is_host, is_hour
 from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote
-from sbusd.archive.storage.store import Store, store_of
+from sbusd.archive.storage.store import FileStore, store_of
 
 _THREADS = 16
 """Number of remote entries that are read at the same time: each takes a request, which mostly waits."""
@@ -82,7 +82,7 @@ def read_entry(path: ArchivePath) -> IndexEntry:
     return _read(store_of(path.parent), path.name)
 
 
-def _read(store: Store, name: str) -> IndexEntry:
+def _read(store: FileStore, name: str) -> IndexEntry:
     """Return the entry in the file *name* of *store*. Raises what :func:`read_entry` raises."""
     path = store.path(name)
     try:
@@ -109,7 +109,7 @@ def find_entry(archive: ArchivePath, name: SegmentName) -> IndexEntry:
     return find_in(store_of(archive), name)
 
 
-def find_in(store: Store, name: SegmentName) -> IndexEntry:
+def find_in(store: FileStore, name: SegmentName) -> IndexEntry:
     """As :func:`find_entry`, for the archive in *store*."""
     try:
         return _read(store, name.index_path)
@@ -150,7 +150,7 @@ def read_index(
         yield from (entry for entry in found if wanted(entry.date, entry.hour, entry.host))
 
 
-def _entries_of(store: Store, names: list[str], days: Iterable[DayName], unreadable: Unreadable) -> list[IndexEntry]:
+def _entries_of(store: FileStore, names: list[str], days: Iterable[DayName], unreadable: Unreadable) -> list[IndexEntry]:
     """Return the entries of the day files *days* and of the files *names*, in order."""
     found: dict[str, IndexEntry] = {}
     for day in days:
@@ -171,7 +171,7 @@ def newer(merged: IndexEntry | None, single: IndexEntry) -> IndexEntry:
     return merged if merged is not None and merged.is_removed else single
 
 
-def read_files(store: Store, names: Iterable[str], unreadable: Unreadable) -> Iterator[tuple[str, IndexEntry]]:
+def read_files(store: FileStore, names: Iterable[str], unreadable: Unreadable) -> Iterator[tuple[str, IndexEntry]]:
     """Yield the entries in the files *names* of the index, each with its name; also of entries that were merged in the meantime.
 
     *unreadable* is called for a file that cannot be read, and for one that describes another segment than its name.
@@ -222,7 +222,7 @@ def _raise(error: RecordError) -> None:
     raise error
 
 
-def _read_all(store: Store, names: list[str]) -> Iterator[IndexEntry | RecordError]:
+def _read_all(store: FileStore, names: list[str]) -> Iterator[IndexEntry | RecordError]:
     """Yield for each of *names* its entry, or why it cannot be read."""
 
     def read(name: str) -> IndexEntry | RecordError:
@@ -268,14 +268,14 @@ def segment_of_entry(name: str) -> SegmentName | None:
     return SegmentName(date, int(hour), match[1], int(match[2])) if is_hour(date, int(hour)) else None
 
 
-def _invalid_name(store: Store, name: str) -> RecordError:
+def _invalid_name(store: FileStore, name: str) -> RecordError:
     """Return the error for the entry *name*, which can have any characters: it is only shown."""
     root = store.path("")
     path = root / INDEX / name if isinstance(root, Path) else replace(root, key=f"{root.key}/{INDEX}/{name}".lstrip("/"))
     return RecordError(path, "invalid index entry: the file name does not name a segment")
 
 
-def single_names(store: Store) -> list[str]:
+def single_names(store: FileStore) -> list[str]:
     """Return the file names of the entries with a file of their own, sorted. Raises RecordError, StorageError."""
     try:
         return sorted(name for name in store.names(INDEX) if name.endswith(".json") and not name.startswith("."))

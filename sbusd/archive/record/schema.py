@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 
-class Kind(enum.StrEnum):
+class RowKind(enum.StrEnum):
     """The event of a row; the value is stored in the column ``kind``."""
 
     MESSAGE = "message"

@@ -22,9 +22,9 @@ from sbusd.archive.record.checksums import MISMATCH, MISSING
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
-from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, RowKind
 from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.storage.store import Store, store_of
+from sbusd.archive.storage.store import FileStore, store_of
 
 ROW_GROUP_ROWS = 1 << 20
 """Rows of a row group. A million is read 5 to 15 % faster than a quarter of it, and segments rarely have more."""
@@ -32,7 +32,7 @@ ROW_GROUP_ROWS = 1 << 20
 COMPRESSION_LEVEL = 1
 """Level of zstd. Level 3 takes a fifth longer and does not give smaller files, measured with a day of traffic."""
 
-_MISSING = (Kind.TAP_LOSS.value, Kind.GAP.value)
+_MISSING = (RowKind.TAP_LOSS.value, RowKind.GAP.value)
 
 
 def write_segments(
@@ -216,7 +216,7 @@ class RecordReader:
             raise RecordError(path, MISMATCH)
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> FileStore:
         """The files of the archive."""
         return store_of(self.root)
 

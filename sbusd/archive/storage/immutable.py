@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 from sbusd.protocol.errors import SbusError
 
 _READINGS = 3
@@ -39,7 +39,7 @@ class DamagedCopyError(SbusError):
 
 
 def put_once(
-    store: Store, name: str, source: BinaryIO, origin: ArchivePath, wanted: Content, *, before_write: Callable[[], None] | None = None
+    store: FileStore, name: str, source: BinaryIO, origin: ArchivePath, wanted: Content, *, before_write: Callable[[], None] | None = None
 ) -> bool:
     """Write *source*, the content of *origin*, to *name*, and read it back; return whether it was written.
 
@@ -66,7 +66,7 @@ def put_once(
     raise DamagedCopyError(f"{store.path(name)}: does not have the content that was written: {found or 'missing'}; written: {wanted}")
 
 
-def _content(store: Store, name: str, wanted: Content) -> Content | None:
+def _content(store: FileStore, name: str, wanted: Content) -> Content | None:
     """Return the content of *name*, None if it is missing. It is read again unless it is *wanted*."""
     found: Content | None = None
     for _ in range(_READINGS):

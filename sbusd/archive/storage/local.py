@@ -13,7 +13,7 @@ from sbusd.archive.files import create_private, draft_of, make_folder, publish_d
 
 
 class LocalStore:
-    """A :class:`~sbusd.archive.storage.store.Store` in the directory ``root``."""
+    """A :class:`~sbusd.archive.storage.store.FileStore` in the directory ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -153,7 +153,7 @@ class ObjectClient:
 
 
 class ObjectStore:
-    """A :class:`~sbusd.archive.storage.store.Store` below ``root``. Each operation is repeated if it fails."""
+    """A :class:`~sbusd.archive.storage.store.FileStore` below ``root``. Each operation is repeated if it fails."""
 
     def __init__(self, root: RemotePath, client: ObjectClient) -> None:
         self._root = root

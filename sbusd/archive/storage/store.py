@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sbusd.archive.storage.objects import ObjectClient
 
 
-class Store(Protocol):
+class FileStore(Protocol):
     """The files below one location. Names are relative to it; errors name the whole path.
 
     Each method also raises :class:`~sbusd.archive.storage.attempts.StorageError` if an object store cannot be used, and LocationError for a
@@ -57,7 +57,7 @@ class Store(Protocol):
         """Delete the file *name*, which need not exist. Raises OSError."""
 
 
-def store_of(root: ArchivePath) -> Store:
+def store_of(root: ArchivePath) -> FileStore:
     """Return the store at *root*. Raises StorageError: its client is not available."""
     if isinstance(root, Path):
         return LocalStore(root)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 from sbusd.archive.tables.hours import Hour
 
 LONGEST_TEXT = 32
@@ -82,7 +82,7 @@ def _value(value: object) -> int | str | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def write_rows(store: Store, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
+def write_rows(store: FileStore, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
     """Write *batches* with *schema*, in order of ``date`` and ``hour``, into new files of *table*, one for each hour; return them.
 
     No reader sees them before they are committed.
@@ -119,7 +119,7 @@ class _Output:
         """Add *rows*."""
         self._writer.write_batch(rows.cast(self._schema))
 
-    def close(self, store: Store, table: str) -> DataFile:
+    def close(self, store: FileStore, table: str) -> DataFile:
         """Write the file to *store*, and return it."""
         with self._stream:
             self._writer.close()
@@ -147,7 +147,7 @@ def describe_file(folder: Path, path: str, hour: Hour) -> DataFile:
         return DataFile(path, hour, (folder / path).stat().st_size, file.metadata.num_rows, statistics_of(file.metadata))
 
 
-def read_rows(store: Store, table: str, files: Sequence[tuple[str, int, Hour]], schema: pa.Schema) -> pa.Table:
+def read_rows(store: FileStore, table: str, files: Sequence[tuple[str, int, Hour]], schema: pa.Schema) -> pa.Table:
     """Return the rows of *files* of *table*, by path, size and hour, in their order; null in columns that a file does not have.
 
     Raises:
@@ -159,7 +159,7 @@ def read_rows(store: Store, table: str, files: Sequence[tuple[str, int, Hour]], 
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def _read_file(store: Store, name: str, size: int, hour: Hour, schema: pa.Schema) -> pa.Table:
+def _read_file(store: FileStore, name: str, size: int, hour: Hour, schema: pa.Schema) -> pa.Table:
     """Return the rows of one file, with date and hour."""
     path = store.path(name)
     try:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from sbusd.archive.files import TablesError
 from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.storage.store import Store, store_of
+from sbusd.archive.storage.store import FileStore, store_of
 from sbusd.archive.tables.data_files import DataFile, read_rows, write_rows
 from sbusd.archive.tables.delta import list_files, open_table
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
@@ -75,7 +75,7 @@ def open_published(root: ArchivePath) -> PublishedHours:
     return PublishedHours(root, table)
 
 
-def write_manifests(store: Store, manifests: Iterable[Manifest]) -> list[DataFile]:
+def write_manifests(store: FileStore, manifests: Iterable[Manifest]) -> list[DataFile]:
     """Write *manifests*, each into a new file, and return the files. Raises StorageError, OSError."""
     rows = [
         {"manifest": json.dumps(each.to_json()), _ABSENT: len(each.absent), "date": each.hour.date, "hour": each.hour.hour}

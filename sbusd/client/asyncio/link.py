@@ -40,7 +40,7 @@ from sbusd.client.items import Item
 from sbusd.client.late_modules import import_late_modules
 from sbusd.client.operations import Begin, Deadline, Operation, Send, Step, until_check
 from sbusd.client.outgoing import CLOSING_SECONDS
-from sbusd.client.reconnection import Backoff, resubscribe
+from sbusd.client.reconnection import ReconnectAttempts, resubscribe
 from sbusd.client.session import Session
 from sbusd.protocol.packets import MAX_BATCH_BYTES
 
@@ -73,7 +73,7 @@ class AsyncLink:
         self._buffer = receive_buffer()
         self._arrivals: dict[asyncio.Future[None], Inbox] = {}
         self._taken_bytes = 0
-        self._backoff = Backoff(time.monotonic())
+        self._backoff = ReconnectAttempts(time.monotonic())
         self._reviver: asyncio.Task[None] | None = None
         self._make_failure: Callable[[], SbusError] | None = None
         self._log = session.notice_log.connection

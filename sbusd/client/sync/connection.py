@@ -37,7 +37,7 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Message
 from sbusd.client.operations import Deadline, until_check
-from sbusd.client.reconnection import Backoff, resubscribe
+from sbusd.client.reconnection import ReconnectAttempts, resubscribe
 from sbusd.client.session import Session
 from sbusd.client.sync.threads import Threads
 
@@ -84,7 +84,7 @@ class Connection:
         self._reconnect = reconnect
         self._sock: socket.socket | None = None
         self._buffer = receive_buffer()
-        self._backoff = Backoff(time.monotonic())
+        self._backoff = ReconnectAttempts(time.monotonic())
         self._resuming: list[Call] = []
         self._owes_packet = False
         self._make_failure: Callable[[], SbusError] | None = None

@@ -26,7 +26,7 @@ from sbusd.ctl.checks import (
     trigger,
     units,
 )
-from sbusd.ctl.checks.verdict import Verdict, judge
+from sbusd.ctl.checks.diagnosis import Diagnosis, judge
 from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
 from sbusd.ctl.formatting import human_plural
@@ -46,17 +46,17 @@ def doctor_command(context: typer.Context) -> None:
     """
     settings = settings_of(context)
     findings = examine(settings)
-    verdict = judge(findings)
+    diagnosis = judge(findings)
     failed = sum(finding.result is CheckResult.FAIL for finding in findings)
     if settings.json is JsonStyle.OFF:
         color = is_terminal() and "NO_COLOR" not in os.environ
         width = terminal_width()
-        page = verdict_lines(verdict, width) if settings.legend else []
+        page = diagnosis_lines(diagnosis, width) if settings.legend else []
         write_page(page + lines(findings, legend=settings.legend, color=color, width=width), pager=settings.pager)
     else:
-        cause = None if verdict.cause is None else finding_json(verdict.cause)
+        cause = None if diagnosis.cause is None else finding_json(diagnosis.cause)
         checks = [finding_json(each) for each in findings]
-        write_json({"works": verdict.works, "cause": cause, "checks": checks, "failed": failed}, settings.json)
+        write_json({"works": diagnosis.works, "cause": cause, "checks": checks, "failed": failed}, settings.json)
     if failed:
         raise typer.Exit(1)
 
@@ -66,12 +66,12 @@ def finding_json(finding: Finding) -> dict[str, str]:
     return {"check": finding.check, "result": finding.result.value, "reason": finding.reason, "advice": finding.advice}
 
 
-def verdict_lines(verdict: Verdict, width: int | None) -> list[str]:
-    """Return *verdict* with its advice as text, wrapped to *width*, and an empty line."""
-    text = verdict.text
+def diagnosis_lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
+    """Return *diagnosis* with its advice as text, wrapped to *width*, and an empty line."""
+    text = diagnosis.text
     page = _wrapped(f"{text[:1].upper()}{text[1:]}", width, 0)
-    if verdict.cause is not None and verdict.cause.advice:
-        advice, *rest = _wrapped(verdict.cause.advice, width, 3)
+    if diagnosis.cause is not None and diagnosis.cause.advice:
+        advice, *rest = _wrapped(diagnosis.cause.advice, width, 3)
         page += [f"-> {advice}", *(f"   {line}" for line in rest)]
     return [*page, ""]
 

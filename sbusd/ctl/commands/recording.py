@@ -133,8 +133,8 @@ class RefusedError(SbusError):
     """The bus refused some of the messages."""
 
 
-class Publisher(Protocol):
-    """The part of a bus that publishes."""
+class ReplayTarget(Protocol):
+    """The part of a bus to which a record is replayed."""
 
     def publish(self, key: bytes, payload: bytes) -> None:
         """Publish a message."""
@@ -146,7 +146,7 @@ class Publisher(Protocol):
 class ReplayPublisher:
     """Publishes and counts messages."""
 
-    def __init__(self, bus: Publisher) -> None:
+    def __init__(self, bus: ReplayTarget) -> None:
         self.published = 0
         self.too_large = 0
         """Number of messages that are larger than this connection can send."""

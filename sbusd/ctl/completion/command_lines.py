@@ -12,7 +12,7 @@ from sbusd.ctl.settings import JSON_OPTION, Settings, common_options, settings_o
 from sbusd.helptext import UsageError
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """A kind of value."""
 
     NOTHING = "nothing"
@@ -27,14 +27,14 @@ class Kind(enum.Enum):
 
 
 _KINDS = {
-    **dict.fromkeys(("ADDRESS", "ARCHIVE", "ARG", "DIR", "FILE", "PROGRAM", "REDIS"), Kind.FILE),
-    "COMMAND": Kind.SERVICE,
-    "GROUP": Kind.GROUP,
-    "KEY": Kind.KEY,
-    "PATTERN": Kind.PATTERN,
-    "QUEUE": Kind.QUEUE,
-    "STREAM": Kind.STREAM,
-    "USER": Kind.USER,
+    **dict.fromkeys(("ADDRESS", "ARCHIVE", "ARG", "DIR", "FILE", "PROGRAM", "REDIS"), ValueKind.FILE),
+    "COMMAND": ValueKind.SERVICE,
+    "GROUP": ValueKind.GROUP,
+    "KEY": ValueKind.KEY,
+    "PATTERN": ValueKind.PATTERN,
+    "QUEUE": ValueKind.QUEUE,
+    "STREAM": ValueKind.STREAM,
+    "USER": ValueKind.USER,
 }
 """The kind of a value by the metavariable of its parameter."""
 
@@ -43,7 +43,7 @@ _KINDS = {
 class Expected:
     """What can be the last word."""
 
-    kind: Kind = Kind.NOTHING
+    kind: ValueKind = ValueKind.NOTHING
     words: list[tuple[str, str]] = field(default_factory=list)
     """Words with their descriptions, which can be empty."""
     prefix: str = ""
@@ -184,11 +184,11 @@ def _value_of(parameter: Parameter, line: _Line, *, is_argument: bool) -> Expect
     elif parameter.metavar.islower():
         # The word itself.
         choices = (parameter.metavar,)
-    kind = _KINDS.get(parameter.metavar, Kind.NOTHING)
-    if line.command == "explain" and kind is Kind.KEY and line.arguments[1:2] == ["subscribe"]:
-        kind = Kind.PATTERN
-    if line.command == "store work" and kind is Kind.SERVICE:
-        kind = Kind.FILE  # a program
+    kind = _KINDS.get(parameter.metavar, ValueKind.NOTHING)
+    if line.command == "explain" and kind is ValueKind.KEY and line.arguments[1:2] == ["subscribe"]:
+        kind = ValueKind.PATTERN
+    if line.command == "store work" and kind is ValueKind.SERVICE:
+        kind = ValueKind.FILE  # a program
     if line.command.startswith("store ") and parameter.metavar == "NAME" and not parameter.opts:
-        kind = Kind.QUEUE if "--queue" in line.given else Kind.STREAM
+        kind = ValueKind.QUEUE if "--queue" in line.given else ValueKind.STREAM
     return Expected(kind, [(each, "") for each in choices], is_argument=is_argument)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from sbusd.ctl.completion.bus_names import BusNames, StoreNames, command_of, fitting, key_of, pattern_of
-from sbusd.ctl.completion.command_lines import Expected, Kind, expected_after
+from sbusd.ctl.completion.command_lines import Expected, ValueKind, expected_after
 from sbusd.ctl.completion.shell_words import completion_of, split_line, unquoted
 from sbusd.protocol.errors import SbusError
 
@@ -28,9 +28,9 @@ DEFAULT_SECONDS = 1.0
 
 _MAX_SECONDS = 3600.0
 
-_NAMES = {Kind.KEY: key_of, Kind.PATTERN: pattern_of, Kind.SERVICE: command_of}
+_NAMES = {ValueKind.KEY: key_of, ValueKind.PATTERN: pattern_of, ValueKind.SERVICE: command_of}
 
-_STORED = {Kind.STREAM: "streams", Kind.QUEUE: "queues"}
+_STORED = {ValueKind.STREAM: "streams", ValueKind.QUEUE: "queues"}
 """The lists of the store."""
 
 
@@ -66,7 +66,7 @@ def _bash_lines(line: str, breaks: str) -> list[str]:
 def _completions(words: Sequence[str], last: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the directive, and the completions of *last* with their descriptions."""
     expected = expected_after(words, last)
-    if expected.kind is Kind.FILE and not expected.words:
+    if expected.kind is ValueKind.FILE and not expected.words:
         return "files", []
     begin = last.removeprefix(expected.prefix)
     found = [(word, note) for word, note in expected.words if word.startswith(begin)]
@@ -76,9 +76,9 @@ def _completions(words: Sequence[str], last: str) -> tuple[str, list[tuple[str, 
 
 def _values(expected: Expected, begin: str) -> list[str]:
     """Return the values that begin with *begin*."""
-    if expected.kind is Kind.USER:
+    if expected.kind is ValueKind.USER:
         return fitting((each.pw_name for each in pwd.getpwall()), begin)
-    if expected.kind is Kind.GROUP:
+    if expected.kind is ValueKind.GROUP:
         return fitting((each.gr_name for each in grp.getgrall()), begin)
     names: BusNames | StoreNames
     if expected.kind in _STORED:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sbusd.client import AnswerLost, Bus, Disconnected, NoBus, PayloadTooLarge, RemoteRefusal, Scope, Statistics
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.feeds.journal.entry import PREFIX
 from sbusd.protocol import controls
@@ -71,7 +71,7 @@ class CheckedPublisher:
         self._is_public = is_public
         self._sleep = sleep
         self._clock = clock
-        self._backoff = Backoff(clock())
+        self._backoff = ReconnectAttempts(clock())
         self._bus: BusConnection | None = None
         self._refusals = LogThrottle()
         self.reconnects = 0

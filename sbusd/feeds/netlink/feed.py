@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from sbusd.feeds.netlink.entries import Attributes, Entry
+from sbusd.feeds.netlink.network_state import EventKind, NetworkEvent, NetworkState
 from sbusd.feeds.netlink.notices import DecodeError, parse_notices
 from sbusd.feeds.netlink.sockets import OverrunError, has_nexthop
-from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
 from sbusd.feeds.netlink.stored_values import PublishedKeys
 from sbusd.feeds.snapshot_feed import EventPublisher, SnapshotFeed
 

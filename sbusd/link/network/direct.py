@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sbusd.backoff import Backoff
 from sbusd.config.certificates import CertificateFiles, client_context
 from sbusd.config.files import ConfigError
 from sbusd.config.identity_check import Identity
 from sbusd.config.link import is_name
 from sbusd.link.network import direct_frames
-from sbusd.link.network.backoff import Backoff
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER
 from sbusd.link.network.direct_frames import FrameError
@@ -229,7 +229,7 @@ class DirectNetwork:
         self.peer_counters[peer.name].messages_in += 1
         self.counters.messages_in += 1
         self.counters.bytes_in += len(head) + len(body)
-        self._told.received(subject, head, body)
+        self._receiver.received(subject, head, body)
 
     def peer_changed(self, peer: PeerConnection) -> None:  # noqa: ARG002
         """Compute the receivers of subjects again."""
@@ -243,12 +243,12 @@ class DirectNetwork:
         barrier.waits_for.discard(peer)
         if not barrier.waits_for:
             del self._barriers[number]
-            self._told.barrier_passed(barrier.number)
+            self._receiver.barrier_passed(barrier.number)
 
     def peer_rejected(self, peer: PeerConnection, reason: str) -> None:
         """Report an error that a host returned."""
         self.counters.rejected += 1
-        self._told.rejected(f"host {peer.name} said: {reason}")
+        self._receiver.rejected(f"host {peer.name} said: {reason}")
 
     def peer_forged(self, peer: PeerConnection, reason: str) -> None:
         """Count what a host may not send; report the first of each connection."""
@@ -349,7 +349,7 @@ class DirectNetwork:
             for subject in self._subjects:
                 peer.send(direct_frames.subscribe(subject))
         else:
-            self._told.connected()
+            self._receiver.connected()
 
     def _leave(self, peer: PeerConnection, reason: str) -> None:
         """Stop to use a connection that has ended."""
@@ -369,7 +369,7 @@ class DirectNetwork:
         self._barriers.clear()
         self._subjects.clear()
         self._subscriptions = SubjectTree()
-        self._told.disconnected(words)
+        self._receiver.disconnected(words)
 
     def _forget_barriers(self, peer: PeerConnection) -> None:
         """Pass each barrier that only waits for *peer*."""
@@ -401,12 +401,12 @@ class DirectNetwork:
 
         def reject() -> None:
             if self._connections:
-                self._told.rejected(reason)
+                self._receiver.rejected(reason)
 
         asyncio.get_running_loop().call_soon(reject)
 
     @property
-    def _told(self) -> NetworkEvents:
+    def _receiver(self) -> NetworkEvents:
         """The receiver of the events."""
         if self._events is None:
             raise RuntimeError("not started")

@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("<Q")
 _SUBJECT = re.compile(rb"[!-~]{1,%d}" % MAX_SUBJECT_BYTES)
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """The second field of a frame."""
 
     HELLO = 1
@@ -55,7 +55,7 @@ class FrameError(Exception):
 class Frame:
     """A frame, its content checked by the functions below."""
 
-    kind: Kind
+    kind: FrameKind
     content: bytes
 
 
@@ -88,39 +88,39 @@ class FrameReader:
 
 def hello(realm: str) -> bytes:
     """Return the first frame."""
-    return _frame(Kind.HELLO, bytes([VERSION]) + realm.encode("ascii"))
+    return _frame(FrameKind.HELLO, bytes([VERSION]) + realm.encode("ascii"))
 
 
 def message(subject: str, head: bytes, body: bytes) -> bytes | None:
     """Return the frame of a message, or None if it exceeds a limit."""
     name = subject.encode("ascii")
     content = b"".join((_SHORT.pack(len(name)), name, _SHORT.pack(len(head)), head, body)) if len(head) <= MAX_HEAD_BYTES else b""
-    return _frame(Kind.MESSAGE, content) if content and len(content) < MAX_FRAME_BYTES else None
+    return _frame(FrameKind.MESSAGE, content) if content and len(content) < MAX_FRAME_BYTES else None
 
 
 def subscribe(subject: str) -> bytes:
     """Return the frame of a new subscription."""
-    return _frame(Kind.SUBSCRIBE, subject.encode("ascii"))
+    return _frame(FrameKind.SUBSCRIBE, subject.encode("ascii"))
 
 
 def unsubscribe(subject: str) -> bytes:
     """Return the frame that ends a subscription."""
-    return _frame(Kind.UNSUBSCRIBE, subject.encode("ascii"))
+    return _frame(FrameKind.UNSUBSCRIBE, subject.encode("ascii"))
 
 
 def ping(number: int) -> bytes:
     """Return a frame to which the other end responds after everything before it."""
-    return _frame(Kind.PING, _NUMBER.pack(number))
+    return _frame(FrameKind.PING, _NUMBER.pack(number))
 
 
 def pong(number: int) -> bytes:
     """Return the response to the ping *number*."""
-    return _frame(Kind.PONG, _NUMBER.pack(number))
+    return _frame(FrameKind.PONG, _NUMBER.pack(number))
 
 
 def rejected(text: str) -> bytes:
     """Return the frame that reports an error of the other end."""
-    return _frame(Kind.REJECTED, text.encode()[:MAX_TEXT_BYTES])
+    return _frame(FrameKind.REJECTED, text.encode()[:MAX_TEXT_BYTES])
 
 
 def read_hello(content: bytes, realm: str) -> None:
@@ -154,15 +154,15 @@ def read_number(content: bytes) -> int:
     return int(_NUMBER.unpack(content)[0])
 
 
-def _frame(kind: Kind, content: bytes) -> bytes:
+def _frame(kind: FrameKind, content: bytes) -> bytes:
     """Return a frame."""
     return b"".join((_LENGTH.pack(1 + len(content)), bytes([kind]), content))
 
 
-def _kind(number: int) -> Kind:
+def _kind(number: int) -> FrameKind:
     """Return the kind of a frame."""
     try:
-        return Kind(number)
+        return FrameKind(number)
     except ValueError:
         raise FrameError(f"a frame of unknown kind {number}") from None
 

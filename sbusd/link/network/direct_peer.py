@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from sbusd.link.network import direct_frames
-from sbusd.link.network.direct_frames import Frame, FrameError, FrameReader, Kind
+from sbusd.link.network.direct_frames import Frame, FrameError, FrameKind, FrameReader
 from sbusd.link.network.error_words import MAX_WORDS, error_words
 from sbusd.link.network.stall import Stall
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
@@ -89,7 +89,7 @@ class PeerConnection:
                     raise FrameError("nothing, and closed the connection")
                 self._early = list(self._frames.feed(chunk))
         first = self._early.pop(0)
-        if first.kind is not Kind.HELLO:
+        if first.kind is not FrameKind.HELLO:
             raise FrameError(f"a frame of kind {first.kind.name} before HELLO")
         direct_frames.read_hello(first.content, realm)
 
@@ -173,24 +173,24 @@ class PeerConnection:
     def _handle(self, frame: Frame, rights: tuple[tuple[str, ...], tuple[str, ...]], events: PeerEvents) -> None:
         """Handle one frame. Raises FrameError if its content is invalid."""
         may_publish, may_subscribe = rights
-        if frame.kind is Kind.MESSAGE:
+        if frame.kind is FrameKind.MESSAGE:
             subject, head, body = direct_frames.read_message(frame.content)
             if is_within(subject, may_publish):
                 events.peer_sent(self, subject, head, body)
             else:
                 self._refuse(f"host {self.name} may not publish to {subject}", events)
-        elif frame.kind is Kind.SUBSCRIBE:
+        elif frame.kind is FrameKind.SUBSCRIBE:
             self._subscribe(direct_frames.read_subject(frame.content), may_subscribe, events)
-        elif frame.kind is Kind.UNSUBSCRIBE:
+        elif frame.kind is FrameKind.UNSUBSCRIBE:
             self.subjects.remove(direct_frames.read_subject(frame.content))
             events.peer_changed(self)
-        elif frame.kind is Kind.PING:
+        elif frame.kind is FrameKind.PING:
             self.send(direct_frames.pong(direct_frames.read_number(frame.content)))
-        elif frame.kind is Kind.PONG:
+        elif frame.kind is FrameKind.PONG:
             number = direct_frames.read_number(frame.content)
             if number != _HEARTBEAT:
                 events.peer_passed(self, number)
-        elif frame.kind is Kind.REJECTED:
+        elif frame.kind is FrameKind.REJECTED:
             events.peer_rejected(self, printable(frame.content, MAX_WORDS))
         else:
             raise FrameError("a second HELLO")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documen
 
 from sbusd.archive.record.schema import Role
 from sbusd.pipeline.live.minutes import Group
-from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, Request, slow_group
+from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, slow_group
 from sbusd.pipeline.measures.expressions import prefix
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def _slow(calls: DataFrame, slow_ns: int) -> tuple[Group, ...]:
     return tuple(slow_group(row["minute"], row["prefix"], row["uid"], row["count"]) for row in found)
 
 
-def _open_requests(calls: DataFrame) -> tuple[tuple[Request, ...], int]:
+def _open_requests(calls: DataFrame) -> tuple[tuple[CallRequest, ...], int]:
     """Return the first requests of each user without a reply, and the number of the others."""
     waiting = calls.where(F.col("q").isNotNull() & F.col("reply").isNull()).select("call_id", "q.*")
     ranked = waiting.withColumn("rank", F.row_number().over(Window.partitionBy("uid").orderBy("ts", "call_id")))
     kept = ranked.where(F.col("rank") <= MAX_OPEN_OF_USER).orderBy("rank", "ts").limit(MAX_OPEN).collect()
-    return tuple(Request(row["call_id"], row["ts"], row["prefix"], row["uid"]) for row in kept), waiting.count() - len(kept)
+    return tuple(CallRequest(row["call_id"], row["ts"], row["prefix"], row["uid"]) for row in kept), waiting.count() - len(kept)
 
 
 def _replies(calls: DataFrame, known: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
+from sbusd.pipeline.live.live_state import LiveState
 from sbusd.pipeline.live.minutes import ALL, MEASURES, PREFIX, USER, Counts
-from sbusd.pipeline.live.state import LiveState
 from sbusd.protocol.printable import printable
 
 ROWS = 10

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.tables.hours import Hour
 from sbusd.config.live import ANOMALY, LiveSettings
 from sbusd.pipeline.live.alerts import Usual
 from sbusd.pipeline.live.baseline import Baseline, Baselines, compute, hour_of
 from sbusd.pipeline.live.calls import calls_in
+from sbusd.pipeline.live.live_state import Decided, LiveState, Losses
 from sbusd.pipeline.live.minutes import Group
 from sbusd.pipeline.live.preconditions import check_checkpoint, check_tap, query_id
 from sbusd.pipeline.live.publication import publish_decided
-from sbusd.pipeline.live.state import Decided, LiveState, Losses
 from sbusd.pipeline.live.stored import AlertPublisher
 from sbusd.pipeline.measures.expressions import prefix, total
 from sbusd.pipeline.source.datasource import register
@@ -181,16 +181,16 @@ def summed(rows: DataFrame) -> tuple[list[Group], Losses, bool]:
     def sum_where(column: str, *kinds: str) -> Column:
         return total(F.when(F.col("kind").isin(*kinds), F.col(column)))
 
-    message = Kind.MESSAGE.value
-    missing = (Kind.TAP_LOSS.value, Kind.GAP.value, Kind.RESTART.value)
+    message = RowKind.MESSAGE.value
+    missing = (RowKind.TAP_LOSS.value, RowKind.GAP.value, RowKind.RESTART.value)
     minute = F.expr(f"ts div {_MINUTE_NS}")
     is_missing = F.col("kind").isin(*missing)
     grouped = rows.groupBy(minute.alias("minute"), prefix().alias("prefix"), "uid", is_missing.alias("missing")).agg(
         F.count_if(F.col("kind") == message).alias("messages"),
         sum_where("payload_bytes", message).alias("bytes"),
         sum_where("discarded", message).alias("discarded"),
-        sum_where("lost", Kind.LOSS.value).alias("lost"),
-        sum_where("lost", Kind.DENIAL.value).alias("denials"),
+        sum_where("lost", RowKind.LOSS.value).alias("lost"),
+        sum_where("lost", RowKind.DENIAL.value).alias("denials"),
         F.count("call_id").alias("calls"),
         sum_where("lost", *missing).alias("gaps"),
         # A row without a number is an interruption of unknown size.

@@ -22,7 +22,7 @@ _KEPT_NS = KEPT_SECONDS * 10**9
 _MINUTE_NS = 60 * 10**9
 
 
-class Request(NamedTuple):
+class CallRequest(NamedTuple):
     """A request: its number, time in nanoseconds since 1970, key prefix, and user."""
 
     call_id: int
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 class BatchCalls(NamedTuple):
     """The calls of one batch: requests without a reply in it, replies to earlier requests with their times, and sums of slow calls."""
 
-    requests: tuple[Request, ...] = ()
+    requests: tuple[CallRequest, ...] = ()
     replies: tuple[tuple[int, int], ...] = ()
     slow: tuple[Group, ...] = ()
     dropped: int = 0
@@ -45,7 +45,7 @@ class BatchCalls(NamedTuple):
 class OpenCalls:
     """The open calls by number, the oldest first."""
 
-    by_number: dict[int, Request] = field(default_factory=dict)
+    by_number: dict[int, CallRequest] = field(default_factory=dict)
     dropped: int = 0
     """Requests that were not kept because of the limits: a slow reply to one is not counted."""
 
@@ -60,7 +60,7 @@ class OpenCalls:
         self.dropped += calls.dropped
         return found
 
-    def _add(self, requests: Iterable[Request]) -> None:
+    def _add(self, requests: Iterable[CallRequest]) -> None:
         """Add *requests*, in the order of their times, as far as the limits allow; forget those that are too old."""
         ordered = sorted(requests, key=lambda request: request.ts)
         if not ordered:

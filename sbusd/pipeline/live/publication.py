@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sbusd.client.errors import RemoteRefusal
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.live.state import Decided
+from sbusd.pipeline.live.live_state import Decided
 from sbusd.pipeline.source.outbox import MESSAGES, Outbox, Publish
 from sbusd.protocol.errors import ErrorCode, SbusError
 

@@ -16,8 +16,8 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.schema import LINK_SECONDS, LINKS
 from sbusd.pipeline.measures.folding import HOURLY, fold, gathered
+from sbusd.pipeline.partials.link_rows import COUNTERS
 from sbusd.pipeline.partials.link_states import LINK
-from sbusd.pipeline.partials.states import COUNTERS
 
 _SERIES = ("host", "realm", "link", "started")
 _SUMS = ("alive_us", *COUNTERS, "states")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Role
+from sbusd.archive.record.schema import Role, RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS
 from sbusd.pipeline.partials.portions import Portion
@@ -41,7 +41,7 @@ def calls(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
 def _parts(record: RecordReader, portion: Portion, role: Role, columns: list[str]) -> Iterator[pa.Table]:
     """Yield the requests or the replies of the portion."""
     latest = portion.hour.start + HOUR_NS + _CALL_NS
-    wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("call_role") == role.value) & pc.field("call_id").is_valid()
+    wanted = (pc.field("kind") == RowKind.MESSAGE.value) & (pc.field("call_role") == role.value) & pc.field("call_id").is_valid()
     segments = portion.segments if role is Role.REQUEST else (*portion.segments, *portion.others)
     for rows in read_rows(record, segments, columns, wanted & (pc.field("ts") <= latest)):
         if (shared := _shared(rows, portion)).num_rows:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.schema import Kind, Role
+from sbusd.archive.record.schema import Role, RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.portions import Portion
 from sbusd.pipeline.partials.rows import (
@@ -26,11 +26,11 @@ from sbusd.protocol.errors import ErrorCode
 
 _BUS = 0
 """The connection number of the bus itself."""
-_CAUSES = {Kind.MESSAGE: "discarded", Kind.LOSS: "lost", Kind.DISCONNECT: "abandoned"}
+_CAUSES = {RowKind.MESSAGE: "discarded", RowKind.LOSS: "lost", RowKind.DISCONNECT: "abandoned"}
 """Causes of kinds whose name differs from the cause."""
 
-_LOST = [Kind.MESSAGE, Kind.LOSS, Kind.DISCONNECT, Kind.TAP_LOSS, Kind.GAP, Kind.RESTART]
-_ACTIVE = [Kind.MESSAGE, Kind.CONNECT, Kind.SUBSCRIBE, Kind.DENIAL, Kind.LOSS]
+_LOST = [RowKind.MESSAGE, RowKind.LOSS, RowKind.DISCONNECT, RowKind.TAP_LOSS, RowKind.GAP, RowKind.RESTART]
+_ACTIVE = [RowKind.MESSAGE, RowKind.CONNECT, RowKind.SUBSCRIBE, RowKind.DENIAL, RowKind.LOSS]
 _DENIALS = (ErrorCode.EACCES.name, ErrorCode.EPERM.name)
 _QUOTAS = (ErrorCode.EDQUOT.name, ErrorCode.EMFILE.name)
 
@@ -38,7 +38,7 @@ _QUOTAS = (ErrorCode.EDQUOT.name, ErrorCode.EMFILE.name)
 def traffic(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield messages by minute, prefix and user."""
     columns = ["ts", "key", "uid", "payload_bytes", "recipients", "queued", "discarded"]
-    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == Kind.MESSAGE.value):
+    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == RowKind.MESSAGE.value):
         counted = with_columns(
             rows,
             {
@@ -61,17 +61,17 @@ def users(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
         # The sums of each kind are few, so that the rest costs nothing.
         by_kind = summed(counted, ["kind", "call_role", "uid", "unit"], ["rows", "payload_bytes", "recipients", "lost", "denials"])
         kinds, roles = by_kind.column("kind"), by_kind.column("call_role")
-        is_message = is_value(kinds, Kind.MESSAGE.value)
+        is_message = is_value(kinds, RowKind.MESSAGE.value)
         sources = {
-            "connections": ("rows", is_value(kinds, Kind.CONNECT.value)),
+            "connections": ("rows", is_value(kinds, RowKind.CONNECT.value)),
             "messages": ("rows", is_message),
             "bytes": ("payload_bytes", is_message),
             "recipients": ("recipients", is_message),
             "requests": ("rows", pc.and_(is_message, is_value(roles, Role.REQUEST.value))),
             "replies": ("rows", pc.and_(is_message, is_value(roles, Role.REPLY.value))),
-            "subscriptions": ("rows", is_value(kinds, Kind.SUBSCRIBE.value)),
-            "denials": ("denials", is_value(kinds, Kind.DENIAL.value)),
-            "lost": ("lost", is_value(kinds, Kind.LOSS.value)),
+            "subscriptions": ("rows", is_value(kinds, RowKind.SUBSCRIBE.value)),
+            "denials": ("denials", is_value(kinds, RowKind.DENIAL.value)),
+            "lost": ("lost", is_value(kinds, RowKind.LOSS.value)),
         }
         chosen = {name: pc.if_else(condition, by_kind.column(source), 0) for name, (source, condition) in sources.items()}
         yield summed(with_columns(by_kind, chosen), ["uid", "unit"], sources)
@@ -82,13 +82,13 @@ def losses(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     columns = ["ts", "kind", "uid", "unit", "key", "reason", "discarded", "lost", "duration"]
     kind = pc.field("kind")
     is_lost = (
-        ((kind == Kind.MESSAGE.value) & (pc.field("discarded") > 0))
-        | ((kind == Kind.DISCONNECT.value) & (pc.field("lost") > 0))
-        | kind.isin([each.value for each in _LOST if each not in (Kind.MESSAGE, Kind.DISCONNECT)])
+        ((kind == RowKind.MESSAGE.value) & (pc.field("discarded") > 0))
+        | ((kind == RowKind.DISCONNECT.value) & (pc.field("lost") > 0))
+        | kind.isin([each.value for each in _LOST if each not in (RowKind.MESSAGE, RowKind.DISCONNECT)])
     )
     for rows in read_rows(record, portion.segments, columns, is_lost):
         kinds = rows.column("kind").cast(pa.string())
-        is_message = pc.equal(kinds, Kind.MESSAGE.value)
+        is_message = pc.equal(kinds, RowKind.MESSAGE.value)
         is_of_someone = pc.is_in(kinds, pa.array([each.value for each in _CAUSES]))
         causes = kinds
         for each, cause in _CAUSES.items():
@@ -114,7 +114,7 @@ def losses(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
 def security(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield refusals by class, code, reason, user, unit and key."""
     columns = ["ts", "code", "reason", "uid", "unit", "key", "lost"]
-    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == Kind.DENIAL.value):
+    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == RowKind.DENIAL.value):
         codes = rows.column("code").cast(pa.string())
         is_quota = pc.is_in(codes, pa.array(_QUOTAS))
         times = pc.divide(rows.column("ts"), 1000).cast(pa.timestamp("us", "UTC"))
@@ -133,7 +133,7 @@ def security(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
 def disconnects(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield ended connections by user, unit, code and reason."""
     columns = ["uid", "unit", "code", "reason", "lost"]
-    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == Kind.DISCONNECT.value):
+    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == RowKind.DISCONNECT.value):
         counted = with_columns(rows, {"disconnects": ones(rows), "abandoned": rows.column("lost")})
         yield summed(counted, ["uid", "unit", "code", "reason"], ["disconnects", "abandoned"])
 
@@ -141,7 +141,7 @@ def disconnects(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
 def relay(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield attempts to forward calls to other hosts, by call."""
     columns = ["twin", "call_cmd", "code", "call_id", "attempt", "duration"]
-    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == Kind.RELAY.value):
+    for rows in read_rows(record, portion.segments, columns, pc.field("kind") == RowKind.RELAY.value):
         counted = with_columns(
             rows,
             {

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.portions import SUBSCRIPTION_KINDS, Portion
 from sbusd.pipeline.partials.routes import KeyRoutes
@@ -50,7 +50,7 @@ _TO = ["from_uid", "from_unit", "prefix", "to_uid", "to_unit"]
 
 def flows(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield deliveries by publisher, prefix and recipient."""
-    wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("recipients") > 0)
+    wanted = (pc.field("kind") == RowKind.MESSAGE.value) & (pc.field("recipients") > 0)
     columns = ["key", "seq", *_FROM, "recipients", "missed", "to_conn", "payload_bytes"]
     table: RouteTable | None = None
     prefixes_kept = _heaviest_prefixes(record, portion, wanted) if portion.is_whole else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALLS, DISCONNECTS, FLOWS, LINKS, RELAY, SECURITY
 
@@ -28,10 +28,10 @@ TASK_PORTIONS = 64
 TASKS_PER_PROCESSOR = 2
 """Number of tasks for each processor, at least: portions differ in size."""
 
-SUBSCRIPTION_KINDS = (Kind.SNAPSHOT, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
+SUBSCRIPTION_KINDS = (RowKind.SNAPSHOT, RowKind.SUBSCRIBE, RowKind.UNSUBSCRIBE, RowKind.DISCONNECT, RowKind.RESTART)
 """Kinds of rows that begin or end subscriptions."""
 
-_ONLY_KIND = {SECURITY.name: Kind.DENIAL, DISCONNECTS.name: Kind.DISCONNECT, RELAY.name: Kind.RELAY}
+_ONLY_KIND = {SECURITY.name: RowKind.DENIAL, DISCONNECTS.name: RowKind.DISCONNECT, RELAY.name: RowKind.RELAY}
 """Tables whose rows come from rows of one kind, which index entries count."""
 
 
@@ -108,7 +108,7 @@ def _portions(table: str, hour: Hour, entries: Iterable[IndexEntry], *, is_follo
             yield Portion(hour, host, group, others, is_whole=len(groups) == 1, is_following=is_following)
 
 
-def may_have(entry: IndexEntry, kinds: Iterable[Kind]) -> bool:
+def may_have(entry: IndexEntry, kinds: Iterable[RowKind]) -> bool:
     """Return whether the segment of *entry* can have rows of *kinds*; its counts need not be complete."""
     return sum(entry.kinds.values()) != entry.rows or any(entry.kinds.get(kind.value) for kind in kinds)
 

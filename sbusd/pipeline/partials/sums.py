@@ -12,9 +12,9 @@ from sbusd.pipeline.partials import counts
 from sbusd.pipeline.partials.calls import calls, histograms
 from sbusd.pipeline.partials.columns import FOLDED, LEAST, MOST, columns_of, keys_of, partial_columns_of
 from sbusd.pipeline.partials.deliveries import flows
+from sbusd.pipeline.partials.link_rows import links
 from sbusd.pipeline.partials.portions import Portion
 from sbusd.pipeline.partials.rows import folded, joined, summed
-from sbusd.pipeline.partials.states import links
 
 TEXT_ROWS = 1 << 16
 """Maximum number of rows whose text is in memory at once, instead of numbers: a key can have four thousand bytes."""

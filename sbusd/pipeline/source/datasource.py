@@ -22,7 +22,7 @@ from sbusd.pipeline.source.archive_reader import ArchiveReader, ArchiveStreamRea
 from sbusd.pipeline.source.columns import DDL
 from sbusd.pipeline.source.live_stream import LiveStreamReader
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.publisher import Publisher, StreamPublisher
+from sbusd.pipeline.source.publisher import QueryPublisher, StreamPublisher
 from sbusd.protocol.errors import SbusError
 
 
@@ -66,7 +66,7 @@ class SbusSource(DataSource):
         """Return the publisher of a query. Raises SourceError."""
         if overwrite:
             raise SourceError('published messages cannot be overwritten: use .mode("append")')
-        return Publisher(self._checked(), schema)
+        return QueryPublisher(self._checked(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return the publisher of a streaming query. Raises SourceError."""

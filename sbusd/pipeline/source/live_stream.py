@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.schema import Row, RowKind
 from sbusd.client.errors import RemoteRefusal, TimedOut
 from sbusd.client.items import Gap, Reconnected, TapItem
 from sbusd.client.sync.bus import Bus
@@ -100,9 +100,9 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end.get("listener") != self._id:
             # The batch belongs to a tap that does not exist anymore.
             before = int(start["rows"]) if start.get("listener") == end.get("listener") else 0
-            rows = [Row(time.time_ns(), 0, Kind.GAP.value, lost=int(end["rows"]) - before, reason="the query was restarted")]
+            rows = [Row(time.time_ns(), 0, RowKind.GAP.value, lost=int(end["rows"]) - before, reason="the query was restarted")]
         else:
-            rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was restarted")]
+            rows = [] if is_own else [Row(time.time_ns(), 0, RowKind.RESTART.value, reason="the query was restarted")]
             rows += self._listening().rows(first, int(end["rows"]))
         return [self._partition(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._partition([])]
 
@@ -265,9 +265,9 @@ def row_of(item: TapItem, seq: int, calls: CallRecognizer | None = None) -> Row:
     """Return an item of the tap as a row of the record at position *seq*, with its role in a call if *calls* recognizes one. Only the
     recorder knows units."""
     if isinstance(item, Gap):
-        return Row(time.time_ns(), seq, Kind.TAP_LOSS.value, lost=item.lost or None, reason="the query is too slow")
+        return Row(time.time_ns(), seq, RowKind.TAP_LOSS.value, lost=item.lost or None, reason="the query is too slow")
     if isinstance(item, Reconnected):
-        return Row(time.time_ns(), seq, Kind.RESTART.value, duration=int(item.seconds * 1e9))
+        return Row(time.time_ns(), seq, RowKind.RESTART.value, duration=int(item.seconds * 1e9))
     fields, peer = item.fields, item.peer
     row = Row(_whole(fields, "time") or 0, seq, item.kind, key=None if item.key_bytes is None else key_text(item.key_bytes))
     if peer is not None:
@@ -283,7 +283,7 @@ def row_of(item: TapItem, seq: int, calls: CallRecognizer | None = None) -> Row:
             row = row._replace(call_id=call.call_id, call_role=role, call_cmd=call.command, call_exp=expires, call_failed=call.failed)
         return row._replace(vouched=_words(fields, "vouched"), to_conn=_whole(fields, "to"))
     lost = _whole(fields, "count")
-    if lost is None and item.kind == Kind.DENIAL:
+    if lost is None and item.kind == RowKind.DENIAL:
         lost = 1
     return row._replace(code=_words(fields, "error"), reason=_words(fields, "reason"), packet=_words(fields, "packet"), lost=lost)
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.layout import SegmentName, is_host
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.storage.location import ArchivePath, LocationError, parse_location
 from sbusd.pipeline.errors import SourceError
 
@@ -54,7 +54,7 @@ _NAMES = {
         "checkpointLocation",
     )
 }
-_KINDS = frozenset(kind.value for kind in Kind)
+_KINDS = frozenset(kind.value for kind in RowKind)
 _OF_SPARK = frozenset({"queryname", "outputmode"})
 
 Operator = Literal["in", ">=", "<"]

@@ -93,7 +93,7 @@ class StreamPublisher(DataSourceStreamArrowWriter):
         """Do nothing: a batch whose tasks failed was not published."""
 
 
-class Publisher(DataSourceArrowWriter):
+class QueryPublisher(DataSourceArrowWriter):
     """Publishes the rows of a query when all tasks have finished."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

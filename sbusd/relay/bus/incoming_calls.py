@@ -24,7 +24,7 @@ from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 
 AT_ONCE = WAITING_PER_USER // 4
@@ -73,7 +73,7 @@ class BusServices:
         settings: RelaySettings,
         membership: Membership,
         *,
-        store: Store,
+        store: MessageStore,
         handler: QueueHandler,
         journal: LimitedLog,
         clock: Callable[[], float] = time.time,

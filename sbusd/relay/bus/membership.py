@@ -16,7 +16,7 @@ from sbusd.relay.log_messages import BUS_JOINED, BUS_TAKEN, BUS_UNAVAILABLE
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 
 RETRY_SECONDS = 1.0
@@ -38,7 +38,14 @@ class BusMembership:
     """
 
     def __init__(
-        self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: LimitedLog, charged: Callable[[int], int]
+        self,
+        twin: int,
+        settings: RelaySettings,
+        *,
+        store: MessageStore,
+        handler: QueueHandler,
+        journal: LimitedLog,
+        charged: Callable[[int], int],
     ) -> None:
         """*twin* is the number of this host; *charged* returns the user that is charged for a uid.
 

@@ -34,7 +34,7 @@ from sbusd.relay.log_messages import FAULT, FORGED, FULL, REJECTED, SHARED_NUMBE
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import LogMessage
 
@@ -45,7 +45,7 @@ _FULL = {
     "open": "too many of your requests are waiting for responses here; try again later",
     "memory": "too many of your requests are remembered here; try again when some have expired",
 }
-"""Error texts for the limits that ``Store.accept`` reports."""
+"""Error texts for the limits that ``MessageStore.accept`` reports."""
 
 
 class _Exchange:
@@ -64,7 +64,7 @@ class HttpServer:
         self,
         twin: int,
         settings: RelaySettings,
-        store: Store,
+        store: MessageStore,
         authentication: Authentication,
         journal: LimitedLog,
         *,

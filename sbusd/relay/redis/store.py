@@ -12,11 +12,10 @@
     reply ──take──▶ taken ──respond──▶ retry:<twin> ──claim──▶ sending ──sent──▶ done
     POST /zbus-reply ──admit──▶ reply ──take──▶ taken ──answer──▶ ret, and the backlog forgets it
 
-While there is capacity, a relay holds a message from the start and sends it without a separate claim, because each transition is a
-write to Redis's disk. Messages taken by a relay are in a list of its own; if it dies, another relay returns them (:meth:`Store.live`).
+While there is capacity, a relay holds a message from the start and sends it without a separate claim, because each transition is a write
+to Redis's disk. Messages taken by a relay are in a list of its own; if it dies, another relay returns them (:meth:`MessageStore.live`).
 Requests that it had passed to a bus service are not run again, because it is unknown whether they ran: the response is an error. A
-transition has no effect unless its message is in the expected state, so a relay that was merely slow does no harm.
-Spec: sbus-relay(8).
+transition has no effect unless its message is in the expected state, so a relay that was merely slow does no harm. Spec: sbus-relay(8).
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Nonce:
     """For how long it is remembered."""
 
 
-class Store:
+class MessageStore:
     """The states of all messages. Every method raises RedisUnavailableError; its effect is then unknown, and repeating the call is safe."""
 
     def __init__(self, redis: RedisClient, settings: RelaySettings, relay: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.client.errors import ServiceError
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 RESTARTING = "restarting, try again"
 """The words of EAGAIN, by which a client knows that it may send the call again."""
@@ -27,6 +27,6 @@ def code_and_words(error: object) -> tuple[str, str]:
     """Return the code and the words of an error of a message or a lease."""
     if isinstance(error, CallError):
         return error.code, error.words
-    if isinstance(error, StoreError):
+    if isinstance(error, EngineError):
         return error.code, error.reason
     return "EIO", "internal error"

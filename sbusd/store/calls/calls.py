@@ -16,7 +16,7 @@ from sbusd.store.calls.job_calls import JobCalls
 from sbusd.store.calls.put_call import PutCall
 from sbusd.store.calls.read_calls import ReadCalls
 from sbusd.store.context import StoreContext
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 Handle = Callable[[Request, dict[str, Any], list[bytes]], Awaitable[bytes]]
 
@@ -68,7 +68,7 @@ class Calls:
                 try:
                     head, frames = parse_framed_data(request.data)
                     return await handle(request, head, frames)
-                except StoreError as error:
+                except EngineError as error:
                     raise CallError(error.code, error.reason) from None
                 except ProtocolError as error:
                     raise CallError(error.code.name, error.words) from None

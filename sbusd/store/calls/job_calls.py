@@ -19,7 +19,7 @@ from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
 from sbusd.store.calls.responses import RESPONSE_BYTES, frame_of, job_head, response
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, JobPage, Worker
+from sbusd.store.engine.messages import JobPage, LeasedJob, Worker
 from sbusd.store.operation_queue import QueuedOperation
 from sbusd.store.workers import Holder
 
@@ -54,7 +54,7 @@ class JobCalls:
             jobs = await self.taken(queue.name, caller.uid, holder, most=most, lease_ms=lease_ms, wait=wait)
         return response("jobs", [(job_head(queue.stream, job), frame_of(job.stored)) for job in jobs], context.run)
 
-    async def taken(self, queue: str, uid: int, holder: Holder, *, most: int, lease_ms: int | None, wait: float) -> Sequence[Job]:
+    async def taken(self, queue: str, uid: int, holder: Holder, *, most: int, lease_ms: int | None, wait: float) -> Sequence[LeasedJob]:
         """Return jobs for *holder*, a worker of the user *uid*, or an empty sequence. Raises StoreError, CallError."""
         context = self._context
         worker = Worker(holder.connection, uid, holder.identity)

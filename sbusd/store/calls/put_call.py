@@ -15,7 +15,7 @@ from sbusd.store.calls.call_errors import CallError, code_and_words
 from sbusd.store.calls.fields import Fields
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Sender
 from sbusd.store.ordinary_messages import MAX_MESSAGE_BYTES, sender_of
 
 MAX_ID_BYTES = 128
@@ -24,7 +24,7 @@ MAX_ID_BYTES = 128
 _NO_OPTIONS: dict[str, Any] = {}
 _OPTIONS = ("id", "delay", "at", "expire")
 
-Outcome = Put | StoreError | CallError
+Outcome = PutResult | EngineError | CallError
 
 
 class PutCall:
@@ -107,16 +107,16 @@ class PutCall:
         return stream.name, NewMessage(key, payload, sender, ident, now + delay if delay else 0, now + expire if expire else 0, at)
 
     async def _put(self, uid: int, groups: dict[str, dict[int, NewMessage]], outcomes: list[Outcome | None]) -> None:
-        """Put the messages of each stream, in order, and note the *outcomes* by their places. Raises StoreError, CallError."""
+        """Put the messages of each stream, in order, and note the *outcomes* by their places. Raises EngineError, CallError."""
 
-        def put(engine: Engine) -> dict[str, list[Put | StoreError]]:
+        def put(engine: Engine) -> dict[str, list[PutResult | EngineError]]:
             engine.note_taken(taken)
             return {
                 stream: (engine.put_unpublished if stream in publishing else engine.put_many)(stream, list(messages.values()))
                 for stream, messages in groups.items()
             }
 
-        def committed(found: dict[str, list[Put | StoreError]]) -> None:
+        def committed(found: dict[str, list[PutResult | EngineError]]) -> None:
             self._context.published.noted(taken)
             for stream, messages in groups.items():
                 new = _new(messages.values(), found[stream])
@@ -151,24 +151,24 @@ class PutCall:
         errors: dict[str, tuple[str, str]] = {}
         codes: Counter[str] = Counter()
         for index, outcome in enumerate(outcomes):
-            if not isinstance(outcome, Put):
+            if not isinstance(outcome, PutResult):
                 code, words = code_and_words(outcome)
                 errors[str(index)] = (code, words)
                 codes[code] += 1
         for code, number in codes.items():
             self._context.counts[f"put_{code.lower()}"] += number
-        head: dict[str, object] = {"seqs": [each.seq if isinstance(each, Put) else 0 for each in outcomes], "run": self._context.run}
-        if duplicates := [index for index, each in enumerate(outcomes) if isinstance(each, Put) and each.is_duplicate]:
+        head: dict[str, object] = {"seqs": [each.seq if isinstance(each, PutResult) else 0 for each in outcomes], "run": self._context.run}
+        if duplicates := [index for index, each in enumerate(outcomes) if isinstance(each, PutResult) and each.is_duplicate]:
             head["duplicates"] = duplicates
         if errors:
             head["errors"] = errors
         return framed_data(head)
 
 
-def _new(messages: Iterable[NewMessage], outcomes: Sequence[Put | StoreError]) -> list[tuple[int, NewMessage]]:
+def _new(messages: Iterable[NewMessage], outcomes: Sequence[PutResult | EngineError]) -> list[tuple[int, NewMessage]]:
     """Return the messages that were stored now, with their numbers."""
     return [
         (outcome.seq, message)
         for message, outcome in zip(messages, outcomes, strict=True)
-        if isinstance(outcome, Put) and not outcome.is_duplicate
+        if isinstance(outcome, PutResult) and not outcome.is_duplicate
     ]

@@ -22,7 +22,7 @@ from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.calls import HEAD, Calls, Handle
 from sbusd.store.calls.read_calls import ReadCalls
 from sbusd.store.context import StoreContext
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 FIRST_ACCOUNT = -(1 << 40)
 """The account of the host n is this minus n: never a uid, nor one that the file has for an origin of messages."""
@@ -113,7 +113,7 @@ class RemoteCalls:
                 with context.calls.held(account):
                     head, frames = parse_framed_data(request.data)
                     return await handle(charged, head, frames)
-            except StoreError as error:
+            except EngineError as error:
                 code, words = error.code, error.reason
             except ProtocolError as error:
                 code, words = error.code.name, error.words

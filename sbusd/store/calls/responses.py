@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sbusd.protocol.framed_data import MAX_DATA_BYTES, framed_data, message_frame
 from sbusd.protocol.keys import text_of
 from sbusd.protocol.store_ranges import MAX_MESSAGES
-from sbusd.store.engine.messages import Gap, Job, JobInfo, Stored
+from sbusd.store.engine.messages import Gap, JobInfo, LeasedJob, Stored
 
 RESPONSE_BYTES = 128 << 10
 """Size of the messages of one response, unless it has only one; further ones come with the next call."""
@@ -42,7 +42,7 @@ def gap_head(gap: Gap) -> dict[str, object]:
     return {"gap": gap.count, "pattern": text_of(gap.pattern), "reason": gap.reason, "seq": gap.seq, "time": gap.time_ms / 1000}
 
 
-def job_head(stream: str, job: Job) -> dict[str, object]:
+def job_head(stream: str, job: LeasedJob) -> dict[str, object]:
     """Return the head of a job."""
     return head_of(stream, job.stored) | {
         "lease": job.lease,

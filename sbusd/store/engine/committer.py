@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 MAX_OPERATIONS = 256
 """Maximum number of operations of one transaction."""
@@ -55,7 +55,7 @@ class Committer:
                 self._tasks.put((operations, finished))
                 return
         for each in operations:
-            each.error = StoreError("EBUSY", "the store is closed; try again")
+            each.error = EngineError("EBUSY", "the store is closed; try again")
         finished(operations)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Committer:
         """Begin a transaction with *operations*, and return the error if that has failed."""
         try:
             self._engine.begin()
-        except StoreError as error:
+        except EngineError as error:
             return error
         return self._perform(operations)
 
@@ -110,13 +110,13 @@ class Committer:
         """Commit, and return the error if that fails."""
         try:
             self._engine.commit()
-        except StoreError as error:
+        except EngineError as error:
             return error
         return None
 
     def _finish(self, group: Sequence[tuple[Sequence[Operation], Callable[[Any], None]]], error: BaseException | None) -> None:
         """Report the operations of a transaction, which has failed with *error* if that is not None."""
-        is_full = isinstance(error, StoreError) and error.code == "ENOSPC"
+        is_full = isinstance(error, EngineError) and error.code == "ENOSPC"
         for operations, finished in group:
             for each in operations:
                 if is_full:

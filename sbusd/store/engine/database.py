@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sbusd.config.store import KEPT_ASIDE
 from sbusd.protocol.printable import printable
-from sbusd.store.engine.messages import ErrorName, StoreError
+from sbusd.store.engine.messages import EngineError, ErrorName
 from sbusd.store.engine.schema import APPLICATION_ID, TABLES, VERSION
 from sbusd.store.engine.undo_log import UndoLog
 
@@ -72,7 +72,7 @@ class Database:
     """One open file. Its methods are called by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create *path*, which only one process at a time can do. Raises StoreError."""
+        """Open or create *path*, which only one process at a time can do. Raises EngineError."""
         self.path = path
         self.caches: list[Cache] = []
         self.undo_log = UndoLog()
@@ -104,18 +104,18 @@ class Database:
         return self.connection.in_transaction
 
     def begin(self) -> None:
-        """Begin a transaction. Raises StoreError."""
+        """Begin a transaction. Raises EngineError."""
         try:
             self.execute("BEGIN")
         except sqlite3.Error as error:
             raise self.error(error) from None
 
     def commit(self) -> None:
-        """Commit: when this returns, everything since begin() is on the disk. Raises StoreError; then all of it is undone."""
+        """Commit: when this returns, everything since begin() is on the disk. Raises EngineError; then all of it is undone."""
         if not self.in_transaction:
             # An error ended it, which the operation has handled.
             self.rollback()
-            raise StoreError("EIO", f"a transaction in {printable(str(self.path))} has failed; try again")
+            raise EngineError("EIO", f"a transaction in {printable(str(self.path))} has failed; try again")
         try:
             for cache in self.caches:
                 cache.save()
@@ -145,7 +145,7 @@ class Database:
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[None]:
-        """All or nothing: a transaction, or a part of the current one that fails alone. Raises StoreError.
+        """All or nothing: a transaction, or a part of the current one that fails alone. Raises EngineError.
 
         Inside a part it is nothing of its own: an error in it must end that part.
         """
@@ -169,7 +169,7 @@ class Database:
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
-        """An operation that fails if it changes a file that is not at its path any more; it can read. Raises StoreError."""
+        """An operation that fails if it changes a file that is not at its path any more; it can read. Raises EngineError."""
         before = self.connection.total_changes
         yield
         if self.connection.total_changes != before:
@@ -177,7 +177,7 @@ class Database:
 
     @contextlib.contextmanager
     def _part(self) -> Iterator[None]:
-        """A part of the current transaction that fails alone. Raises StoreError."""
+        """A part of the current transaction that fails alone. Raises EngineError."""
         try:
             self.execute("SAVEPOINT operation")
             self.undo_log.begin()
@@ -210,7 +210,7 @@ class Database:
         else:
             self.undo_log.undo()
 
-    def error(self, error: sqlite3.Error) -> StoreError:
+    def error(self, error: sqlite3.Error) -> EngineError:
         """Return *error* of SQLite as an error of the store. A file that is found damaged is checked when it is opened again."""
         if _primary(error) in _DAMAGED:
             with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ class Database:
         return _store_error(error, self.path)
 
     def set_read_only(self, *, is_read_only: bool) -> None:
-        """Refuse all changes from now on, or no longer, because the disk is full. Raises StoreError."""
+        """Refuse all changes from now on, or no longer, because the disk is full. Raises EngineError."""
         self._is_read_only = is_read_only
         try:
             self.execute(f"PRAGMA query_only = {int(is_read_only)}")
@@ -228,7 +228,7 @@ class Database:
             raise self.error(error) from None
 
     def free_bytes(self) -> int:
-        """Return the free space of the disk, in bytes. Raises StoreError (EIO) if the file is not at its path any more."""
+        """Return the free space of the disk, in bytes. Raises EngineError (EIO) if the file is not at its path any more."""
         self._check_place()
         try:
             found = os.statvfs(self.path)
@@ -237,19 +237,19 @@ class Database:
         return found.f_bavail * found.f_frsize
 
     def _check_place(self) -> None:
-        """Raise StoreError (EIO) if the file is not at its path any more: what is written into it would be gone at the next start."""
+        """Raise EngineError (EIO) if the file is not at its path any more: what is written into it would be gone at the next start."""
         try:
             status = os.stat(self.path)
         except OSError as error:
             raise self._moved(error) from None
         if (status.st_dev, status.st_ino) != self._identity:
             name = printable(str(self.path))
-            raise StoreError("EIO", f"the file {name} was replaced by another one while the store runs; restart the store")
+            raise EngineError("EIO", f"the file {name} was replaced by another one while the store runs; restart the store")
 
-    def _moved(self, error: OSError) -> StoreError:
+    def _moved(self, error: OSError) -> EngineError:
         """Return *error*, of a system call with the path, as an error of the store."""
         words = f"the file {printable(str(self.path))} is not there any more: {error.strerror}; move it back, or restart the store"
-        return StoreError("EIO", words)
+        return EngineError("EIO", words)
 
     def size(self) -> int:
         """Return the size of the file and its write-ahead log, in bytes."""
@@ -261,7 +261,7 @@ class Database:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Return a connection to *path*, with its tables. A damaged file is moved away first. Raises StoreError."""
+    """Return a connection to *path*, with its tables. A damaged file is moved away first. Raises EngineError."""
     is_suspect = _mark(path).exists()
     _spend_reserve(path)
     try:
@@ -312,7 +312,7 @@ def _text(data: bytes) -> str:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Set up *connection*, and create the tables in a new file. Raises StoreError if the file is of another program or version."""
+    """Set up *connection*, and create the tables in a new file. Raises EngineError if the file is of another program or version."""
     run = connection.execute
     # The only user of the file needs no shared memory, which some file systems do not have. SQLite then locks the file itself, too.
     run("PRAGMA locking_mode = EXCLUSIVE")
@@ -321,16 +321,16 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (objects,) = run("SELECT COUNT(*) FROM sqlite_schema").fetchone()
     name = printable(str(path))
     if objects and application != APPLICATION_ID:
-        raise StoreError("EINVAL", f"{name} is not a file of sbus-store; use another path")
+        raise EngineError("EINVAL", f"{name} is not a file of sbus-store; use another path")
     if version > VERSION:
         words = f"{name} was written by a newer version of sbus-store: format {version}, this version knows {VERSION}"
-        raise StoreError("EINVAL", f"{words}; install the newer version, or use another path")
+        raise EngineError("EINVAL", f"{words}; install the newer version, or use another path")
     if not objects:
         run("PRAGMA auto_vacuum = INCREMENTAL")
     (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         words = f"the file system of {name} cannot have a write-ahead log: SQLite keeps the mode '{printable(str(mode))}'"
-        raise StoreError("EIO", f"{words}; use a file on a local disk, see file in store.toml(5)")
+        raise EngineError("EIO", f"{words}; use a file on a local disk, see file in store.toml(5)")
     run("PRAGMA synchronous = FULL")
     run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -353,7 +353,7 @@ def _check(connection: sqlite3.Connection) -> None:
         raise error
 
 
-def _kept_aside(path: Path, error: sqlite3.Error) -> StoreError:
+def _kept_aside(path: Path, error: sqlite3.Error) -> EngineError:
     """Rename the damaged file at *path* and its log, and return the error that says so."""
     base = f"{path}{KEPT_ASIDE}{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     kept, number = Path(base), 1
@@ -369,15 +369,15 @@ def _kept_aside(path: Path, error: sqlite3.Error) -> StoreError:
         _mark(path).unlink(missing_ok=True)
         _sync_folder(path.parent)
     except OSError as failed:
-        return StoreError("EIO", f"{name} is damaged: {why}; it cannot be renamed: {failed.strerror}; move it elsewhere")
+        return EngineError("EIO", f"{name} is damaged: {why}; it cannot be renamed: {failed.strerror}; move it elsewhere")
     recover = f"sqlite3 {printable(str(kept))} .recover"
-    return StoreError(
+    return EngineError(
         "EIO", f"{name} is damaged: {why}; it was renamed to {printable(str(kept))}. Start again with an empty store; see {recover}"
     )
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor with the lock that only one store at a time has. Raises StoreError."""
+    """Return a descriptor with the lock that only one store at a time has. Raises EngineError."""
     lock = _beside(path, ".lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -387,7 +387,7 @@ def _locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise StoreError("EBUSY", f"another store uses {printable(str(path))}; stop it, or use another path") from None
+        raise EngineError("EBUSY", f"another store uses {printable(str(path))}; stop it, or use another path") from None
     return descriptor
 
 
@@ -408,7 +408,7 @@ def mount_of(path: Path) -> str:
     return printable(str(folder))
 
 
-def _open_error(error: OSError, path: Path) -> StoreError:
+def _open_error(error: OSError, path: Path) -> EngineError:
     """Return *error*, by which *path* cannot be opened, as an error of the store."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return _worded("ENOSPC", path, "")
@@ -424,7 +424,7 @@ def _has_no_room(path: Path) -> bool:
     return not found.f_bavail or (found.f_files > 0 and not found.f_favail)
 
 
-def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
+def _store_error(error: sqlite3.Error, path: Path) -> EngineError:
     """Return *error* of SQLite as an error of the store."""
     primary = _primary(error)
     code: ErrorName = _CODES.get(primary, "EIO")
@@ -436,9 +436,9 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
     return _worded(code, path, printable(str(error), 200), words)
 
 
-def _worded(code: ErrorName, path: Path, why: str, words: str = "") -> StoreError:
+def _worded(code: ErrorName, path: Path, why: str, words: str = "") -> EngineError:
     """Return an error about *path*, by default with the words of *code*."""
-    return StoreError(code, (words or _WORDS[code]).format(file=printable(str(path)), why=why, mount=mount_of(path)))
+    return EngineError(code, (words or _WORDS[code]).format(file=printable(str(path)), why=why, mount=mount_of(path)))
 
 
 def _primary(error: sqlite3.Error) -> int:

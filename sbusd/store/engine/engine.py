@@ -1,6 +1,6 @@
 """The store on disk, without the bus: streams, last values, durable readers and queues. Spec: sbus-store(8).
 
-Every method is an operation: it succeeds as a whole, or raises StoreError and changes nothing. On its own it is a transaction, on the disk
+Every method is an operation: it succeeds as a whole, or raises EngineError and changes nothing. On its own it is a transaction, on the disk
 when it returns; between :meth:`Engine.begin` and :meth:`Engine.commit` it is a part of one. A committer does that for many callers.
 """
 
@@ -26,6 +26,7 @@ from sbusd.store.engine.job_lines import JobLines
 from sbusd.store.engine.key_map import KeyMap
 from sbusd.store.engine.messages import (
     NOWHERE,
+    EngineError,
     Gap,
     JobInfo,
     JobPage,
@@ -35,11 +36,10 @@ from sbusd.store.engine.messages import (
     Page,
     Places,
     Purged,
-    Put,
+    PutResult,
     Released,
     Rest,
     Stored,
-    StoreError,
     StoreStatistics,
     Sweep,
     Taken,
@@ -72,7 +72,7 @@ class Engine:
         """Open or create the file *path*. On a full disk, a file that exists is only read until :meth:`begin` finds room.
 
         Raises:
-            StoreError: EIO if it is damaged: then it was renamed, and the error names the new name. EACCES if it cannot be opened.
+            EngineError: EIO if it is damaged: then it was renamed, and the error names the new name. EACCES if it cannot be opened.
                 EBUSY if another process uses it. EINVAL if it is of another program, or of a newer version. ENOSPC if the disk is full
                 and the file must be created or converted.
         """
@@ -117,7 +117,7 @@ class Engine:
             raise
 
     def configure(self, settings: StoreSettings) -> None:
-        """Use *settings* from now on. Streams and queues that are not in them keep their messages. Raises StoreError."""
+        """Use *settings* from now on. Streams and queues that are not in them keep their messages. Raises EngineError."""
         with self.database.operation():
             reconfiguration = Reconfiguration(self.database, self._figures)
             streams = reconfiguration.apply(settings)
@@ -130,7 +130,7 @@ class Engine:
         self.keys = KeyMap(settings.streams)
 
     def charge(self, ids: SubordinateIds) -> None:
-        """Charge the user who has subordinate *ids*, subuid(5), for messages and jobs of these from now on. Raises StoreError."""
+        """Charge the user who has subordinate *ids*, subuid(5), for messages and jobs of these from now on. Raises EngineError."""
         with self.database.operation():
             self._figures.charge(ChargedUsers(ids))
 
@@ -140,12 +140,12 @@ class Engine:
         self.database.close()
 
     def begin(self) -> None:
-        """Begin a transaction of several operations. Raises StoreError."""
+        """Begin a transaction of several operations. Raises EngineError."""
         self.run_start.attempt_again()
         self.database.begin()
 
     def commit(self) -> None:
-        """Commit it: then all of it is on the disk. Raises StoreError; then nothing of it is."""
+        """Commit it: then all of it is on the disk. Raises EngineError; then nothing of it is."""
         self.database.commit()
 
     def rollback(self) -> None:
@@ -157,26 +157,26 @@ class Engine:
         """Whether a transaction is open. After an error of the disk it may have ended, and all of it is undone."""
         return self.database.in_transaction
 
-    def put(self, stream: str, message: NewMessage) -> Put:
+    def put(self, stream: str, message: NewMessage) -> PutResult:
         """Store *message*.
 
         Raises:
-            StoreError: ENOENT if the stream is not configured. EINVAL or EMSGSIZE if the stream cannot have such a message. EDQUOT above a
+            EngineError: ENOENT if the stream is not configured. EINVAL or EMSGSIZE if the stream cannot have such a message. EDQUOT above a
                 limit of the user or of keys. ENOSPC if the disk is full, or the queue of the stream.
         """
         with self.database.operation():
             (result,) = self._put_many(stream, [message])
-        if isinstance(result, StoreError):
+        if isinstance(result, EngineError):
             raise result
         return result
 
-    def put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
-        """Store *messages* in their order; the result has an error for each that is rejected. Raises StoreError if none can be stored."""
+    def put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[PutResult | EngineError]:
+        """Store *messages* in their order; the result has an error for each that is rejected. Raises EngineError if none can be stored."""
         with self.database.operation():
             return self._put_many(stream, messages)
 
     def add_gap(self, stream: str, pattern: bytes, count: int, reason: str, *, is_expected: bool = False) -> None:
-        """Store that at most *count* messages that match *pattern* are missing; 0: an unknown number. Raises StoreError.
+        """Store that at most *count* messages that match *pattern* are missing; 0: an unknown number. Raises EngineError.
 
         *is_expected*: it counts as acknowledged.
         """
@@ -188,7 +188,7 @@ class Engine:
         """Return messages and gaps from *from_seq* on, as stored; 0 means from the first that is kept.
 
         It looks at a bounded number of messages: ``next_seq`` says where to go on. One message is returned even if it is longer than
-        *max_bytes*. If messages from *from_seq* on were removed by retention, the page begins with a gap. Raises StoreError: ENOENT.
+        *max_bytes*. If messages from *from_seq* on were removed by retention, the page begins with a gap. Raises EngineError: ENOENT.
         """
         with self.database.operation():
             figures = self._stream(stream).figures
@@ -208,7 +208,7 @@ class Engine:
     ) -> LastValues:
         """Return the newest message of each key that *pattern* matches, in the order of the keys, after the key *after_key*.
 
-        It looks at a bounded number of keys: ``next_key`` says where to go on. Raises StoreError: ENOENT.
+        It looks at a bounded number of keys: ``next_key`` says where to go on. Raises EngineError: ENOENT.
         """
         with self.database.operation():
             figures = self._stream(stream).figures
@@ -218,7 +218,7 @@ class Engine:
             return LastValues([self._dated(each) for each in found.items], found.next_key)
 
     def seq_at(self, stream: str, time_ms: int) -> int:
-        """Return the number of the first message that was stored at *time_ms* or later, or the next number. Raises StoreError: ENOENT.
+        """Return the number of the first message that was stored at *time_ms* or later, or the next number. Raises EngineError: ENOENT.
 
         If the clock was set back meanwhile, it is the number of one of the messages around that time.
         """
@@ -233,42 +233,42 @@ class Engine:
     def valid_from(self, stream: str, from_seq: int, run: int = 0) -> int:
         """Return where a reader continues: at *from_seq*, a number of *run*, or before, if the messages there are not of this file.
 
-        Raises StoreError: ENOENT.
+        Raises EngineError: ENOENT.
         """
         with self.database.operation():
             return self._continuity.valid_from(self._stream(stream).figures, from_seq, run)
 
     def first_seq(self, stream: str) -> int:
-        """Return the number of the first message, or the next number if there is none. Raises StoreError: ENOENT."""
+        """Return the number of the first message, or the next number if there is none. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._reading.first_seq(self._stream(stream).figures)
 
     def last_seq(self, stream: str) -> int:
-        """Return the number of the newest message that was ever stored, or 0. Raises StoreError: ENOENT."""
+        """Return the number of the newest message that was ever stored, or 0. Raises EngineError: ENOENT."""
         return self._stream(stream).figures.last_seq
 
     def reader(self, stream: str, uid: int, name: str) -> int | None:
-        """Return the number that the reader *name* of *uid* reads next, or None if the reader does not exist. Raises StoreError: ENOENT."""
+        """Return the number that the reader *name* of *uid* reads next, or None if there is no such reader. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._readers.get(self._stream(stream).figures, uid, name)
 
     def set_reader(self, stream: str, uid: int, name: str, seq: int) -> None:
-        """Set the number that a reader reads next; a new one is added. Raises StoreError: ENOENT, EINVAL, EDQUOT if there are too many."""
+        """Set the number that a reader reads next; a new one is added. Raises EngineError: ENOENT, EINVAL, EDQUOT if there are too many."""
         with self.database.operation():
             self._readers.set(self._stream(stream).figures, uid, name, seq, self._settings.limits.readers)
 
     def drop_reader(self, stream: str, uid: int, name: str) -> bool:
-        """Remove a reader, and return whether there was one. Raises StoreError: ENOENT."""
+        """Remove a reader, and return whether there was one. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._readers.drop(self._stream(stream).figures, uid, name)
 
     def readers(self, stream: str, uid: int | None = None, max_readers: int = 1_000) -> list[tuple[int, str, int]]:
-        """Return uid, name and next number of the readers of *uid*, or of all users. Raises StoreError: ENOENT."""
+        """Return uid, name and next number of the readers of *uid*, or of all users. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._readers.list(self._stream(stream).figures, uid, max_readers)
 
     def forget(self, stream: str, key: bytes, uid: int | None = None, from_seq: int = 0, max_rows: int = 1_000) -> Purged:
-        """Remove the messages of *key*; with *uid* only those that this user has stored. Raises StoreError: ENOENT."""
+        """Remove the messages of *key*; with *uid* only those that this user has stored. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._purging.forget(self._stream(stream).figures, key, uid, from_seq, max_rows)
 
@@ -276,7 +276,7 @@ class Engine:
         """Remove messages and gaps before *before_seq* (None: all) that *pattern* matches, also of a stream that is not configured.
 
         It looks at *max_rows* rows from *from_seq* on: ``more`` says that there are others, from ``next_seq`` on. A stream that is not
-        configured is forgotten when it is empty. Raises StoreError: ENOENT.
+        configured is forgotten when it is empty. Raises EngineError: ENOENT.
         """
         with self.database.operation():
             configured = self._streams.get(stream)
@@ -292,7 +292,7 @@ class Engine:
         """Return jobs that *worker* has until their leases end: by default after the lease of the queue. It looks at a bounded number.
 
         Raises:
-            StoreError: ENOENT if the queue is not configured. EINVAL for a lease that is too long. EDQUOT if the user has too many.
+            EngineError: ENOENT if the queue is not configured. EINVAL for a lease that is too long. EDQUOT if the user has too many.
         """
         with self.database.operation():
             stream, found = self._queue(queue)
@@ -302,18 +302,18 @@ class Engine:
             return JobPage([replace(each, stored=self._dated(each.stored)) for each in page.jobs], page.more)
 
     def ready(self, queue: str) -> int:
-        """Return the number of jobs that workers can take now. Raises StoreError: ENOENT."""
+        """Return the number of jobs that workers can take now. Raises EngineError: ENOENT."""
         return self._queue(queue)[1].figures.ready
 
     def ack(self, queue: str, leases: Sequence[int], worker: Worker) -> list[bool]:
-        """Remove jobs that are done. False for a lease that is over, or that another worker has. Raises StoreError: ENOENT."""
+        """Remove jobs that are done. False for a lease that is over, or that another worker has. Raises EngineError: ENOENT."""
         stream, _ = self._queue(queue)
         return self._each_held(queue, leases, worker, lambda held: self._queues.finish(stream.figures, held))
 
     def retry(self, queue: str, leases: Sequence[int], worker: Worker, after_ms: int | None = None, reason: str = "") -> list[bool]:
         """End a try of jobs: they are ready again after *after_ms*, by default after the backoff of the queue; after the last try, dead.
 
-        False as in ``ack``. Raises StoreError: ENOENT, or EINVAL for a time that is too long.
+        False as in ``ack``. Raises EngineError: ENOENT, or EINVAL for a time that is too long.
         """
         _, found = self._queue(queue)
         settings = found.settings
@@ -327,13 +327,13 @@ class Engine:
         return self._each_held(queue, leases, worker, end)
 
     def fail(self, queue: str, leases: Sequence[int], worker: Worker, reason: str) -> list[bool]:
-        """Make jobs dead letters. False as in ``ack``. Raises StoreError: ENOENT."""
+        """Make jobs dead letters. False as in ``ack``. Raises EngineError: ENOENT."""
         _, found = self._queue(queue)
         date = self.clock.date()
         return self._each_held(queue, leases, worker, lambda held: self._queues.kill(found.figures, held, reason, date))
 
     def extend(self, queue: str, leases: Sequence[int], worker: Worker, lease_ms: int | None = None) -> list[bool]:
-        """Let leases end later: after *lease_ms* from now. False as in ``ack``. Raises StoreError: ENOENT, EINVAL."""
+        """Let leases end later: after *lease_ms* from now. False as in ``ack``. Raises EngineError: ENOENT, EINVAL."""
         _, found = self._queue(queue)
         until = self.clock.leases() + checked_ms(round(found.settings.lease * 1000) if lease_ms is None else lease_ms, 1)
         return self._each_held(queue, leases, worker, lambda held: self._queues.extend(held, until))
@@ -342,19 +342,19 @@ class Engine:
         """End the tries of jobs of a worker that has disconnected. The jobs wait for the backoff, or are dead.
 
         So a job that kills its workers does not kill all of them at once. It ends at most *max_rows*, and has to be called again with
-        ``until`` of its result, unless that is 0: a later worker whose connection has the same number keeps its jobs. Raises StoreError.
+        ``until`` of its result, unless that is 0: a later worker whose connection has the same number keeps its jobs. Raises EngineError.
         """
         with self.database.operation():
             settings = {each.queue.figures.id: each.queue.settings for each in self._streams.values() if each.queue is not None}
             return self._queues.release(connection, until, max_rows, settings, self.clock)
 
     def lease_holders(self) -> dict[int, int]:
-        """Return the connections that have jobs, and the identity of each, 0 if that is unknown. Raises StoreError."""
+        """Return the connections that have jobs, and the identity of each, 0 if that is unknown. Raises EngineError."""
         with self.database.operation():
             return self._queues.holders()
 
     def leases_of(self, queue: str, worker: Worker, max_leases: int = 1_000) -> set[int]:
-        """Return the leases that *worker* has in *queue*. Raises StoreError: ENOENT."""
+        """Return the leases that *worker* has in *queue*. Raises EngineError: ENOENT."""
         with self.database.operation():
             _, found = self._queue(queue)
             held = self._queues.of_connection(worker.connection, max_leases, self._figures.last_lease)
@@ -364,7 +364,7 @@ class Engine:
         """Do what time requires: ends of delays and leases, expiry, retention. Call it when ``next_ms`` of the last one has come, and
         after ``retry``, ``fail`` and ``release``, which can make dead letters.
 
-        Dead letters and ended values after *places* are returned, until ``note_taken`` has their places. Raises StoreError.
+        Dead letters and ended values after *places* are returned, until ``note_taken`` has their places. Raises EngineError.
         """
         with self.database.operation():
             if self.run_start.refusal is not None:
@@ -377,19 +377,19 @@ class Engine:
             return replace(sweep, damaged=damaged, lost=lost)
 
     def jobs(self, queue: str, state: JobState, after_seq: int = 0, max_jobs: int = 100, max_bytes: int = 1 << 20) -> list[JobInfo]:
-        """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises StoreError: ENOENT."""
+        """Return jobs in *state* with numbers above *after_seq*, in the order of their numbers. Raises EngineError: ENOENT."""
         with self.database.operation():
             source, count = self._queue(queue)[1], max(max_jobs, 1)
             found = self._queues.list(source, state, after_seq, count=count, max_bytes=max_bytes, clock=self.clock)
             return [replace(each, stored=self._dated(each.stored)) for each in found]
 
     def revive(self, queue: str, seqs: Sequence[int]) -> int:
-        """Make dead letters ready again, as new jobs, and return how many there were. Raises StoreError: ENOENT."""
+        """Make dead letters ready again, as new jobs, and return how many there were. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._queues.revive(self._queue(queue)[1].figures, seqs)
 
     def drop_dead(self, queue: str, seqs: Sequence[int]) -> int:
-        """Remove dead letters, and return how many there were. Raises StoreError: ENOENT."""
+        """Remove dead letters, and return how many there were. Raises EngineError: ENOENT."""
         with self.database.operation():
             stream, found = self._queue(queue)
             return self._queues.drop_dead(stream.figures, found.figures, seqs)
@@ -410,7 +410,7 @@ class Engine:
             return replace(found, is_date_doubted=self.clock.is_doubted)
 
     def _begin_run(self) -> None:
-        """Write what a run begins with. Raises StoreError."""
+        """Write what a run begins with. Raises EngineError."""
         keep_clock(self._figures, self.clock)
         # A lease of another file, or of a later state of this one, is not valid here.
         self._figures.raise_last_lease(self.clock.date() // 1000 << 20 | secrets.randbits(20))
@@ -428,13 +428,13 @@ class Engine:
             return stored
         return replace(stored, expires_ms=stored.expires_ms + self.clock.date() - self.clock.now())
 
-    def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
+    def _put_many(self, stream: str, messages: Sequence[NewMessage]) -> list[PutResult | EngineError]:
         self._space.check()
         date = self.clock.date()
         self.clock.stored(date)
         return self._intake.put(self._stream(stream), messages, self.clock.now(), date)
 
-    def put_unpublished(self, stream: str, messages: Sequence[NewMessage]) -> list[Put | StoreError]:
+    def put_unpublished(self, stream: str, messages: Sequence[NewMessage]) -> list[PutResult | EngineError]:
         """Do as ``put_many``, and note that the messages are not yet published."""
         with self.database.operation():
             outcomes = self._put_many(stream, messages)
@@ -470,27 +470,27 @@ class Engine:
             return results
 
     def _stream(self, name: str) -> Stream:
-        """Return a stream of the configuration. Raises StoreError."""
+        """Return a stream of the configuration. Raises EngineError."""
         if name not in self._streams:
             raise self._unknown("stream", name, is_configured=self._settings.stream(name) is not None)
         return self._streams[name]
 
     def _known(self, name: str) -> StreamFigures:
-        """Return the figures of a stream of the file. Raises StoreError."""
+        """Return the figures of a stream of the file. Raises EngineError."""
         if name not in self._figures.streams:
             raise self._unknown("stream", name, is_configured=False)
         return self._figures.streams[name]
 
     def _queue(self, name: str) -> tuple[Stream, Queue]:
-        """Return a queue of the configuration, with its stream. Raises StoreError."""
+        """Return a queue of the configuration, with its stream. Raises EngineError."""
         settings = self._settings.queue(name)
         stream = None if settings is None else self._streams.get(settings.stream)
         if stream is None or stream.queue is None:
             raise self._unknown("queue", name, is_configured=settings is not None)
         return stream, stream.queue
 
-    def _unknown(self, kind: str, name: str, *, is_configured: bool) -> StoreError:
+    def _unknown(self, kind: str, name: str, *, is_configured: bool) -> EngineError:
         """Return the error about a stream or queue that the file does not have; the disk can be too full to add it."""
         if is_configured and self.run_start.refusal is not None:
             return self.run_start.refusal
-        return StoreError("ENOENT", f"unknown {kind} '{printable(name, 80)}'")
+        return EngineError("ENOENT", f"unknown {kind} '{printable(name, 80)}'")

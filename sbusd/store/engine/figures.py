@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.engine.database import Database
-from sbusd.store.engine.messages import NO_UID, Sender, StoreError
+from sbusd.store.engine.messages import NO_UID, EngineError, Sender
 from sbusd.store.engine.schema import message_id
 
 HOST_HEAD = "/!/cred/"
@@ -185,11 +185,11 @@ class AllFigures:
             self.leases[user] = self.leases.get(user, 0) + count
 
     def lease_room(self, uid: int, most: int) -> int:
-        """Return how many jobs *uid* may take, if a user may have *most*. Raises StoreError if it has them."""
+        """Return how many jobs *uid* may take, if a user may have *most*. Raises EngineError if it has them."""
         user = self.charged.of(uid)
         room = most - self.leases.get(user, 0)
         if room <= 0:
-            raise StoreError("EDQUOT", f"user {user} has {most} jobs, the maximum; finish some first")
+            raise EngineError("EDQUOT", f"user {user} has {most} jobs, the maximum; finish some first")
         return room
 
     def raise_last_lease(self, number: int) -> None:

@@ -14,7 +14,7 @@ from sbusd.store.engine.checksums import checksum
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.job_lines import JobLines, line_of
-from sbusd.store.engine.messages import NewMessage, Put, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, PutResult
 from sbusd.store.engine.put_ids import PutIds, own_id
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import REMOVABLE, Removable, size_of
@@ -89,9 +89,9 @@ class Intake:
         self._removal = removal
         self._lines = lines
 
-    def put(self, stream: Stream, messages: Sequence[NewMessage], now: int, date: int) -> list[Put | StoreError]:
+    def put(self, stream: Stream, messages: Sequence[NewMessage], now: int, date: int) -> list[PutResult | EngineError]:
         """Store *messages* with a *date*. The result has an error for each message that is rejected."""
-        results: list[Put | StoreError] = []
+        results: list[PutResult | EngineError] = []
         batch = _Batch()
         self._figures.change(stream.figures)
         if stream.queue is not None:
@@ -99,7 +99,7 @@ class Intake:
         for message in messages:
             try:
                 results.append(self._put(stream, message, batch, now=now, date=date))
-            except StoreError as error:
+            except EngineError as error:
                 results.append(error)
         self._insert(batch)
         self.trim(stream)
@@ -146,15 +146,15 @@ class Intake:
             removed += len(rows)
         return removed
 
-    def _put(self, stream: Stream, message: NewMessage, batch: _Batch, *, now: int, date: int) -> Put:
-        """Add *message* to *batch*. Raises StoreError if it is rejected."""
+    def _put(self, stream: Stream, message: NewMessage, batch: _Batch, *, now: int, date: int) -> PutResult:
+        """Add *message* to *batch*. Raises EngineError if it is rejected."""
         figures, settings, key, sender = stream.figures, stream.settings, message.key, message.sender
         size = size_of(key, message.payload)
         _check(stream, message, size, now, date)
         account = self._figures.account_of(sender)
         put_id = message.id and own_id(message.id, sender, account)
         if put_id and (seq := self._ids.find(figures, account, put_id, now)) is not None:
-            return Put(seq, is_duplicate=True)
+            return PutResult(seq, is_duplicate=True)
         usage = self._figures.usage_of(figures, account)
         older: list[Removable] = []
         if settings.last:
@@ -164,7 +164,7 @@ class Intake:
         freed = sum([each.size for each in replaced if each.account == account]) if replaced else 0
         if usage.bytes - freed + size > settings.max_bytes_per_user:
             limit = show_size(settings.max_bytes_per_user)
-            raise StoreError("EDQUOT", f"stream {stream.name}: the messages of user {account} would have more than {limit}")
+            raise EngineError("EDQUOT", f"stream {stream.name}: the messages of user {account} would have more than {limit}")
         if stream.queue is not None:
             self._make_space(stream, stream.queue, size)
         if settings.last:
@@ -186,7 +186,7 @@ class Intake:
             batch.jobs.append(self._new_job(stream.queue, number, message, batch, now=now, date=date))
         if put_id:
             self._ids.add(figures, account, put_id, figures.last_seq, now)
-        return Put(figures.last_seq)
+        return PutResult(figures.last_seq)
 
     def _insert(self, batch: _Batch) -> None:
         """Insert the rows of *batch*, which is empty then."""
@@ -203,13 +203,13 @@ class Intake:
         return [Removable(*row) for row in found.fetchall()]
 
     def _check_keys(self, stream: Stream, keys: int, account: int, older: list[Removable]) -> None:
-        """Raise StoreError if a message of *account*, which has that many *keys*, would exceed the limits of keys."""
+        """Raise EngineError if a message of *account*, which has that many *keys*, would exceed the limits of keys."""
         settings = stream.settings
         if not older and stream.figures.keys >= settings.max_keys:
-            raise StoreError("EDQUOT", f"stream {stream.name} has {settings.max_keys} keys, the maximum; forget some, or raise max_keys")
+            raise EngineError("EDQUOT", f"stream {stream.name} has {settings.max_keys} keys, the maximum; forget some, or raise max_keys")
         if (not older or older[0].account != account) and keys >= settings.max_keys_per_user:
             words = f"user {account} has {settings.max_keys_per_user} keys, the maximum"
-            raise StoreError("EDQUOT", f"stream {stream.name}: {words}; forget some, or raise max_keys_per_user")
+            raise EngineError("EDQUOT", f"stream {stream.name}: {words}; forget some, or raise max_keys_per_user")
 
     def _count_key(self, figures: StreamFigures, account: int, older: list[Removable]) -> None:
         """Count the key of a new message of *account* for it; *older* are the messages of the key before."""
@@ -236,7 +236,7 @@ class Intake:
         return number, queue.figures.id, state, at, line
 
     def _make_space(self, stream: Stream, queue: Queue, size: int) -> None:
-        """Remove dead letters until *stream* has space for *size* bytes. Raises StoreError if it has too many jobs."""
+        """Remove dead letters until *stream* has space for *size* bytes. Raises EngineError if it has too many jobs."""
         figures, settings = stream.figures, stream.settings
         rows = TRIM_ROWS
         while figures.bytes + size > settings.max_bytes or (settings.max_messages and figures.messages >= settings.max_messages):
@@ -244,7 +244,7 @@ class Intake:
             rows -= 1
             if not dead or rows < 0:
                 limit = f"{show_size(settings.max_bytes)}" if figures.bytes + size > settings.max_bytes else f"{settings.max_messages} jobs"
-                raise StoreError("ENOSPC", f"queue {queue.name} is full: its stream has {limit}; start more workers, or raise the limit")
+                raise EngineError("ENOSPC", f"queue {queue.name} is full: its stream has {limit}; start more workers, or raise the limit")
             figures.removed += self._removal.remove(figures, dead)
             queue.figures.dropped_dead += 1
 
@@ -280,23 +280,23 @@ class Intake:
 
 
 def _check(stream: Stream, message: NewMessage, size: int, now: int, date: int) -> None:
-    """Raise StoreError if *stream* cannot store *message*, which counts *size* bytes, for a reason that is in the message."""
+    """Raise EngineError if *stream* cannot store *message*, which counts *size* bytes, for a reason that is in the message."""
     key, settings = message.key, stream.settings
     if len(key) > MAX_KEY_BYTES or len(key) + len(message.payload) > MAX_MESSAGE_BYTES:
         words = f"at most {MAX_KEY_BYTES} bytes of key, and {MAX_MESSAGE_BYTES} of key and payload, are allowed"
-        raise StoreError("EMSGSIZE", f"message too long: {len(key)} bytes of key, {len(message.payload)} of payload; {words}")
+        raise EngineError("EMSGSIZE", f"message too long: {len(key)} bytes of key, {len(message.payload)} of payload; {words}")
     if not stream.matcher.matches(key) or b"\0" in key:
-        raise StoreError("EINVAL", f"stream {stream.name} does not store the key {key[:100]!r}; see its keys in store.toml(5)")
+        raise EngineError("EINVAL", f"stream {stream.name} does not store the key {key[:100]!r}; see its keys in store.toml(5)")
     if len(message.id) > MAX_ID_BYTES:
-        raise StoreError("EINVAL", f"id too long: {len(message.id)} bytes, at most {MAX_ID_BYTES} are allowed")
+        raise EngineError("EINVAL", f"id too long: {len(message.id)} bytes, at most {MAX_ID_BYTES} are allowed")
     delay = max(message.due_ms - now, message.at_ms - date)
     if delay > 0:
         if stream.queue is None:
-            raise StoreError("EINVAL", f"stream {stream.name} has no queue, so messages cannot be delayed; put without delay")
+            raise EngineError("EINVAL", f"stream {stream.name} has no queue, so messages cannot be delayed; put without delay")
         most = min(MAX_DELAY_SECONDS, settings.retain or MAX_DELAY_SECONDS)
         if delay > most * 1000:
-            raise StoreError("EINVAL", f"delay of {delay // 1000} s is too long: stream {stream.name} allows {most:.0f} s")
+            raise EngineError("EINVAL", f"delay of {delay // 1000} s is too long: stream {stream.name} allows {most:.0f} s")
     if message.expires_ms and message.expires_ms <= now:
-        raise StoreError("EINVAL", "the message expires in the past; use a later time")
+        raise EngineError("EINVAL", "the message expires in the past; use a later time")
     if size > settings.max_bytes or size > settings.max_bytes_per_user:
-        raise StoreError("EMSGSIZE", f"message with {size} bytes is longer than stream {stream.name} may be")
+        raise EngineError("EMSGSIZE", f"message with {size} bytes is longer than stream {stream.name} may be")

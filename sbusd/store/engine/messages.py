@@ -16,7 +16,7 @@ NO_UID = -1
 """The uid, gid or pid of a sender on another host."""
 
 
-class StoreError(SbusError):
+class EngineError(SbusError):
     """An operation that failed and changed nothing. ``code`` is the name of an error, ``reason`` says what failed and what to do.
 
     - EDQUOT: a limit of the user. ENOSPC: the disk or the stream is full. EMSGSIZE: the message is too long.
@@ -58,7 +58,7 @@ class NewMessage(NamedTuple):
     at_ms: int = 0
 
 
-class Put(NamedTuple):
+class PutResult(NamedTuple):
     """The number of a stored message in its stream. ``is_duplicate``: its id was known, and ``seq`` is that of the earlier one."""
 
     seq: int
@@ -108,7 +108,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LeasedJob:
     """A job with a worker. ``tries`` counts this try; ``until_ms`` is the end of the lease as a date, ``lease_ms`` its length."""
 
     lease: int
@@ -122,7 +122,7 @@ class Job:
 class JobPage(NamedTuple):
     """The jobs that a worker has got. ``more``: there was none as far as the operation looked; call it again."""
 
-    jobs: list[Job]
+    jobs: list[LeasedJob]
     more: bool = False
 
 

@@ -16,7 +16,7 @@ from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
 from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.messages import Job, JobInfo, JobPage, JobState, Released, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, JobInfo, JobPage, JobState, LeasedJob, Released, Worker
 from sbusd.store.engine.removal import Removal
 from sbusd.store.engine.rows import COLUMNS, REMOVABLE, WIDTH, Removable, size_of
 from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
@@ -108,7 +108,7 @@ class Queues:
         """Lease at most *count* ready jobs to *worker*. A job that has expired is removed, and a damaged one is a dead letter."""
         figures, now = queue.figures, clock.now()
         until, until_date = clock.leases() + lease_ms, clock.date() + lease_ms
-        jobs: list[Job] = []
+        jobs: list[LeasedJob] = []
         taken: list[tuple[int, ...]] = []
         expired: list[int] = []
         damaged: list[tuple[int, int | None]] = []
@@ -131,7 +131,7 @@ class Queues:
                 self._figures.last_lease += 1
                 lease, tries = self._figures.last_lease, row[WIDTH] + 1
                 taken.append((tries, until, lease, worker.connection, worker.identity, worker.uid, row[0]))
-                jobs.append(Job(lease, queue.settings.name, tries, until_date, stored, lease_ms))
+                jobs.append(LeasedJob(lease, queue.settings.name, tries, until_date, stored, lease_ms))
         finally:
             cursor.close()
         if taken:
@@ -303,7 +303,7 @@ def backoff_ms(settings: QueueSettings, held: Held) -> int:
 
 
 def checked_ms(wait_ms: int, least: int) -> int:
-    """Return *wait_ms*. Raises StoreError if it is less than *least*, or too long."""
+    """Return *wait_ms*. Raises EngineError if it is less than *least*, or too long."""
     if not least <= wait_ms <= MAX_DELAY_SECONDS * 1000:
-        raise StoreError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
+        raise EngineError("EINVAL", f"invalid time of {wait_ms / 1000:g} s: must be {least / 1000:g} to {MAX_DELAY_SECONDS:.0f} s")
     return wait_ms

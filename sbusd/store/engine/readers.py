@@ -5,7 +5,7 @@ from __future__ import annotations
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 from sbusd.store.engine.schema import MAX_SEQ
 
 MAX_NAME_BYTES = 64
@@ -31,15 +31,15 @@ class Readers:
         return next((int(seq) for (seq,) in self._run(_GET, (stream.id, uid, name)).fetchall()), None)
 
     def set(self, stream: StreamFigures, uid: int, name: str, seq: int, max_readers: int) -> None:
-        """Set the position of a reader. Raises StoreError if it is new and *uid* has *max_readers* others."""
+        """Set the position of a reader. Raises EngineError if it is new and *uid* has *max_readers* others."""
         if not name or not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-            raise StoreError("EINVAL", f"invalid name of a reader '{printable(name, 80)}': must be 1 to {MAX_NAME_BYTES} printable bytes")
+            raise EngineError("EINVAL", f"invalid name of a reader '{printable(name, 80)}': must be 1 to {MAX_NAME_BYTES} printable bytes")
         if not 0 <= seq <= MAX_SEQ:
-            raise StoreError("EINVAL", f"invalid position {seq} of a reader: must be 0 to {MAX_SEQ}")
+            raise EngineError("EINVAL", f"invalid position {seq} of a reader: must be 0 to {MAX_SEQ}")
         if self.get(stream, uid, name) is None:
             user = self._figures.charged.of(uid)
             if self._count_of_user(user) >= max_readers:
-                raise StoreError("EDQUOT", f"user {user} has {max_readers} readers, the maximum; drop one that is not used")
+                raise EngineError("EDQUOT", f"user {user} has {max_readers} readers, the maximum; drop one that is not used")
             self._figures.add_readers(stream, uid, 1)
         self._run(_SET, (stream.id, uid, name, seq))
 

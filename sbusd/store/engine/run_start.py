@@ -13,7 +13,7 @@ from dataclasses import asdict
 from sbusd.store.engine.clocks import KeptClock, StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 RETRY_SECONDS = 1.0
 """Interval between attempts to write the beginning of a run."""
@@ -27,7 +27,7 @@ class RunStart:
     """*write* writes the beginning of the run, in a transaction; *read* prepares to read only, after that has failed."""
 
     def __init__(self, database: Database, write: Callable[[], None], read: Callable[[], None]) -> None:
-        self.refusal: StoreError | None = None
+        self.refusal: EngineError | None = None
         """Why all changes are refused, None after the beginning was written."""
         self.was_stopped = False
         """Whether the run before this one was stopped, and not ended by a fault."""
@@ -37,13 +37,13 @@ class RunStart:
         self._due = 0.0
 
     def attempt(self) -> None:
-        """Write the beginning of the run, or note that the disk is full. Raises StoreError for other errors."""
+        """Write the beginning of the run, or note that the disk is full. Raises EngineError for other errors."""
         self._database.set_read_only(is_read_only=False)
         try:
             with self._database.operation():
                 self._write()
                 was_stopped = self._database.execute(_TAKE_STOP).rowcount > 0
-        except StoreError as error:
+        except EngineError as error:
             self._database.set_read_only(is_read_only=True)
             self._read()
             self._due = time.monotonic() + RETRY_SECONDS
@@ -59,7 +59,7 @@ class RunStart:
             self.attempt()
 
     def note_stop(self) -> None:
-        """Note that this run is stopped, so it is expected that messages are not stored until the next one. Raises StoreError."""
+        """Note that this run is stopped, so it is expected that messages are not stored until the next one. Raises EngineError."""
         with self._database.operation():
             self._database.execute(_NOTE_STOP)
 

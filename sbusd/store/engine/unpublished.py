@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
-from sbusd.store.engine.messages import NewMessage, Put, Rest, Stored, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Rest, Stored
 from sbusd.store.engine.rows import COLUMNS, size_of
 from sbusd.store.engine.schema import message_id
 
@@ -36,14 +36,14 @@ class Unpublished:
         self._figures = figures
         self._checksums = checksums
 
-    def add(self, stream: StreamFigures, messages: Sequence[NewMessage], outcomes: Sequence[Put | StoreError]) -> None:
+    def add(self, stream: StreamFigures, messages: Sequence[NewMessage], outcomes: Sequence[PutResult | EngineError]) -> None:
         """Note the messages that were stored now; those with a delay are not published."""
         first = last = 0
         for found, end in self._run(_LAST, (stream.id,)).fetchall():
             first, last = found, end
         is_new = False
         for message, outcome in zip(messages, outcomes, strict=True):
-            if isinstance(outcome, StoreError) or outcome.is_duplicate or message.due_ms or message.at_ms:
+            if isinstance(outcome, EngineError) or outcome.is_duplicate or message.due_ms or message.at_ms:
                 continue
             if is_new and outcome.seq != last + 1:
                 self._run(_ADD, (stream.id, first, last))

@@ -12,7 +12,7 @@ from sbusd.client import Bus, NoBus, SbusError
 from sbusd.config.files import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Sender, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, Sender
 from tests.bench.programs import BenchError
 from tests.bench.store.servers import RIGHTS
 from tests.support.relays import wait_for
@@ -67,7 +67,7 @@ def _fill(program: StoreProgram, keys: int) -> None:
         numbers = range(start, min(start + GROUP, keys))
         messages = [NewMessage(b"state/%d" % number, b"%64d" % number, sender) for number in numbers]
         for outcome in engine.put_many("state", messages):
-            if isinstance(outcome, StoreError):
+            if isinstance(outcome, EngineError):
                 raise BenchError(f"a key was not stored: {outcome}")
     engine.close()
 

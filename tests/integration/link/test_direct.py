@@ -122,7 +122,7 @@ class Enemy:
         """Send the first frame."""
         self.send(direct_frames.hello("R"))
 
-    def wait_for(self, kind: direct_frames.Kind) -> direct_frames.Frame:
+    def wait_for(self, kind: direct_frames.FrameKind) -> direct_frames.Frame:
         """Return the next frame of *kind*."""
         while True:
             for index, frame in enumerate(self.frames):
@@ -438,9 +438,9 @@ def test_a_host_cannot_subscribe_without_limit(mesh: Mesh) -> None:
     enemy = mesh.enemy("gamma", mesh.certificates["alpha"])
     enemy.greet()
     enemy.send(*(direct_frames.subscribe(f"s.R.m.*.{number}") for number in range(5_001)))
-    assert b"subscription refused: there are 5000 subscriptions" in enemy.wait_for(direct_frames.Kind.REJECTED).content
+    assert b"subscription refused: there are 5000 subscriptions" in enemy.wait_for(direct_frames.FrameKind.REJECTED).content
     enemy.send(direct_frames.subscribe("s.R.m.gamma." + "a." * 30 + "a"))
-    assert b"the maximum is 32" in enemy.wait_for(direct_frames.Kind.REJECTED).content
+    assert b"the maximum is 32" in enemy.wait_for(direct_frames.FrameKind.REJECTED).content
     assert len(direct(gamma)._connections["alpha"].subjects) == 5_000
     enemy.close()
 
@@ -453,7 +453,7 @@ def test_the_newer_of_two_connections_from_one_host_is_used(mesh: Mesh) -> None:
     gamma.wait_for_connection()
     gamma.call(lambda: gamma.network.subscribe("s.R.i.*"))
     second.greet()
-    assert second.wait_for(direct_frames.Kind.SUBSCRIBE).content == b"s.R.i.*"
+    assert second.wait_for(direct_frames.FrameKind.SUBSCRIBE).content == b"s.R.i.*"
     first.wait_for_end()
     second.send(direct_frames.message("s.R.i.alpha", b"1", b"2") or b"")
     gamma.wait(lambda: gamma.events.messages)

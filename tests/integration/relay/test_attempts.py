@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, PayloadPolicy, RowBuilder
 from sbusd.relay.sender import ATTEMPT_KEY
 from tests.support.daemons import StartDaemon
@@ -39,7 +39,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
     reported = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
-    assert reported == [(Kind.RELAY, 1002, "x", number, "unreachable") for number in range(1, tries + 1)]
+    assert reported == [(RowKind.RELAY, 1002, "x", number, "unreachable") for number in range(1, tries + 1)]
     assert all(row and unused in (row.reason or "") and (row.duration or 0) > 0 for row in rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.schema import Kind, Role, Row
+from sbusd.archive.record.schema import Role, Row, RowKind
 from sbusd.client import Twins
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
@@ -23,13 +23,13 @@ def test_an_attempt_belongs_to_its_call(bus_hosts: MakeBusHosts) -> None:
         bus.call("echo", b"y", twin=SECOND)
     a.host.receive(a.host.send("plain", 4711))
     rows: list[Row] = []
-    while sum(row.kind == Kind.RELAY for row in rows) < 3:
+    while sum(row.kind == RowKind.RELAY for row in rows) < 3:
         row = maker.row(tap.receive())
-        if row is not None and (row.kind == Kind.RELAY or (row.key or "").startswith("relay/") or row.call_role == Role.REPLY):
+        if row is not None and (row.kind == RowKind.RELAY or (row.key or "").startswith("relay/") or row.call_role == Role.REPLY):
             rows.append(row)
     asked = [row.call_id for row in rows if row.key == f"relay/{SECOND}/echo"]
     replied = [row.call_id for row in rows if row.call_role == Role.REPLY]
-    tried = [(row.call_id, row.code, row.twin) for row in rows if row.kind == Kind.RELAY]
+    tried = [(row.call_id, row.code, row.twin) for row in rows if row.kind == RowKind.RELAY]
     assert len(set(asked)) == 2
     assert asked == replied
     assert tried[:2] == [(call, "sent", SECOND) for call in asked]

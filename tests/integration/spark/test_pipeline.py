@@ -13,7 +13,7 @@ import pytest
 
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Row
+from sbusd.archive.record.schema import Row, RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
@@ -323,11 +323,11 @@ def test_other_users_get_nothing_from_the_ports_of_spark(spark: SparkSession) ->
 def test_untrusted_input_is_harmless(small_bench: Bench) -> None:
     """Keys as deep as a packet is long, numbers as large as 64 bits, text of any kind."""
     rows = [
-        message(1)._replace(kind=Kind.SUBSCRIBE.value, key="*/" * 2_000),
+        message(1)._replace(kind=RowKind.SUBSCRIBE.value, key="*/" * 2_000),
         message(2, "x/" * 2_000 + "y"),
         message(4, "rpc/x")._replace(call_role="request", call_id=-(2**63), call_exp=2**63 - 1, call_cmd="\x1b]0;x\x07"),
         message(5, "r")._replace(call_role="reply", call_id=-(2**63)),
-        message(6)._replace(kind=Kind.DENIAL.value, reason="<script>alert(1)</script>" * 100, code="E" * 1_000),
+        message(6)._replace(kind=RowKind.DENIAL.value, reason="<script>alert(1)</script>" * 100, code="E" * 1_000),
     ]
     deliver(small_bench.archive, "alpha", rows)
     (small_bench.archive / "index" / "2026-11-20T12.alpha.damaged.json").write_text('{"date":[]}')

@@ -11,12 +11,11 @@ from shutil import copytree
 
 import pytest
 
-from sbusd.client import Bus, StoredMessage
-from sbusd.client import StoreError as StoreCallError
+from sbusd.client import Bus, StoredMessage, StoreError
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Sender, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, Gap, NewMessage, Sender, Worker
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.small_disks import USES, fill, small_disk_at, take_inodes
@@ -54,7 +53,7 @@ def test_a_new_store_that_cannot_start_names_the_file_system_and_starts_when_the
 ) -> None:
     with small_disk_at(tmp_path / "disk", "size=32m,nr_inodes=50") as disk:
         taken = USES[use](disk)
-        with pytest.raises(StoreError, match=WORDS.format(disk=disk)):
+        with pytest.raises(EngineError, match=WORDS.format(disk=disk)):
             opened(disk)
         for each in taken:
             each.unlink()
@@ -92,9 +91,9 @@ def test_a_store_that_starts_on_a_full_disk_reads_refuses_changes_and_goes_on_wh
             engine.sweep,
         ]
         for change in changes:
-            with pytest.raises(StoreError, match=words):
+            with pytest.raises(EngineError, match=words):
                 change()
-        with pytest.raises(StoreError, match=r"^ENOSPC"):
+        with pytest.raises(EngineError, match=r"^ENOSPC"):
             engine.put("log", NewMessage(b"log/a", b"refused", SENDER))
         taken.unlink()
         begin_again(engine)
@@ -164,7 +163,7 @@ def served(tmp_path: Path, bus: Daemon, size: str) -> Iterator[tuple[StoreProgra
 
 def has_stored(client: Bus, payload: bytes) -> bool:
     """Store a message if there is room, and return whether there was."""
-    with contextlib.suppress(StoreCallError):
+    with contextlib.suppress(StoreError):
         client.store.put("log/a", payload)
         return True
     return False
@@ -174,13 +173,13 @@ def test_a_store_on_a_full_disk_serves_reads_and_goes_on_when_there_is_room(bus:
     with served(tmp_path, bus, "40m") as (store, disk, client):
         client.store.put("log/a", b"before")
         filler = fill(disk)
-        with pytest.raises(StoreCallError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
+        with pytest.raises(StoreError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
             client.store.put("log/a", b"refused")
         assert [each.payload for each in client.store.read("log", follow=False) if isinstance(each, StoredMessage)] == [b"before"]
         store.kill()
         store.start()
         assert f"all changes are refused until there is room: no space, or no inode, left on the file system {disk} for " in store.log
-        with pytest.raises(StoreCallError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
+        with pytest.raises(StoreError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
             client.store.put("log/a", b"refused")
         assert [each.payload for each in client.store.read("log", follow=False) if isinstance(each, StoredMessage)] == [b"before"]
         os.truncate(filler, 0)

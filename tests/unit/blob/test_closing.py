@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.blob import closing
-from sbusd.blob.closing import Closer, Kind, hang_up
+from sbusd.blob.closing import Closer, DescriptorKind, hang_up
 from tests.support.relays import wait_for
 
 HANGING = 1_000_000
@@ -57,7 +57,7 @@ def test_users_whose_connections_hang_do_not_delay_others(closes: Closes) -> Non
     """There were 32 threads for connections of all users."""
     users = range(2, 66)
     for user in users:
-        closes.closer.add(user, Kind.FOREIGN, HANGING, HANGING)
+        closes.closer.add(user, DescriptorKind.FOREIGN, HANGING, HANGING)
     connection, peer = closes.connection()
     hang_up(connection, 1, closes.closer)
     closes.wait()
@@ -66,11 +66,11 @@ def test_users_whose_connections_hang_do_not_delay_others(closes: Closes) -> Non
 
 
 def test_memory_is_closed_while_hostile_users_have_all_threads(closes: Closes) -> None:
-    users = range(2, Kind.FOREIGN.value + 3)
+    users = range(2, DescriptorKind.FOREIGN.value + 3)
     for user in users:
-        closes.closer.add(user, Kind.FOREIGN, HANGING, HANGING)
+        closes.closer.add(user, DescriptorKind.FOREIGN, HANGING, HANGING)
     reader, writer = os.pipe()
-    closes.closer.add(1, Kind.MEMORY, writer)
+    closes.closer.add(1, DescriptorKind.MEMORY, writer)
     closes.wait()
     assert os.read(reader, 1) == b""
     os.close(reader)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sbusd.broker.connection_settings import LASTING
-from sbusd.client.reconnection import FIRST_SECONDS, MOST_SECONDS, Backoff, SavedSettings
+from sbusd.client.reconnection import FIRST_SECONDS, MOST_SECONDS, ReconnectAttempts, SavedSettings
 
 
 def test_the_first_try_is_at_once_and_delays_are_bounded() -> None:
-    backoff = Backoff(0.0)
+    backoff = ReconnectAttempts(0.0)
     backoff.lost(100.0)
     assert backoff.due == 100.0
     delays = []
@@ -23,7 +23,7 @@ def test_the_first_try_is_at_once_and_delays_are_bounded() -> None:
 
 
 def test_a_connection_that_does_not_last_is_not_tried_again_at_once() -> None:
-    backoff = Backoff(0.0)
+    backoff = ReconnectAttempts(0.0)
     backoff.lost(100.0)
     backoff.attempt(100.0)
     backoff.connected(100.0)
@@ -33,7 +33,7 @@ def test_a_connection_that_does_not_last_is_not_tried_again_at_once() -> None:
 
 
 def test_one_that_lasted_is() -> None:
-    backoff = Backoff(0.0)
+    backoff = ReconnectAttempts(0.0)
     backoff.lost(100.0)
     backoff.attempt(100.0)
     backoff.connected(100.0)

@@ -7,7 +7,7 @@ import pytest
 from sbusd.link.frames import Changes, Data, Heartbeat, Line, encode_line, message_head, parse_head
 from sbusd.link.ports import LINK
 from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from tests.support.link_bodies import run_of
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
@@ -17,11 +17,11 @@ FLOODERS = (b"!/cred/100/1001/7", b"!/cred/100/100003/8", b"!/cred/100/100004/9"
 PRIVATE = b"!/cred//990//b/!/cred//1000//mail"
 
 
-def _wanted(rate: int | None, spool: int) -> tuple[Session, RecordedNetwork]:
+def _wanted(rate: int | None, spool: int) -> tuple[LinkSession, RecordedNetwork]:
     """Return a connected session, of which the host b wants everything below net/."""
     rules = Rules("R", "a", (Export(b"net/", rate=rate),), (Import(b""),), frozenset({"b"}), b"!/cred//990//", spool)
     network, bus = RecordedNetwork(), RecordedBus()
-    session = Session(rules, 7, network, bus, 0.0, charged=lambda uid: 1001 if uid >= 100_000 else uid)
+    session = LinkSession(rules, 7, network, bus, 0.0, charged=lambda uid: 1001 if uid >= 100_000 else uid)
     session.restarted()
     session.acknowledged(1)
     session.connected()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.link.counters import HostCounters
-from sbusd.link.frames import Data, Head, Heartbeat, Request
+from sbusd.link.frames import Data, Head, Heartbeat, SnapshotRequest
 from sbusd.link.incoming import Incoming
 from sbusd.link.peers import Peer
 from sbusd.link.ports import LINK
@@ -36,7 +36,7 @@ def test_all_frames_share_one_count() -> None:
 
 @pytest.mark.parametrize(
     ("head", "counted"),
-    [(Data(1, 2, 3, 4), (4, 0)), (Heartbeat(1, 2, 3, 4, 5, 6, 7), (0, 1)), (Request(1, 0), (0, 1))],
+    [(Data(1, 2, 3, 4), (4, 0)), (Heartbeat(1, 2, 3, 4, 5, 6, 7), (0, 1)), (SnapshotRequest(1, 0), (0, 1))],
 )
 @pytest.mark.parametrize("late", [1, 4, 5])
 def test_a_frame_that_comes_after_later_ones_is_counted(head: Head, counted: tuple[int, int], late: int) -> None:
@@ -56,7 +56,7 @@ def test_a_frame_that_comes_after_later_ones_is_counted(head: Head, counted: tup
         ("x", Data(1, 1, 1, 1), b"only/x", False),
         ("m", Data(1, 1, 1, 1), b"!/cred//1000//mail", False),
         ("x", Data(1, 1, 1, 0), b"!/cred//1000//mail", False),
-        ("x", Request(1, 0), b"!/cred//1000//mail", False),
+        ("x", SnapshotRequest(1, 0), b"!/cred//1000//mail", False),
     ],
 )
 def test_private_messages_are_known(kind: str, head: Head, key: bytes, expected: bool) -> None:

@@ -24,7 +24,7 @@ from sbusd.link.frames import (
 from sbusd.link.local_interest import Cost
 from sbusd.link.message_runs import MessageRun, message_runs
 from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from tests.support.link_bodies import SENDER, join_body, run_of, sent
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive
 
@@ -33,9 +33,9 @@ FROM_B = b"CMSG !/from/!/host/b/" + SENDER + b"\0"
 SHARED = Rules("R", "a", (), (Import(b"cluster/", shared=True), Import(b"")))
 
 
-def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBus]:
+def _session(rules: Rules = RULES) -> tuple[LinkSession, RecordedNetwork, RecordedBus]:
     network, bus = RecordedNetwork(), RecordedBus()
-    session = Session(rules, 7, network, bus, 0.0)
+    session = LinkSession(rules, 7, network, bus, 0.0)
     session.restarted()
     session.acknowledged(1)
     session.connected()
@@ -45,11 +45,11 @@ def _session(rules: Rules = RULES) -> tuple[Session, RecordedNetwork, RecordedBu
     return session, network, bus
 
 
-def _noting() -> tuple[Session, RecordedNetwork, RecordedBus, list[tuple[str, str, str]]]:
+def _noting() -> tuple[LinkSession, RecordedNetwork, RecordedBus, list[tuple[str, str, str]]]:
     """Return a session that notes two hosts with one name."""
     notes: list[tuple[str, str, str]] = []
     network, bus = RecordedNetwork(), RecordedBus()
-    session = Session(RULES, 7, network, bus, 0.0, note_namesake=lambda name, other, used: notes.append((name, other, used)))
+    session = LinkSession(RULES, 7, network, bus, 0.0, note_namesake=lambda name, other, used: notes.append((name, other, used)))
     session.restarted()
     session.acknowledged(1)
     session.connected()
@@ -73,7 +73,7 @@ def test_patterns_that_make_room_for_other_users_are_reported_as_lost(monkeypatc
     """The ids of one user are charged together."""
     monkeypatch.setattr("sbusd.link.local_interest.LIMITS", Cost(5, 1 << 20))
     bus = RecordedBus()
-    session = Session(RULES, 7, RecordedNetwork(), bus, 0.0, charged=lambda uid: min(uid, 1_000))
+    session = LinkSession(RULES, 7, RecordedNetwork(), bus, 0.0, charged=lambda uid: min(uid, 1_000))
     for number in range(5):
         session.subscribed(number, 1_000 + number, b"host/b/%d" % number)
     session.subscribed(9, 30, b"host/b/a")
@@ -141,11 +141,11 @@ def test_a_key_that_gets_too_long_is_a_loss_in_its_place() -> None:
     assert session.counters.hosts["b"].too_long == 1
 
 
-def _confirm(session: Session, version: int, number: int, first: int) -> None:
+def _confirm(session: LinkSession, version: int, number: int, first: int) -> None:
     receive(session, "s.R.x.a.b", Applied(1, 7, version, number, first, 0, 1), b"")
 
 
-def _announced() -> tuple[Session, RecordedNetwork, RecordedBus]:
+def _announced() -> tuple[LinkSession, RecordedNetwork, RecordedBus]:
     """Return a session that has announced one line."""
     session, network, bus = _session()
     session.subscribed(1, 1000, b"host/b/net/")
@@ -400,7 +400,7 @@ def test_a_sender_that_no_host_accepts_is_shortened_or_its_messages_are_lost() -
     assert session.counters.without_sender == 1
 
 
-def _heartbeats(session: Session, subject: str, epochs: tuple[int, ...]) -> None:
+def _heartbeats(session: LinkSession, subject: str, epochs: tuple[int, ...]) -> None:
     """Let heartbeats of runs come in turns for nine seconds; the address of each is its epoch."""
     for turn in range(6):
         for epoch in epochs:

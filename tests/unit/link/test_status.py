@@ -13,7 +13,7 @@ from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.link.status import CERTIFICATE_SECONDS, MAX_HOSTS, Status
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from tests.support.authority import Authority
@@ -37,7 +37,7 @@ class FakeSession:
 def state(hosts: list[HostState]) -> dict[str, Any]:
     """Return the state of a link with *hosts*."""
     status = Status(Rules("R", "alpha"), "nats")
-    made = status.state(cast(Session, FakeSession(hosts)), NETWORK, NetworkCounters(connects=2), {"bus_refusals": 1}, 5.0)
+    made = status.state(cast(LinkSession, FakeSession(hosts)), NETWORK, NetworkCounters(connects=2), {"bus_refusals": 1}, 5.0)
     # A response carries it in base64, inside of an envelope.
     assert len(made) * 4 / 3 + 4_096 < MAX_PACKET_BYTES
     return cast("dict[str, Any]", json.loads(made))
@@ -72,7 +72,7 @@ def test_a_state_is_made_once_in_a_second() -> None:
     session = FakeSession([])
 
     def spooled(now: float) -> int:
-        made = status.state(cast(Session, session), NETWORK, NetworkCounters(), {}, now)
+        made = status.state(cast(LinkSession, session), NETWORK, NetworkCounters(), {}, now)
         return int(json.loads(made)["spooled_bytes"])
 
     assert spooled(10.0) == 3
@@ -88,7 +88,7 @@ def test_the_state_has_the_end_of_the_certificate_also_of_a_renewed_one(tmp_path
     status = Status(Rules("R", "alpha"), "nats", file)
 
     def end(now: float) -> float | None:
-        made = status.state(cast(Session, FakeSession([])), NETWORK, NetworkCounters(), {}, now)
+        made = status.state(cast(LinkSession, FakeSession([])), NETWORK, NetworkCounters(), {}, now)
         return cast("float | None", json.loads(made)["certificate_end"])
 
     first = validity_of(file)

@@ -92,6 +92,6 @@ def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatc
 def test_names_follow_the_conventions_of_prometheus() -> None:
     for metric in definitions.METRICS:
         assert metric.name.startswith("sbus_")
-        assert metric.name.endswith("_total") == (metric.kind is definitions.Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is definitions.MetricType.COUNTER)
         assert metric.help.endswith(".")
         assert not {"connection", "pid", "key"} & set(metric.labels)

@@ -47,7 +47,7 @@ def test_queries_use_only_metrics_that_exist(query: str) -> None:
     assert used - {"instance", "job"} <= labels
     if "rate(" in query or "increase(" in query:
         counted = re.findall(r"(?:rate|increase)\((\w+)", query)
-        assert {METRICS[name].kind for name in counted} == {definitions.Kind.COUNTER}
+        assert {METRICS[name].kind for name in counted} == {definitions.MetricType.COUNTER}
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import list_index
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.schema import Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList
 from sbusd.recorder.converter import Converter, convert, date_of_recorder
@@ -198,7 +198,7 @@ def test_a_damaged_stretch_is_in_the_record_as_a_count(tmp_path: Path, make: Cal
     assert converter.close(30)
     rows = recorded(tmp_path / "archive")
     assert [row.seq for row in rows] == [1, 2, 3, 4, 5]
-    assert [(row.seq, row.lost, row.ts) for row in rows if row.kind == Kind.GAP] == [(3, 1, message(2).ts)]
+    assert [(row.seq, row.lost, row.ts) for row in rows if row.kind == RowKind.GAP] == [(3, 1, message(2).ts)]
     assert len(log.facts(DAMAGED)) == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 from sbusd.archive.record.entry import INDEX_VERSION, OTHERS, IndexEntry
-from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Kind
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, RowKind
 from sbusd.archive.record.segments import ROW_GROUP_ROWS
 from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
@@ -136,7 +136,7 @@ def test_every_column_is_documented_in_its_order() -> None:
 
 def test_every_kind_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(FORMAT, "Kinds", "Ss"), re.MULTILINE)
-    assert {name for item in items for name in item.split(" , ")} == {kind.value for kind in Kind}
+    assert {name for item in items for name in item.split(" , ")} == {kind.value for kind in RowKind}
 
 
 def test_every_field_of_the_index_is_documented() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Row, rows_of
+from sbusd.archive.record.schema import Row, RowKind, rows_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from sbusd.recorder.recording import MAX_BATCH_BYTES, RETRY_SECONDS, Recording, SubscriptionSnapshot
@@ -206,7 +206,7 @@ def test_a_quota_that_is_used_up_is_as_a_full_disk(setup: Setup) -> None:
     assert setup.log.records == [(SUSPENDED, {"reason": "no room"})]
     setup.refusal = None
     setup.wait()
-    assert [(row.kind, row.lost, row.reason) for row in setup.rows()] == [(Kind.GAP, 1, "no room")]
+    assert [(row.kind, row.lost, row.reason) for row in setup.rows()] == [(RowKind.GAP, 1, "no room")]
 
 
 def test_an_end_while_suspended_reports_missing_rows_if_possible(setup: Setup) -> None:
@@ -215,35 +215,35 @@ def test_an_end_while_suspended_reports_missing_rows_if_possible(setup: Setup) -
     setup.wait()
     setup.refusal = None
     setup.recording.close()
-    assert [(row.kind, row.lost) for row in setup.rows()] == [(Kind.GAP, 1)]
+    assert [(row.kind, row.lost) for row in setup.rows()] == [(RowKind.GAP, 1)]
 
 
-def happened(kind: Kind, conn: int | None, pattern: str | None = None) -> Row:
+def happened(kind: RowKind, conn: int | None, pattern: str | None = None) -> Row:
     return Row(NOON, 0, kind, pattern, conn, uid=1000 + (conn or 0))
 
 
 def known(active: SubscriptionSnapshot) -> set[tuple[int | None, str | None]]:
     rows = list(active.rows(NOON + 5))
     assert len(rows) == len(active)
-    assert all((row.kind, row.ts, row.uid) == (Kind.SNAPSHOT, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
+    assert all((row.kind, row.ts, row.uid) == (RowKind.SNAPSHOT, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
     return {(row.conn, row.key) for row in rows}
 
 
 def test_subscriptions_are_listed_until_they_end() -> None:
     active = SubscriptionSnapshot()
     for conn, pattern in [(1, "a"), (2, "a"), (1, "a"), (None, "x")]:
-        active.note(happened(Kind.SUBSCRIBE, conn, pattern))
-    assert not active.knows(happened(Kind.SNAPSHOT, 1, "b"))
-    active.note(happened(Kind.SNAPSHOT, 1, "b"))
-    assert [active.knows(happened(Kind.SNAPSHOT, *each)) for each in ((1, "b"), (2, "b"), (3, "a"), (None, "x"))] == [True, *[False] * 3]
+        active.note(happened(RowKind.SUBSCRIBE, conn, pattern))
+    assert not active.knows(happened(RowKind.SNAPSHOT, 1, "b"))
+    active.note(happened(RowKind.SNAPSHOT, 1, "b"))
+    assert [active.knows(happened(RowKind.SNAPSHOT, *each)) for each in ((1, "b"), (2, "b"), (3, "a"), (None, "x"))] == [True, *[False] * 3]
     assert known(active) == {(1, "a"), (1, "b"), (2, "a")}
-    active.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
-    active.note(happened(Kind.UNSUBSCRIBE, 1, "a"))
-    active.note(happened(Kind.UNSUBSCRIBE, 9, "a"))
-    active.note(happened(Kind.MESSAGE, 1, "b"))
+    active.note(happened(RowKind.UNSUBSCRIBE, 1, "a"))
+    active.note(happened(RowKind.UNSUBSCRIBE, 1, "a"))
+    active.note(happened(RowKind.UNSUBSCRIBE, 9, "a"))
+    active.note(happened(RowKind.MESSAGE, 1, "b"))
     assert known(active) == {(1, "b"), (2, "a")}
-    active.note(happened(Kind.DISCONNECT, 1))
-    active.note(happened(Kind.DISCONNECT, 9))
+    active.note(happened(RowKind.DISCONNECT, 1))
+    active.note(happened(RowKind.DISCONNECT, 9))
     assert known(active) == {(2, "a")}
     active.clear()
     assert known(active) == set()
@@ -252,8 +252,8 @@ def test_subscriptions_are_listed_until_they_end() -> None:
 def test_omitted_items_are_counted() -> None:
     active = SubscriptionSnapshot(most=2)
     for number in range(5):
-        active.note(happened(Kind.SUBSCRIBE, number, "a"))
+        active.note(happened(RowKind.SUBSCRIBE, number, "a"))
     assert (len(active), active.forgotten) == (2, 3)
-    active.note(happened(Kind.DISCONNECT, 0))
-    active.note(happened(Kind.SUBSCRIBE, 7, "b"))
+    active.note(happened(RowKind.DISCONNECT, 0))
+    active.note(happened(RowKind.SUBSCRIBE, 7, "b"))
     assert known(active) == {(1, "a"), (7, "b")}

@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind, Row, batch_of
+from sbusd.archive.record.schema import Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.recorder.replay import RecordedMessage, Replay, SkippedMessages, paced
 from tests.support.records import NOON, message
@@ -46,8 +46,8 @@ def test_unpublishable_messages_are_counted(tmp_path: Path) -> None:
         message(4, "!/cred/1/2/3/x"),
         message(5, "!/conn/7/x"),
         message(6, "empty", b""),
-        Row(NOON, 7, Kind.GAP, lost=12),
-        Row(NOON, 8, Kind.SUBSCRIBE, key="whole"),
+        Row(NOON, 7, RowKind.GAP, lost=12),
+        Row(NOON, 8, RowKind.SUBSCRIBE, key="whole"),
     ]
     replay = Replay(archive_of(tmp_path, some))
     assert [each.key for each in replay] == [b"whole", b"empty"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.schema import Kind, Row, batch_of, rows_of
+from sbusd.archive.record.schema import Row, RowKind, batch_of, rows_of
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.envelope import Envelope, call_digest
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -46,14 +46,14 @@ def maker(units: Units) -> RowBuilder:
 WHO: dict[str, Any] = {"conn": 7, "uid": 1000, "gid": 100, "pid": 4321, "unit": "unit-4321.service"}
 
 
-def row(kind: Kind, **columns: Any) -> Row:
+def row(kind: RowKind, **columns: Any) -> Row:
     """Return a row at noon about connection 7."""
     return Row(**{"ts": NOON, "seq": 0, "kind": kind, **WHO, **columns})
 
 
 def test_a_message(maker: RowBuilder) -> None:
     made = maker.row(message_packet(b"a/\xff", b"payload", recipients=5, queued=2, discarded=1))
-    assert made == row(Kind.MESSAGE, key=r"a/\xff", recipients=5, queued=2, discarded=1, payload=b"payload", payload_bytes=7)
+    assert made == row(RowKind.MESSAGE, key=r"a/\xff", recipients=5, queued=2, discarded=1, payload=b"payload", payload_bytes=7)
 
 
 @pytest.mark.parametrize("missed", [[], [3], [3, 2**62]])
@@ -112,20 +112,20 @@ def test_a_request_and_its_reply_are_joined(maker: RowBuilder) -> None:
     assert (reply.call_role, reply.call_failed, reply.uid, reply.payload) == ("reply", True, 0, None)
 
 
-@pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.DISCONNECT])
-def test_presence(maker: RowBuilder, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RowKind.CONNECT, RowKind.DISCONNECT])
+def test_presence(maker: RowBuilder, kind: RowKind) -> None:
     assert maker.row(tap_packet(fact(kind.value))) == row(kind)
 
 
 def test_an_end_says_how_much_still_waited(maker: RowBuilder) -> None:
-    assert maker.row(tap_packet(fact("disconnect", count=12))) == row(Kind.DISCONNECT, lost=12)
-    assert maker.row(tap_packet(fact("disconnect", count=0))) == row(Kind.DISCONNECT, lost=0)
+    assert maker.row(tap_packet(fact("disconnect", count=12))) == row(RowKind.DISCONNECT, lost=12)
+    assert maker.row(tap_packet(fact("disconnect", count=0))) == row(RowKind.DISCONNECT, lost=0)
     ended = tap_packet(fact("disconnect", count=3, error="ETIMEDOUT", reason="blocked too long"))
-    assert maker.row(ended) == row(Kind.DISCONNECT, lost=3, code="ETIMEDOUT", reason="blocked too long")
+    assert maker.row(ended) == row(RowKind.DISCONNECT, lost=3, code="ETIMEDOUT", reason="blocked too long")
 
 
-@pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])
-def test_subscriptions(maker: RowBuilder, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RowKind.SUBSCRIBE, RowKind.UNSUBSCRIBE])
+def test_subscriptions(maker: RowBuilder, kind: RowKind) -> None:
     assert maker.row(tap_packet(fact(kind.value, pattern="a/*"))) == row(kind, key="a/*")
     odd = fact(kind.value, pattern=r"\xff", pattern_base64=base64.b64encode(b"\xff").decode())
     assert maker.row(tap_packet(odd)) == row(kind, key=r"\xff")
@@ -135,37 +135,41 @@ def test_subscriptions(maker: RowBuilder, kind: Kind) -> None:
 
 def test_a_denial(maker: RowBuilder) -> None:
     reported = fact("denial", packet="SUB", error="EACCES", reason="not yours", count=3, key="!/cred//0//x")
-    assert maker.row(tap_packet(reported)) == row(Kind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3)
+    assert maker.row(tap_packet(reported)) == row(
+        RowKind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3
+    )
 
 
 def test_a_denial_of_an_unknown_connection(maker: RowBuilder) -> None:
     reported = {"kind": "denial", "time": NOON, "cred": "!/cred/100/1000/4321", "packet": "CONNECT", "error": "EMFILE", "reason": "full"}
-    assert maker.row(tap_packet(reported)) == row(Kind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1)
+    assert maker.row(tap_packet(reported)) == row(
+        RowKind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1
+    )
 
 
 def test_a_loss(maker: RowBuilder) -> None:
-    assert maker.row(tap_packet(fact("loss", count=12))) == row(Kind.LOSS, lost=12)
+    assert maker.row(tap_packet(fact("loss", count=12))) == row(RowKind.LOSS, lost=12)
 
 
 def test_a_relay_attempt(maker: RowBuilder) -> None:
     reported = {"twin": 1002, "attempt": 2, "cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9}
     made = maker.row(message_packet(b"relay/attempt", json.dumps(reported).encode()))
     expected = {"call_cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9, "twin": 1002, "attempt": 2}
-    assert made == row(Kind.RELAY, key="relay/attempt", **expected)
+    assert made == row(RowKind.RELAY, key="relay/attempt", **expected)
     call = Envelope("add", "u", reply_to="!/conn/7/ret/u")
     digest = call_digest(7, call.reply_to.encode(), call.uid)
     joined = maker.row(message_packet(b"relay/attempt", json.dumps(reported | {"call": digest}).encode()))
     asked = maker.row(message_packet(b"relay/1002/add", call.encode()))
     assert joined is not None
     assert asked is not None
-    assert joined == row(Kind.RELAY, key="relay/attempt", call_id=joined.call_id, **expected)
+    assert joined == row(RowKind.RELAY, key="relay/attempt", call_id=joined.call_id, **expected)
     assert joined.call_id == asked.call_id is not None
     for strange in ("", digest[1:], digest.upper(), digest + "0", 5, None):
         odd = maker.row(message_packet(b"relay/attempt", json.dumps(reported | {"call": strange}).encode()))
         assert odd == made
     other = maker.row(message_packet(b"relay/attempt", b"something else"))
     assert other is not None
-    assert other.kind == Kind.MESSAGE
+    assert other.kind == RowKind.MESSAGE
 
 
 def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
@@ -239,7 +243,7 @@ def test_unreadable_records_are_counted(maker: RowBuilder, packet: bytes) -> Non
 
 _JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
 _FACTS = st.fixed_dictionaries(
-    {"kind": st.sampled_from([*(kind.value for kind in Kind), "x"]), "time": st.integers(0, 2**63)},
+    {"kind": st.sampled_from([*(kind.value for kind in RowKind), "x"]), "time": st.integers(0, 2**63)},
     optional=dict.fromkeys(
         ("id", "cred", "recipients", "queued", "discarded", "count", "pattern", "key", "key_base64", "packet", "error", "reason"), _JSON
     ),

@@ -16,7 +16,7 @@ import pytest
 from sbusd.archive.files import ExposedFolderError, RecordError
 from sbusd.archive.record.days import DayName
 from sbusd.archive.record.layout import HOUR_NS, INDEX
-from sbusd.archive.record.schema import Kind, batch_of
+from sbusd.archive.record.schema import RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder import service
@@ -96,7 +96,7 @@ def test_each_tap_record_is_in_the_archive_once(settings: RecorderSettings, bus:
     rows = recorded(settings.archive)
     assert [row.seq for row in rows] == list(range(1, 105))
     assert [row.kind for row in rows] == ["restart", *["message"] * 101, "connect", "disconnect"]
-    assert [row.payload for row in rows if row.kind == Kind.MESSAGE] == [b"x", *(b"p%d" % number for number in range(100))]
+    assert [row.payload for row in rows if row.kind == RowKind.MESSAGE] == [b"x", *(b"p%d" % number for number in range(100))]
     assert not wal_files(Path(settings.spool))
 
 
@@ -287,7 +287,9 @@ def test_existing_subscriptions_are_recorded_once_and_again_in_each_hour(
         bus.answer_question([*stood[:1], {"id": 3}, {"pattern": "x"}, {"id": 4, "pattern": "y", "pattern_base64": "!"}])
         bus.tell(message_packet(b"a/x"), message_packet(b"a/y", time=(time.time_ns() // HOUR_NS + 2) * HOUR_NS))
         durable.wait(9)
-    rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive) if row.kind not in {Kind.MESSAGE, Kind.RESTART}]
+    rows = [
+        (row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive) if row.kind not in {RowKind.MESSAGE, RowKind.RESTART}
+    ]
     assert rows == [
         ("snapshot", 1, 1000, "a/"),
         ("snapshot", 2, 2000, "b"),
@@ -353,7 +355,7 @@ def test_after_a_gap_the_subscriptions_are_recorded_again(
     rows = recorded(settings.archive)
     assert [row.kind for row in rows[:4]] == ["restart", "subscribe", "gap", "snapshot"]
     assert rows[-1].key == "kept"
-    assert {row.key for row in rows[3:] if row.kind in (Kind.SNAPSHOT, Kind.SUBSCRIBE)} == {"a/*", "b"}
+    assert {row.key for row in rows[3:] if row.kind in (RowKind.SNAPSHOT, RowKind.SUBSCRIBE)} == {"a/*", "b"}
 
 
 def test_unreadable_records_are_counted_and_reported(settings: RecorderSettings, bus: TappedBus, log: RecordedLog) -> None:

@@ -30,16 +30,16 @@ def opened(bus: TappedBus, *early: bytes, clock: Callable[[], float] | None = No
 
 
 def receive(tap: RecorderTap, count: int) -> list[TapOutput]:
-    """Return the next *count* things that are heard."""
-    heard: list[TapOutput] = []
+    """Return the next *count* things that are received."""
+    received: list[TapOutput] = []
     while True:
         # Before the first wait: the socket has nothing to read if all came while the tap was opened.
-        heard += tap.receive(100)
-        if len(heard) >= count:
+        received += tap.receive(100)
+        if len(received) >= count:
             break
         if (fd := tap.fileno()) is not None:
             select.select([fd], [], [], 30)
-    return heard
+    return received
 
 
 def test_it_demands_its_pattern_and_knows_its_number(bus: TappedBus) -> None:
@@ -121,12 +121,12 @@ def test_the_end_of_the_bus_is_reported_and_a_new_one_is_found(bus: TappedBus) -
         now += 0.5
         accepting = bus.accept_soon(message_packet(b"new"))
         while tap.fileno() is None:
-            heard = list(tap.receive(100))
+            received = list(tap.receive(100))
             now += 1.0
         accepting.join(30)
-        assert isinstance(heard[0], BusRestored)
-        assert heard[0].duration_ns >= 0.5e9
-        assert heard[1:] == [message_packet(b"new")]
+        assert isinstance(received[0], BusRestored)
+        assert received[0].duration_ns >= 0.5e9
+        assert received[1:] == [message_packet(b"new")]
 
 
 def test_while_the_bus_is_away_it_is_tried_when_due_and_not_before(bus: TappedBus) -> None:

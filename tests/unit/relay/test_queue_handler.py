@@ -13,7 +13,7 @@ from sbusd.config.relay import RelaySettings
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.store import Claim, Store
+from sbusd.relay.redis.store import Claim, MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened
@@ -43,7 +43,7 @@ class FakeSender:
 class HandlerFixture:
     """The queue handler of the first host, with its Redis."""
 
-    def __init__(self, store: Store, client: Any, sender: FakeSender, settings: RelaySettings) -> None:
+    def __init__(self, store: MessageStore, client: Any, sender: FakeSender, settings: RelaySettings) -> None:
         self.store = store
         self.client = client
         self.sender = sender

@@ -22,9 +22,9 @@ from sbusd.store.bus_connections import ServingBus
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.committer import Committer
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Put, Sender, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Sender, Worker
 from sbusd.store.operation_queue import SERVICE, OperationQueue
-from sbusd.store.publisher import Publisher
+from sbusd.store.publisher import StorePublisher
 from sbusd.store.routes import Routes
 from sbusd.store.sweeper import Sweeper
 from sbusd.store.vouch_right import VouchRight
@@ -101,7 +101,7 @@ class Run:
         engine = Engine(path, SETTINGS, OneClock(lambda: LATER), 0)
         charged = ChargedUsers()
         self.operations: OperationQueue[Engine] = OperationQueue(Committer(engine), charged)
-        self.messages, self.calls = Publisher(self.counts, print), Publisher(self.counts, print)
+        self.messages, self.calls = StorePublisher(self.counts, print), StorePublisher(self.counts, print)
         self.sweeper = Sweeper(self.calls, lambda letter: self.logged.append(letter.key), print)
         self.context = StoreContext(
             self.operations,
@@ -138,9 +138,9 @@ class Run:
         """Put messages, as the call does."""
         stream, messages = key.split(b"/")[0].decode(), [NewMessage(key, each, ALICE) for each in payloads]
 
-        def committed(found: Sequence[Put | StoreError]) -> None:
+        def committed(found: Sequence[PutResult | EngineError]) -> None:
             pairs = zip(messages, found, strict=True)
-            self.context.publications.committed(stream, [(put.seq, message) for message, put in pairs if isinstance(put, Put)])
+            self.context.publications.committed(stream, [(put.seq, message) for message, put in pairs if isinstance(put, PutResult)])
 
         await self.do(lambda engine: engine.put_unpublished(stream, messages), committed)
 

@@ -12,7 +12,7 @@ import pytest
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Job, JobPage, NewMessage, Sender, Worker
+from sbusd.store.engine.messages import JobPage, LeasedJob, NewMessage, Sender, Worker
 from sbusd.store.engine.queues import MAX_PASSED
 from sbusd.store.operation_queue import OperationQueue, QueuedOperation
 from sbusd.store.take_line import TakeLine, Taken
@@ -54,7 +54,7 @@ def test_a_call_that_does_not_wait_is_answered_behind_calls_that_do() -> None:
             operation.result = JobPage([])
             asyncio.get_running_loop().call_soon(done, operation)
 
-        def take(wait: float) -> asyncio.Future[Sequence[Job]]:
+        def take(wait: float) -> asyncio.Future[Sequence[LeasedJob]]:
             return asyncio.ensure_future(line.take(7, begin, list, wait))
 
         waiting = [take(3_600) for _ in range(3)]
@@ -77,7 +77,7 @@ def test_useless_jobs_are_passed_over_in_turns_with_other_users(tmp_path: Path, 
         operations: OperationQueue[Engine] = OperationQueue(OneTransaction(engine), ChargedUsers())
         performed: list[tuple[int, int]] = []
 
-        def take(uid: int) -> asyncio.Future[Sequence[Job]]:
+        def take(uid: int) -> asyncio.Future[Sequence[LeasedJob]]:
             def perform(engine: Engine) -> JobPage:
                 before = engine.ready("mail")
                 page = engine.take("mail", Worker(uid, uid), 1, 1_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.trigger.rates import ALL_USERS, FIRST_ACTIONS, MAX_USERS, Limits, Verdict
+from sbusd.trigger.rates import ALL_USERS, FIRST_ACTIONS, MAX_USERS, Limits, RateDecision
 from tests.unit.trigger.rules import ALICE, BOB, rate
 
 
@@ -28,7 +28,7 @@ def test_a_loop_suspends_the_rule_for_its_user_alone_and_for_a_time() -> None:
 def test_all_users_together_are_bounded() -> None:
     limits = Limits(rate(1, 1000.0), rate(100, 1000.0))
     found = [limits.judge(uid, 0.0) for uid in range(3 * MAX_USERS)]
-    assert found == [Verdict.ALLOWED] * ALL_USERS + [Verdict.ALL_BURST] * (len(found) - ALL_USERS)
+    assert found == [RateDecision.ALLOWED] * ALL_USERS + [RateDecision.ALL_BURST] * (len(found) - ALL_USERS)
 
 
 def test_users_with_a_full_burst_leave_actions_for_those_with_none() -> None:

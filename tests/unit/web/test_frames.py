@@ -18,7 +18,7 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.web import frames
 
 
-def request(**members: object) -> frames.Request:
+def request(**members: object) -> frames.BrowserRequest:
     return frames.parse_request(json.dumps(members))
 
 
@@ -30,9 +30,9 @@ def shown(frame: str) -> dict[str, Any]:
 
 
 def test_requests() -> None:
-    assert request(id=0, type="subscribe", pattern="a/*") == frames.Request(0, "subscribe", b"a/*")
-    assert request(id=frames.MAX_ID, type="unsubscribe", pattern="") == frames.Request(frames.MAX_ID, "unsubscribe")
-    assert request(id=1, type="publish", key="ü", payload="ü") == frames.Request(1, "publish", "ü".encode(), "ü".encode())
+    assert request(id=0, type="subscribe", pattern="a/*") == frames.BrowserRequest(0, "subscribe", b"a/*")
+    assert request(id=frames.MAX_ID, type="unsubscribe", pattern="") == frames.BrowserRequest(frames.MAX_ID, "unsubscribe")
+    assert request(id=1, type="publish", key="ü", payload="ü") == frames.BrowserRequest(1, "publish", "ü".encode(), "ü".encode())
     assert request(id=1, type="publish", key="a", payload_base64="AP8=").payload == b"\0\xff"
     assert [request(id=1, type=kind).kind for kind in ("connections", "stats")] == ["connections", "stats"]
 
@@ -62,7 +62,7 @@ def test_any_text_is_a_request_or_an_error(text: str) -> None:
     st.none(), st.booleans(), st.integers(), st.text(), st.sampled_from([*frames.REQUESTS]), st.lists(st.integers(), max_size=2)
 )))  # fmt: skip
 def test_any_object_is_a_request_or_an_error(members: dict[str, object]) -> None:
-    found: frames.Request | frames.InvalidFrameError
+    found: frames.BrowserRequest | frames.InvalidFrameError
     try:
         found = request(**members)
     except frames.InvalidFrameError as error:
@@ -101,7 +101,7 @@ def test_losses() -> None:
 
 
 def test_other_frames() -> None:
-    asked = frames.Request(3, "stats")
+    asked = frames.BrowserRequest(3, "stats")
     assert shown(frames.result(asked, {"stats": {}})) == {"type": "result", "id": 3, "request": "stats", "stats": {}}
     assert shown(frames.state("connected")) == {"type": "bus", "state": "connected"}
     assert shown(frames.hello({"user": "x"})) == {"type": "hello", "user": "x"}

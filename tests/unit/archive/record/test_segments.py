@@ -20,7 +20,7 @@ from sbusd.archive.files import RecordError, SegmentGoneError
 from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Kind, Row, batch_of, rows_of
+from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Row, RowKind, batch_of, rows_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from tests.support.records import NOON, message, numbered, rows
 
@@ -61,7 +61,7 @@ def test_the_sort_key_of_the_test_is_that_of_the_schema() -> None:
 
 def test_an_entry_describes_its_segment(tmp_path: Path) -> None:
     cut, left_out = message(2)._replace(payload=b"", payload_bytes=1), message(3)._replace(payload=None, payload_bytes=9)
-    gone = [Row(NOON, 4, Kind.GAP, lost=7), Row(NOON, 5, Kind.TAP_LOSS, lost=3), Row(NOON, 6, Kind.LOSS, lost=100)]
+    gone = [Row(NOON, 4, RowKind.GAP, lost=7), Row(NOON, 5, RowKind.TAP_LOSS, lost=3), Row(NOON, 6, RowKind.LOSS, lost=100)]
     (entry,) = write_segments(tmp_path, "alpha", 1, table_of([message(1), cut, left_out, *gone]))
     content = (tmp_path / entry.path).read_bytes()
     assert (entry.rows, entry.first_seq, entry.last_seq, entry.min_ts, entry.max_ts) == (6, 1, 6, NOON, NOON + 3_000)

@@ -13,6 +13,7 @@ from sbusd.client import Allow, AsyncBus, RemoteError, Request
 from sbusd.client.asyncio import caller_groups
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.asyncio.service_bus import ServiceBus
+from tests.support.held_directory import HeldDirectory
 from tests.support.minibus import MiniBus
 
 WAIT_SECONDS = 60.0
@@ -23,33 +24,17 @@ IDS = range(100_000, 100_012)
 GROUP = 4_711
 
 
-class Directory:
-    """A directory service that does not answer until it is released."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.answers = threading.Event()
-
-    def groups_of(self, uid: int) -> frozenset[int]:
-        """Return the groups of a user."""
-        self.asked.append(uid)
-        if uid == QUICK:
-            return frozenset({GROUP})
-        assert self.answers.wait(WAIT_SECONDS)
-        return frozenset({GROUP} if uid == SLOW else ())
-
-
 @pytest.fixture
-def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDirectory]:
     """The directory of the service."""
-    made = Directory()
+    made = HeldDirectory(QUICK, {QUICK: frozenset({GROUP}), SLOW: frozenset({GROUP})})
     monkeypatch.setattr(caller_groups, "groups_of", made.groups_of)
     monkeypatch.setattr(caller_groups, "LookUps", partial(LookUps, WAIT_SECONDS))
     yield made
     made.answers.set()
 
 
-def test_a_slow_look_up_stalls_only_the_requests_that_need_it(mini_bus: MiniBus, directory: Directory) -> None:
+def test_a_slow_look_up_stalls_only_the_requests_that_need_it(mini_bus: MiniBus, directory: HeldDirectory) -> None:
     mini_bus.uids = {2: SLOW, 3: DENIED, 4: OTHER}
     order: list[bytes] = []
 
@@ -88,7 +73,7 @@ def test_a_slow_look_up_stalls_only_the_requests_that_need_it(mini_bus: MiniBus,
     assert order == [b"other", *(b"%d" % number for number in range(9))]
 
 
-def test_a_service_that_stops_answers_the_requests_that_wait(mini_bus: MiniBus, directory: Directory) -> None:
+def test_a_service_that_stops_answers_the_requests_that_wait(mini_bus: MiniBus, directory: HeldDirectory) -> None:
     mini_bus.uids = {2: SLOW}
 
     async def main() -> None:
@@ -132,7 +117,7 @@ def test_a_request_is_rejected_if_no_thread_can_start(mini_bus: MiniBus, monkeyp
     asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
 
 
-def test_the_ids_of_a_user_do_not_delay_the_calls_of_others(mini_bus: MiniBus, directory: Directory) -> None:
+def test_the_ids_of_a_user_do_not_delay_the_calls_of_others(mini_bus: MiniBus, directory: HeldDirectory) -> None:
     """Eight threads looked up the groups of all users in the order of their requests: eight look-ups without end were the last ones."""
     mini_bus.uids = {2: QUICK, **{3 + number: uid for number, uid in enumerate(IDS)}}
 
@@ -159,7 +144,9 @@ def test_the_ids_of_a_user_do_not_delay_the_calls_of_others(mini_bus: MiniBus, d
     asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
 
 
-def test_a_look_up_without_end_is_an_error_of_the_call(mini_bus: MiniBus, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_without_end_is_an_error_of_the_call(
+    mini_bus: MiniBus, directory: HeldDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mini_bus.uids = {2: SLOW}
     monkeypatch.setattr(caller_groups, "LookUps", partial(LookUps, 0.05))
 

@@ -17,7 +17,7 @@ WAIT_SECONDS = 60.0
 ALICE, BOB, CAROL = 1_000, 1_001, 1_002
 
 
-class Directory:
+class CountingDirectory:
     """A directory service that does not answer until it is released."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Directory:
 
 
 @pytest.fixture
-def directory() -> Iterator[Directory]:
+def directory() -> Iterator[CountingDirectory]:
     """A directory service that answers at the end."""
-    made = Directory()
+    made = CountingDirectory()
     yield made
     made.answers.set()
 
@@ -62,7 +62,7 @@ def run(coroutine: Callable[[], Coroutine[None, None, None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_user_waits_only_for_itself(directory: Directory) -> None:
+def test_a_user_waits_only_for_itself(directory: CountingDirectory) -> None:
     async def main() -> None:
         look_ups = LookUps(WAIT_SECONDS)
         hung = [asyncio.create_task(look_ups.run(BOB, partial(directory.ask, f"bob {number}"))) for number in range(20)]
@@ -77,7 +77,7 @@ def test_a_user_waits_only_for_itself(directory: Directory) -> None:
     run(main)
 
 
-def test_a_look_up_that_takes_too_long_is_an_error_and_keeps_its_thread(directory: Directory) -> None:
+def test_a_look_up_that_takes_too_long_is_an_error_and_keeps_its_thread(directory: CountingDirectory) -> None:
     async def main() -> None:
         look_ups = LookUps(0.05)
         for _ in range(3):
@@ -89,7 +89,7 @@ def test_a_look_up_that_takes_too_long_is_an_error_and_keeps_its_thread(director
     run(main)
 
 
-def test_the_number_of_threads_is_limited(directory: Directory) -> None:
+def test_the_number_of_threads_is_limited(directory: CountingDirectory) -> None:
     async def main() -> None:
         look_ups = LookUps(WAIT_SECONDS, max_threads=2)
         tasks = [asyncio.create_task(look_ups.run(user, partial(directory.ask, str(user)))) for user in (ALICE, BOB, CAROL)]
@@ -131,7 +131,7 @@ def test_without_a_thread_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> N
     run(main)
 
 
-def test_arguments_and_cancellation(directory: Directory) -> None:
+def test_arguments_and_cancellation(directory: CountingDirectory) -> None:
     async def main() -> None:
         assert await in_thread(int, "11", base=2) == 3
         waiting = in_thread(directory.ask, "late")

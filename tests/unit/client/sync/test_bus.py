@@ -29,7 +29,7 @@ from sbusd.client import (
     Unanswered,
     raise_missing,
 )
-from sbusd.client.reconnection import Backoff
+from sbusd.client.reconnection import ReconnectAttempts
 from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
@@ -418,17 +418,17 @@ def test_reconnecting_subscribes_again_and_says_so(fake: FakeBus) -> None:
 
 
 def test_reconnecting_goes_on_until_the_bus_is_back(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[Backoff] = []
-    attempt = Backoff.attempt
+    tries: list[ReconnectAttempts] = []
+    attempt = ReconnectAttempts.attempt
 
-    def counted(backoff: Backoff, now: float) -> None:
+    def counted(backoff: ReconnectAttempts, now: float) -> None:
         tries.append(backoff)
         if len(tries) == 3:
             fake.listen()
         attempt(backoff, now)
 
     with Bus.connect(fake.address, reconnect=True) as bus, bus.subscribe("a") as sub:
-        monkeypatch.setattr(Backoff, "attempt", counted)
+        monkeypatch.setattr(ReconnectAttempts, "attempt", counted)
         fake.stop_listening()
         fake.peer().hang_up()
         bus.publish("a", "after")

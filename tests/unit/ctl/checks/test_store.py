@@ -12,7 +12,7 @@ from sbusd.ctl.checks import CheckResult
 from sbusd.ctl.checks.store import FULL_BYTES, check_disk, check_kept_aside, check_settings, is_used, judge_disk, judge_state, not_running
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import StoreError
+from sbusd.store.engine.messages import EngineError
 
 OK, WARN, FAIL, SKIP = CheckResult.OK, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
 
@@ -73,7 +73,7 @@ def test_damaged_files_that_were_kept_aside_are_reported(tmp_path: Path, monkeyp
     Engine(path, settings, SystemClock(print, tmp_path / "date")).close()
     assert check_kept_aside([path]) == []
     path.write_bytes(b"no database" * 1_000)
-    with pytest.raises(StoreError, match="renamed"):
+    with pytest.raises(EngineError, match="renamed"):
         Engine(path, settings, SystemClock(print, tmp_path / "date"))
     Engine(path, settings, SystemClock(print, tmp_path / "date")).close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.ctl.completion.command_lines import Kind, expected_after
+from sbusd.ctl.completion.command_lines import ValueKind, expected_after
 from sbusd.ctl.group import ACTIONS, COMMANDS
 from sbusd.ctl.settings import Settings
 
@@ -12,42 +12,42 @@ from sbusd.ctl.settings import Settings
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("pub ", Kind.KEY),
-        ("--user pub -l ", Kind.KEY),
-        ("pub k ", Kind.NOTHING),
-        ("--json pub ", Kind.KEY),
-        ("pub --json ", Kind.KEY),
-        ("pub -- ", Kind.KEY),
-        ("sub a b c ", Kind.PATTERN),
-        ("sub -n ", Kind.NOTHING),
-        ("sub -n 3 ", Kind.PATTERN),
-        ("call ", Kind.SERVICE),
-        ("explain ", Kind.USER),
-        ("explain root publish ", Kind.KEY),
-        ("explain root subscribe ", Kind.PATTERN),
-        ("serve --allow-group ", Kind.GROUP),
-        ("serve cmd --exec ", Kind.FILE),
-        ("report --output=", Kind.FILE),
-        ("record --pattern=", Kind.PATTERN),
-        ("members a b ", Kind.NOTHING),
-        ("unknown ", Kind.NOTHING),
-        ("store unknown ", Kind.NOTHING),
-        ("store put ", Kind.KEY),
-        ("store -j read --match ", Kind.PATTERN),
-        ("store read ", Kind.STREAM),
-        ("store read log --reader ", Kind.NOTHING),
-        ("store forget ", Kind.STREAM),
-        ("store forget log ", Kind.KEY),
-        ("store revive ", Kind.QUEUE),
-        ("store work ", Kind.QUEUE),
-        ("store work mail ", Kind.FILE),
-        ("store peek ", Kind.STREAM),
-        ("store peek --queue ", Kind.QUEUE),
-        ("store purge --match x ", Kind.STREAM),
-        ("sub --unknown=", Kind.NOTHING),
+        ("pub ", ValueKind.KEY),
+        ("--user pub -l ", ValueKind.KEY),
+        ("pub k ", ValueKind.NOTHING),
+        ("--json pub ", ValueKind.KEY),
+        ("pub --json ", ValueKind.KEY),
+        ("pub -- ", ValueKind.KEY),
+        ("sub a b c ", ValueKind.PATTERN),
+        ("sub -n ", ValueKind.NOTHING),
+        ("sub -n 3 ", ValueKind.PATTERN),
+        ("call ", ValueKind.SERVICE),
+        ("explain ", ValueKind.USER),
+        ("explain root publish ", ValueKind.KEY),
+        ("explain root subscribe ", ValueKind.PATTERN),
+        ("serve --allow-group ", ValueKind.GROUP),
+        ("serve cmd --exec ", ValueKind.FILE),
+        ("report --output=", ValueKind.FILE),
+        ("record --pattern=", ValueKind.PATTERN),
+        ("members a b ", ValueKind.NOTHING),
+        ("unknown ", ValueKind.NOTHING),
+        ("store unknown ", ValueKind.NOTHING),
+        ("store put ", ValueKind.KEY),
+        ("store -j read --match ", ValueKind.PATTERN),
+        ("store read ", ValueKind.STREAM),
+        ("store read log --reader ", ValueKind.NOTHING),
+        ("store forget ", ValueKind.STREAM),
+        ("store forget log ", ValueKind.KEY),
+        ("store revive ", ValueKind.QUEUE),
+        ("store work ", ValueKind.QUEUE),
+        ("store work mail ", ValueKind.FILE),
+        ("store peek ", ValueKind.STREAM),
+        ("store peek --queue ", ValueKind.QUEUE),
+        ("store purge --match x ", ValueKind.STREAM),
+        ("sub --unknown=", ValueKind.NOTHING),
     ],
 )
-def test_the_kind_of_the_next_word(line: str, kind: Kind) -> None:
+def test_the_kind_of_the_next_word(line: str, kind: ValueKind) -> None:
     *words, last = line.split(" ")
     assert expected_after(words, last).kind is kind
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.link.network import direct_frames
-from sbusd.link.network.direct_frames import MAX_FRAME_BYTES, MAX_HEAD_BYTES, FrameError, FrameReader, Kind
+from sbusd.link.network.direct_frames import MAX_FRAME_BYTES, MAX_HEAD_BYTES, FrameError, FrameKind, FrameReader
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "s.R.m.a.=FF"]), st.binary(max_size=20), st.binary(max_size=300)), max_size=8), st.data())
@@ -35,10 +35,10 @@ def test_the_other_kinds_are_read_as_they_were_written() -> None:
     )
     hello, added, removed, ping, pong, rejected = FrameReader().feed(stream)
     direct_frames.read_hello(hello.content, "R")
-    assert (added.kind, direct_frames.read_subject(added.content)) == (Kind.SUBSCRIBE, "a.>")
-    assert (removed.kind, direct_frames.read_subject(removed.content)) == (Kind.UNSUBSCRIBE, "a.>")
+    assert (added.kind, direct_frames.read_subject(added.content)) == (FrameKind.SUBSCRIBE, "a.>")
+    assert (removed.kind, direct_frames.read_subject(removed.content)) == (FrameKind.UNSUBSCRIBE, "a.>")
     assert [direct_frames.read_number(each.content) for each in (ping, pong)] == [7, 1 << 63]
-    assert (rejected.kind, len(rejected.content)) == (Kind.REJECTED, 300)
+    assert (rejected.kind, len(rejected.content)) == (FrameKind.REJECTED, 300)
 
 
 def test_messages_over_the_limits_are_not_written() -> None:
@@ -63,7 +63,7 @@ def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length: int) -
 
 def test_frames_before_an_invalid_one_are_read() -> None:
     frames = FrameReader().feed(direct_frames.ping(1) + struct.pack("<IB", 1, 0))
-    assert next(frames).kind is Kind.PING
+    assert next(frames).kind is FrameKind.PING
     with pytest.raises(FrameError, match="unknown kind 0"):
         next(frames)
 

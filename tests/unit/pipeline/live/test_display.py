@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sbusd.config.live import LiveSettings
 from sbusd.pipeline.live.display import lines_of
+from sbusd.pipeline.live.live_state import LiveState, Losses
 from sbusd.pipeline.live.minutes import MAX_SUBJECTS, Group
-from sbusd.pipeline.live.state import LiveState, Losses
 
 
 def test_tables_fit_80_columns_whatever_users_write() -> None:

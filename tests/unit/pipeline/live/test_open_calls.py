@@ -8,14 +8,14 @@ import pytest
 
 from sbusd.archive.tables.schema import CALL_SECONDS
 from sbusd.pipeline.live.minutes import MEASURES
-from sbusd.pipeline.live.open_calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, OpenCalls, Request, slow_group
+from sbusd.pipeline.live.open_calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, OpenCalls, slow_group
 
 SECOND = 10**9
 SLOW = MEASURES.index("slow")
 
 
-def request(number: int, ts: int = 0, uid: int | None = 1) -> Request:
-    return Request(number, ts, "rpc/echo", uid)
+def request(number: int, ts: int = 0, uid: int | None = 1) -> CallRequest:
+    return CallRequest(number, ts, "rpc/echo", uid)
 
 
 @pytest.mark.parametrize("seed", range(20))

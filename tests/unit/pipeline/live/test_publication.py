@@ -11,8 +11,8 @@ import pytest
 
 from sbusd.client.errors import RemoteRefusal
 from sbusd.pipeline.errors import PermanentError
+from sbusd.pipeline.live.live_state import Decided
 from sbusd.pipeline.live.publication import Published, publish_decided
-from sbusd.pipeline.live.state import Decided
 from sbusd.pipeline.source.outbox import Outbox, Publish
 from sbusd.protocol.errors import ErrorCode
 

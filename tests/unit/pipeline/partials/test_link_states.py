@@ -14,7 +14,7 @@ from sbusd.link.counters import HostCounters, LinkCounters
 from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.rules import Rules
-from sbusd.link.session import Session
+from sbusd.link.session import LinkSession
 from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
     HOST_REJECTED,
@@ -74,7 +74,7 @@ def test_what_the_link_publishes_is_a_state() -> None:
     network = NetworkState(connected=True, encrypted=True, authenticated=True)
     counters = {"bus_refusals": 1, "discarded_messages": 2}
     made = Status(Rules("R", "alpha"), "nats").state(
-        cast(Session, FakeSession(hosts)), network, NetworkCounters(connects=2), counters, now=5.0
+        cast(LinkSession, FakeSession(hosts)), network, NetworkCounters(connects=2), counters, now=5.0
     )
     found = read_state(made)
     assert found is not None

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.client.errors import NoBus
 from sbusd.client.items import Gap, Message, Reconnected, TapRecord
 from sbusd.pipeline.errors import SourceError
@@ -39,7 +39,7 @@ def test_a_row_that_is_not_a_message() -> None:
     row = row_of(denial, 1)
     assert (row.kind, row.key, row.code, row.reason, row.packet, row.lost, row.ts) == ("denial", "!/x", "EPERM", r"no\udc80", "SUB", 1, 9)
     assert row_of(TapRecord("loss", 0.0, PEER, {"time": 9, "count": 3}), 1).lost == 3
-    assert (*row_of(Gap(4), 2)[1:3], row_of(Gap(4), 2).lost) == (2, Kind.TAP_LOSS.value, 4)
+    assert (*row_of(Gap(4), 2)[1:3], row_of(Gap(4), 2).lost) == (2, RowKind.TAP_LOSS.value, 4)
     assert row_of(Gap(0), 2).lost is None
     assert row_of(Reconnected(2, 1.5), 3).duration == 1_500_000_000
 

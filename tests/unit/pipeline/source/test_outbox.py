@@ -25,16 +25,16 @@ class Wire:
     """The bus; it can be made to end the process before or behind the message *fatal*."""
 
     def __init__(self, fatal: int | None = None) -> None:
-        self.heard: Pairs = []
+        self.received: Pairs = []
         self._fatal = fatal
 
     def __call__(self, messages: Pairs) -> None:
         """Take messages, one after the other."""
         for each in messages:
-            if self._fatal is not None and len(self.heard) >= self._fatal:
+            if self._fatal is not None and len(self.received) >= self._fatal:
                 self._fatal = None
                 raise Killed
-            self.heard.append(each)
+            self.received.append(each)
 
 
 def content(first: int, last: int, size: int = 7) -> list[pa.RecordBatch]:
@@ -42,8 +42,8 @@ def content(first: int, last: int, size: int = 7) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows[start : start + size], schema=MESSAGES) for start in range(0, len(rows), size)]
 
 
-def numbers(heard: Iterable[tuple[bytes, bytes]]) -> list[int]:
-    return [int(key.removeprefix(b"k/")) for key, _ in heard]
+def numbers(received: Iterable[tuple[bytes, bytes]]) -> list[int]:
+    return [int(key.removeprefix(b"k/")) for key, _ in received]
 
 
 def outbox(root: Path, in_doubt: InDoubt = "repeat", chunk: int = 5) -> Outbox:
@@ -58,7 +58,7 @@ def test_a_batch_is_published_once_and_an_older_one_never_again(tmp_path: Path) 
     assert box.deliver("q", 1, content(20, 30), wire) == BatchResult(10)
     assert box.deliver("q", 0, content(0, 20), wire) == BatchResult(0)
     assert box.deliver("other", 0, content(30, 31), wire) == BatchResult(1)
-    assert numbers(wire.heard) == list(range(31))
+    assert numbers(wire.received) == list(range(31))
     assert sorted(path.name for path in box.root.iterdir()) == [".lock", "done.json"]
 
 
@@ -67,19 +67,19 @@ def test_a_batch_is_published_once_and_an_older_one_never_again(tmp_path: Path) 
 def test_only_messages_of_one_chunk_are_in_doubt(tmp_path: Path, in_doubt: InDoubt, seed: int) -> None:
     """However often it is killed: all come, in order, and no more than are in doubt come twice, or not at all; as it says."""
     chance = random.Random(seed)
-    heard: Pairs = []
+    received: Pairs = []
     repeated = skipped = 0
     for _ in range(3):
         wire = Wire(fatal=chance.randrange(25))
         with pytest.raises(Killed):
             outbox(tmp_path, in_doubt).deliver("q", 0, content(0, 100), wire)
-        heard += wire.heard
+        received += wire.received
         assert not list((tmp_path / "outbox").glob("done.json"))
     wire = Wire()
     # Spark has recomputed it with another result; the first result counts.
     delivery = outbox(tmp_path, in_doubt).deliver("q", 0, content(500, 600), wire)
-    heard += wire.heard
-    counts = Counter(numbers(heard))
+    received += wire.received
+    counts = Counter(numbers(received))
     assert set(counts) <= set(range(100))
     repeated = sum(number - 1 for number in counts.values())
     skipped = 100 - len(counts)
@@ -96,9 +96,9 @@ def test_a_batch_killed_before_its_end_is_repeated(tmp_path: Path) -> None:
     wire = Wire()
     with pytest.raises(Killed):
         outbox(tmp_path).deliver("q", 0, interrupted(), wire)
-    assert wire.heard == []
+    assert wire.received == []
     outbox(tmp_path).deliver("q", 0, content(50, 60), wire)
-    assert numbers(wire.heard) == list(range(50, 60))
+    assert numbers(wire.received) == list(range(50, 60))
 
 
 def test_other_sizes_of_chunks_change_nothing(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_other_sizes_of_chunks_change_nothing(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         outbox(tmp_path, chunk=5).deliver("q", 0, content(0, 40), wire)
     delivery = outbox(tmp_path, chunk=9).deliver("q", 0, content(0, 40), wire)
-    counts = Counter(numbers(wire.heard))
+    counts = Counter(numbers(wire.received))
     assert set(counts) == set(range(40))
     assert sum(counts.values()) == 40 + (13 - 12)  # chunks end at 5, 7 and 12: the one that was being published had one message out
     assert delivery == BatchResult(28, repeated=2)  # what was in doubt: rows 12 and 13, of a chunk that the batch cut to two

@@ -12,7 +12,7 @@ from sbusd.client.errors import RemoteRefusal
 from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Publisher, RowConverter, StreamPublisher
+from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, QueryPublisher, RowConverter, StreamPublisher
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
@@ -80,7 +80,7 @@ def test_missing_options_are_reported(tmp_path: Path) -> None:
         StreamPublisher(Options(), PLAIN)
     for options in (Options(token="t"), Options(outbox=tmp_path)):
         with pytest.raises(SourceError, match="token and outbox must be given together"):
-            Publisher(options, PLAIN)
+            QueryPublisher(options, PLAIN)
 
 
 def test_after_a_refusal_the_batch_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

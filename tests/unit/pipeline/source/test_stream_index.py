@@ -16,7 +16,7 @@ from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.storage.local import LocalStore
-from sbusd.archive.storage.store import Store
+from sbusd.archive.storage.store import FileStore
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source import stream_index
 from sbusd.pipeline.source.archive_offset import Offset, next_offset
@@ -72,7 +72,7 @@ def test_a_finished_day_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     offset = step(index, Offset.begin())
     opened: list[DayName] = []
 
-    def noted(store: Store, day: DayName) -> Mapping[str, IndexEntry]:
+    def noted(store: FileStore, day: DayName) -> Mapping[str, IndexEntry]:
         opened.append(day)
         return read_day(store, day)
 
@@ -90,7 +90,7 @@ def test_a_batch_reads_only_as_many_days_as_it_needs(tmp_path: Path, monkeypatch
     compact(LocalStore(tmp_path), "alpha", NOON + 9 * DAY_NS)
     opened: list[DayName] = []
 
-    def noted(store: Store, day: DayName) -> Mapping[str, IndexEntry]:
+    def noted(store: FileStore, day: DayName) -> Mapping[str, IndexEntry]:
         opened.append(day)
         return read_day(store, day)
 

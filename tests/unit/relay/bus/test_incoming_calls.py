@@ -18,7 +18,7 @@ from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -116,7 +116,7 @@ def services(store: FakeStore, membership: FakeMembership, reported: list[str], 
         1002,
         RelaySettings(**settings),
         membership,
-        store=cast(Store, store),
+        store=cast(MessageStore, store),
         handler=cast(QueueHandler, store),
         journal=journal,
         clock=lambda: 7.0,

@@ -13,7 +13,7 @@ from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
-from sbusd.relay.redis.store import Store
+from sbusd.relay.redis.store import MessageStore
 from sbusd.systemd.limited_log import LimitedLog
 
 
@@ -41,7 +41,7 @@ def test_a_counter_that_appears_while_saving_is_saved_the_next_time(monkeypatch:
     settings = RelaySettings(bus="/nowhere")
     journal = LimitedLog("sbus-relay")
     store.join = join = BusMembership(
-        1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=journal, charged=ChargedUsers().of
+        1001, settings, store=cast(MessageStore, store), handler=cast(QueueHandler, handler), journal=journal, charged=ChargedUsers().of
     )
     join.calls.counts["too_many"] += 3
 

@@ -8,7 +8,7 @@ import pytest
 
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names as queues
-from sbusd.relay.redis.store import Nonce, Store
+from sbusd.relay.redis.store import MessageStore, Nonce
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened, outgoing, reply_to, run_with, taken
 from tests.support.relays import RedisServer
@@ -23,7 +23,7 @@ def left(client: Any) -> set[str]:
 
 
 def test_unfinished_messages_of_a_relay_are_returned_again(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         client.rpush(queues.LOCAL, "a", "b", "c")
         assert await store.take(queues.LOCAL, 2) == [b"a", b"b"]
         assert await store.take(queues.LOCAL, 2) == [b"a", b"b"]
@@ -34,7 +34,7 @@ def test_unfinished_messages_of_a_relay_are_returned_again(server: RedisServer) 
 
 
 def test_nothing_to_take_is_waited_for(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         assert await store.take(queues.LOCAL, 2) == []
 
     run_with(server, body)
@@ -43,7 +43,7 @@ def test_nothing_to_take_is_waited_for(server: RedisServer) -> None:
 def test_messages_of_a_dead_relay_are_requeued_in_order(server: RedisServer) -> None:
     """Also the messages of a relay that died before it had a lease."""
 
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         client.rpush(queues.REMOTE, "a", "b", "c")
         async with opened(server) as dead:
             await dead.take(queues.REMOTE, 2)
@@ -55,7 +55,7 @@ def test_messages_of_a_dead_relay_are_requeued_in_order(server: RedisServer) -> 
 
 
 def test_messages_of_a_running_relay_are_not_requeued(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         client.rpush(queues.REMOTE, "a")
         async with opened(server) as other:
             await other.live()
@@ -67,7 +67,7 @@ def test_messages_of_a_running_relay_are_not_requeued(server: RedisServer) -> No
 
 
 def test_request_is_held_by_the_relay_that_sends_it_at_once(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         made = outgoing(hold_seconds=60.0)
         ((said, claim),) = await store.dispatch(raw, [made])
@@ -86,7 +86,7 @@ def test_request_is_held_by_the_relay_that_sends_it_at_once(server: RedisServer)
 
 
 def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         assert await store.dispatch(raw, [outgoing(1), outgoing(2)]) == [("accepted", None)] * 2
         _, found = await store.claim(SECOND, 10, 60.0)
@@ -97,7 +97,7 @@ def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
 
 
 def test_relay_that_lost_a_request_changes_nothing(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         assert await store.dispatch(b"raw", [outgoing()]) == []
         assert left(client) == set()
 
@@ -105,7 +105,7 @@ def test_relay_that_lost_a_request_changes_nothing(server: RedisServer) -> None:
 
 
 def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         ((_, first),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0)])
         assert first is not None
@@ -122,7 +122,7 @@ def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(ser
 
 
 def test_tries_are_counted_down(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         ((_, claim),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0, tries=1)])
         assert claim is not None
@@ -143,7 +143,7 @@ def test_tries_are_counted_down(server: RedisServer) -> None:
 
 
 def test_a_request_has_one_answer(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         made = outgoing(hold_seconds=60.0)
         await store.dispatch(raw, [made])
@@ -159,7 +159,7 @@ def test_a_request_has_one_answer(server: RedisServer) -> None:
 
 
 def test_a_full_backlog_is_answered(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         said = await store.dispatch(raw, [outgoing(1, hold_seconds=60.0), outgoing(2, hold_seconds=60.0)])
         assert [(word, claim is None) for word, claim in said] == [("accepted", False), ("answered", True)]
@@ -170,7 +170,7 @@ def test_a_full_backlog_is_answered(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("ret", ["msgbus.system.local", "msgbus.system.relay.answers:zz", "msgbus.x"])
 def test_no_answer_is_put_into_a_queue_of_the_bus(server: RedisServer, ret: str) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         await store.dispatch(raw, [outgoing()])
         assert await store.answer(outgoing().message.with_(ret=ret), outgoing().full, "failed") == "undeliverable"
@@ -185,7 +185,7 @@ def request_of_second(number: int = 1) -> RelayMessage:
 
 
 def test_a_request_of_another_host_is_accepted_once(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         asked = request_of_second()
         assert await store.accept(SECOND, asked, "d", 60.0) == "accepted"
         assert await store.accept(SECOND, asked, "d", 60.0) == "repeated"
@@ -195,7 +195,7 @@ def test_a_request_of_another_host_is_accepted_once(server: RedisServer) -> None
 
 
 def test_a_signature_is_valid_once(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         once = Nonce(SECOND, "0" * 32, 10.0)
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0, once) == "accepted"
         assert await store.accept(SECOND, request_of_second(2), "e", 60.0, once) == "replayed"
@@ -208,7 +208,7 @@ def test_a_signature_is_valid_once(server: RedisServer) -> None:
 
 @pytest.mark.parametrize(("bound", "says"), [("queue_messages", "queue"), ("peer_requests", "open"), ("peer_memory", "memory")])
 def test_one_host_cannot_fill_another(server: RedisServer, bound: str, says: str) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0) == "accepted"
         assert await store.accept(SECOND, request_of_second(2), "e", 60.0) == says
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0) == "repeated"
@@ -219,7 +219,7 @@ def test_one_host_cannot_fill_another(server: RedisServer, bound: str, says: str
 
 
 def test_response_is_accepted_only_from_the_called_host(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         await store.dispatch(raw, [outgoing()])
         answer = reply_to(outgoing().message)
@@ -234,7 +234,7 @@ def test_response_is_accepted_only_from_the_called_host(server: RedisServer) -> 
 
 
 def test_request_goes_to_the_queue_of_its_command_if_it_is_open(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         asked = request_of_second()
         await store.accept(SECOND, asked, "d", 60.0)
         (raw,) = await store.take(queues.REMOTE, 10)
@@ -248,7 +248,7 @@ def test_request_goes_to_the_queue_of_its_command_if_it_is_open(server: RedisSer
 
 
 def test_response_is_sent_once_and_to_the_calling_host(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         asked = request_of_second()
         await store.accept(SECOND, asked, "d", 60.0)
         answer = reply_to(asked)
@@ -266,7 +266,7 @@ def test_response_is_sent_once_and_to_the_calling_host(server: RedisServer) -> N
     run_with(server, body)
 
 
-async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> str:
+async def asker(store: MessageStore, client: Any, number: int = 1, cmd: str = "x") -> str:
     """Return the host that receives the error of a request to the first host that does not name its sender."""
     error = request_of_second(number).with_(src=FIRST, dst=(FIRST,), cmd=cmd, err="wrong")
     raw = await taken(store, client, queues.REPLY, error.encode())
@@ -277,7 +277,7 @@ async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> s
 
 
 def test_error_goes_to_the_only_host_with_that_command(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         assert await asker(store, client) == "none"
         await store.accept(SECOND, request_of_second(), "d", 60.0)
         assert await asker(store, client, cmd="y") == "ambiguous"
@@ -294,7 +294,7 @@ def test_error_goes_to_the_only_host_with_that_command(server: RedisServer) -> N
 def test_uid_that_a_host_uses_twice_is_ambiguous(server: RedisServer) -> None:
     """Otherwise the response to the first would hide that the other has none yet."""
 
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         await store.accept(SECOND, request_of_second().with_(cmd="y"), "d", 60.0)
         await store.accept(SECOND, request_of_second(), "e", 60.0)
         answer = reply_to(request_of_second().with_(cmd="y"))
@@ -306,7 +306,7 @@ def test_uid_that_a_host_uses_twice_is_ambiguous(server: RedisServer) -> None:
 
 
 def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         await store.accept(1003, request_of_second(2).with_(src=1003), "d", 60.0)
         await store.accept(SECOND, request_of_second(1), "d", 0.0)
         client.delete(f"msgbus.system.relay.seen:{SECOND}")
@@ -321,7 +321,7 @@ def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisSe
 
 
 def test_askers_leave_nothing_behind(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         made = outgoing(twin=FIRST, action="here")
         await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [made])
         assert await asker(store, client) == str(FIRST)
@@ -332,7 +332,7 @@ def test_askers_leave_nothing_behind(server: RedisServer) -> None:
 
 
 def test_a_malformed_message_is_kept_for_inspection(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"nonsense")
         assert await store.discard(raw, queues.LOCAL) == "kept"
         assert client.lrange(queues.REFUSED, 0, -1) == [b"nonsense"]
@@ -344,7 +344,7 @@ def test_a_malformed_message_is_kept_for_inspection(server: RedisServer) -> None
 
 
 def test_expired_messages_are_found(server: RedisServer) -> None:
-    async def body(store: Store, client: Any) -> None:
+    async def body(store: MessageStore, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         await store.dispatch(raw, [outgoing(1), outgoing(2)])
         assert await store.expired(10) == []

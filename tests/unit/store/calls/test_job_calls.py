@@ -19,6 +19,7 @@ from sbusd.store.calls import job_calls
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import JobCalls
 from sbusd.store.context import StoreContext
+from tests.support.held_directory import HeldDirectory
 
 FIRST = 100_000
 
@@ -59,23 +60,8 @@ async def _check_others_meanwhile(is_asked: threading.Event, may_answer: threadi
         await waiting
 
 
-class Directory:
-    """A directory service that does not answer about the ids of 1000 until it is released."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.answers = threading.Event()
-
-    def groups_of(self, uid: int) -> frozenset[int]:
-        """Return the groups of a user."""
-        self.asked.append(uid)
-        if uid != 1_001:
-            self.answers.wait(60)
-        return frozenset({4_711})
-
-
 def test_the_ids_of_a_user_do_not_delay_the_look_ups_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = Directory()
+    directory = HeldDirectory(1_001, {}, frozenset({4_711}))
     monkeypatch.setattr(job_calls, "groups_of", directory.groups_of)
     monkeypatch.setattr(job_calls, "LookUps", partial(LookUps, 60))
 
@@ -98,7 +84,7 @@ def test_the_ids_of_a_user_do_not_delay_the_look_ups_of_others(monkeypatch: pyte
 
 
 def test_a_look_up_without_end_is_an_error_that_says_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = Directory()
+    directory = HeldDirectory(1_001, {}, frozenset({4_711}))
     monkeypatch.setattr(job_calls, "groups_of", directory.groups_of)
     monkeypatch.setattr(job_calls, "LookUps", partial(LookUps, 0.01))
 

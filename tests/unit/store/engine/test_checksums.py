@@ -13,7 +13,7 @@ from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.store.engine.checksums import DAMAGED
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Sender, Stored, StoreError, Sweep, Worker
+from sbusd.store.engine.messages import EngineError, Gap, NewMessage, Sender, Stored, Sweep, Worker
 from sbusd.store.engine.retention import TOO_OLD
 from sbusd.store.engine.schema import seq_of
 from tests.support.store_clocks import OneClock
@@ -87,13 +87,13 @@ def test_a_flipped_bit_is_never_delivered(tmp_path: Path, reader: str) -> None:
         damaged(path, content, at, at % 8)
         try:
             engine = opened(path)
-        except StoreError:  # SQLite has noticed it
+        except EngineError:  # SQLite has noticed it
             continue
         try:
             found = function(engine)
             assert all(each in right for each in found), f"bit {at % 8} of byte {at - end} is delivered"
             noticed += len(engine.sweep().damaged)
-        except StoreError:
+        except EngineError:
             pass
         finally:
             engine.close()
@@ -180,7 +180,7 @@ def test_a_row_whose_key_was_changed_can_be_purged_after_a_restart_and_no_wrong_
     content = filled(path, "state")
     damaged(path, content, content.rindex(b"state/1", 0, content.index(payload(1))) + 6, 1)
     engine = opened(path)
-    with contextlib.suppress(StoreError):  # SQLite may notice that the index has another key
+    with contextlib.suppress(EngineError):  # SQLite may notice that the index has another key
         engine.purge("state")
     engine.close()
     engine = opened(path)

@@ -14,7 +14,7 @@ import pytest
 
 from sbusd.config.store import StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Page, Put, Sender, Stored, StoreError
+from sbusd.store.engine.messages import EngineError, NewMessage, Page, PutResult, Sender, Stored
 from tests.support.future_committer import FutureCommitter
 from tests.support.store_clocks import OneClock
 from tools.stage import ROOT
@@ -45,7 +45,7 @@ class put:  # noqa: N801 - used as a function
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
 
-    def __call__(self, engine: Engine) -> Put:
+    def __call__(self, engine: Engine) -> PutResult:
         return engine.put("log", NewMessage(b"log/a", self.payload, ALICE))
 
 
@@ -91,17 +91,17 @@ def test_results_and_errors_belong_to_their_operations(tmp_path: Path) -> None:
 
     first = committer.begin(blocks)
     entered.wait()
-    futures: list[Future[Put]] = [committer.begin(put(b"1"))]
+    futures: list[Future[PutResult]] = [committer.begin(put(b"1"))]
     failed = committer.begin(fails)
     unknown = committer.begin(lambda engine: engine.first_seq("none"))
     futures.append(committer.begin(put(b"2")))
     go.set()
     first.result()
-    assert [each.result() for each in futures] == [Put(1), Put(2)]
+    assert [each.result() for each in futures] == [PutResult(1), PutResult(2)]
     assert isinstance(failed.exception(), ZeroDivisionError)
-    assert isinstance(unknown.exception(), StoreError)
+    assert isinstance(unknown.exception(), EngineError)
     committer.close()
-    assert isinstance(committer.begin(put(b"4")).exception(), StoreError)
+    assert isinstance(committer.begin(put(b"4")).exception(), EngineError)
     engine.close()
     assert stored(tmp_path) == [(1, b"1"), (2, b"2")]
 
@@ -122,7 +122,7 @@ def test_a_full_disk_fails_puts_while_reads_go_on(tmp_path: Path) -> None:
     committer = FutureCommitter(engine)
     puts = [committer.begin(put(b"x" * 10_000)) for _ in range(50)]
     reads = [committer.begin(read) for _ in range(5)]
-    codes = [error.code if isinstance(error := each.exception(), StoreError) else "" for each in puts]
+    codes = [error.code if isinstance(error := each.exception(), EngineError) else "" for each in puts]
     assert set(codes) == {"", "ENOSPC"}
     assert [len(each.result().items) for each in reads] == [codes.count("")] * 5
     committer.close()

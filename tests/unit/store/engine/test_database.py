@@ -16,7 +16,7 @@ from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine import database
 from sbusd.store.engine.acknowledged import AcknowledgedNumbers
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, Gap, NewMessage, PutResult, Sender, Stored, Worker
 from tests.support.store_clocks import OneClock
 
 SETTINGS = StoreSettings(streams=(StreamSettings("log", ("log/",)),))
@@ -28,7 +28,7 @@ def opened(path: Path, min_free_bytes: int = 0) -> Engine:
     return Engine(path, SETTINGS, OneClock(lambda: 1_000_000), min_free_bytes)
 
 
-def put(engine: Engine, size: int = 10) -> Put:
+def put(engine: Engine, size: int = 10) -> PutResult:
     """Put a message with that many bytes."""
     return engine.put("log", NewMessage(b"log/a", b"x" * size, ALICE))
 
@@ -45,7 +45,7 @@ def fill(engine: Engine) -> int:
     for number in range(100):
         try:
             put(engine, 10_000)
-        except StoreError as error:
+        except EngineError as error:
             if error.code == "ENOSPC":
                 return number
             raise
@@ -56,13 +56,13 @@ def fill(engine: Engine) -> int:
 def test_a_damaged_file_is_renamed_and_the_next_start_is_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"^EIO .*damaged") as caught:
+    with pytest.raises(EngineError, match=r"^EIO .*damaged") as caught:
         opened(path)
     (kept,) = tmp_path.glob("store.sqlite.damaged-*")
     assert kept.read_bytes() == content
     assert str(kept) in caught.value.reason
     engine = opened(path)
-    assert put(engine) == Put(1)
+    assert put(engine) == PutResult(1)
     engine.close()
 
 
@@ -147,7 +147,7 @@ def test_without_the_acknowledged_numbers_the_store_works(tmp_path: Path, what: 
         found = {"other bytes": b"\xff" * 1_000, "a cut record": content[:-1], "a damaged record": content[:5] + b"\xff" + content[6:]}
         noted.write_bytes(found[what])
     engine = opened(path)
-    assert put(engine) == Put(2)
+    assert put(engine) == PutResult(2)
     assert not engine.statistics().streams[0].gaps
     engine.close()
     assert not (tmp_path / "other").exists()
@@ -164,9 +164,9 @@ def test_numbers_that_a_full_disk_refused_are_noted_with_the_next_commit(tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        assert put(engine) == Put(1)
+        assert put(engine) == PutResult(1)
     assert refused
-    assert put(engine) == Put(2)
+    assert put(engine) == PutResult(2)
     assert AcknowledgedNumbers(path.with_name("store.sqlite.acknowledged")).read() == {"log": 2}
     engine.close()
 
@@ -183,7 +183,7 @@ def test_a_kill_is_no_loss(tmp_path: Path) -> None:
     shutil.copytree(folder, copy)
     engine.close()
     engine = opened(copy / "store.sqlite")
-    assert put(engine) == Put(12)
+    assert put(engine) == PutResult(12)
     assert engine.valid_from("log", 12, run) == 12
     assert not engine.statistics().streams[0].gaps
     engine.close()
@@ -225,10 +225,10 @@ def test_damage_that_is_found_later_is_checked_at_the_next_start(tmp_path: Path)
     content[200_000:400_000] = b"\xff" * 200_000
     path.write_bytes(content)
     engine = opened(path)
-    with pytest.raises(StoreError, match=r"^EIO .*damaged"):
+    with pytest.raises(EngineError, match=r"^EIO .*damaged"):
         engine.read("log", 0, 200, 1 << 20)
     engine.close()
-    with pytest.raises(StoreError, match=r"^EIO .*renamed"):
+    with pytest.raises(EngineError, match=r"^EIO .*renamed"):
         opened(path)
     assert list(tmp_path.glob("store.sqlite.damaged-*"))
 
@@ -239,7 +239,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match=r"newer version of sbus-store: format 99"):
+    with pytest.raises(EngineError, match=r"newer version of sbus-store: format 99"):
         opened(path)
     assert path.exists()
 
@@ -249,13 +249,13 @@ def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    with pytest.raises(StoreError, match="not a file of sbus-store"):
+    with pytest.raises(EngineError, match="not a file of sbus-store"):
         opened(path)
 
 
 def test_only_one_store_uses_a_file(tmp_path: Path) -> None:
     first = opened(tmp_path / "store.sqlite")
-    with pytest.raises(StoreError, match=r"^EBUSY another store"):
+    with pytest.raises(EngineError, match=r"^EBUSY another store"):
         opened(tmp_path / "store.sqlite")
     first.close()
     opened(tmp_path / "store.sqlite").close()
@@ -267,9 +267,9 @@ def test_the_file_is_locked_without_shared_memory(tmp_path: Path, monkeypatch: p
     put(engine)
     assert not list(tmp_path.glob("*-shm"))
     (tmp_path / "store.sqlite.lock").unlink()
-    with pytest.raises(StoreError, match=r"^EBUSY another process writes to"):
+    with pytest.raises(EngineError, match=r"^EBUSY another process writes to"):
         opened(tmp_path / "store.sqlite")
-    assert put(engine) == Put(2)
+    assert put(engine) == PutResult(2)
     engine.close()
 
 
@@ -281,7 +281,7 @@ def test_a_file_that_is_not_at_its_path_any_more_takes_no_message(tmp_path: Path
     path.rename(tmp_path / "moved")
     if replaced:
         shutil.copy(tmp_path / "moved", path)
-    with pytest.raises(StoreError, match=rf"^EIO .*{words}"):
+    with pytest.raises(EngineError, match=rf"^EIO .*{words}"):
         put(engine)
     assert len(engine.read("log", 0, 9, 1_000).items) == 1
     engine.close()
@@ -336,13 +336,13 @@ def test_a_file_that_is_not_at_its_path_any_more_takes_no_change(tmp_path: Path,
     path.rename(tmp_path / "moved")
     if in_group:
         engine.begin()
-    with pytest.raises(StoreError, match=r"^EIO .*is not there any more"):
+    with pytest.raises(EngineError, match=r"^EIO .*is not there any more"):
         WRITES[name](engine, held.lease, dead.stored.seq)
     if in_group:
         engine.commit()
     assert state_of(engine) == before
     shutil.copy(tmp_path / "moved", path)
-    with pytest.raises(StoreError, match=r"^EIO .*was replaced by another one"):
+    with pytest.raises(EngineError, match=r"^EIO .*was replaced by another one"):
         WRITES[name](engine, held.lease, dead.stored.seq)
     (tmp_path / "moved").rename(path)
     WRITES[name](engine, held.lease, dead.stored.seq)
@@ -351,7 +351,7 @@ def test_a_file_that_is_not_at_its_path_any_more_takes_no_change(tmp_path: Path,
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"^EACCES cannot open"):
+    with pytest.raises(EngineError, match=r"^EACCES cannot open"):
         opened(tmp_path / "none" / "store.sqlite")
 
 
@@ -367,13 +367,13 @@ def test_a_full_disk_fails_puts_and_nothing_else(tmp_path: Path) -> None:
     assert engine.statistics().streams[0].messages == stored
     assert engine.purge("log", 2).count == 1
     engine.database.execute("PRAGMA max_page_count = 100000")
-    assert put(engine, 10_000) == Put(stored + 1)
+    assert put(engine, 10_000) == PutResult(stored + 1)
     engine.close()
 
 
 def test_space_is_left_for_what_frees_some(tmp_path: Path) -> None:
     engine = opened(tmp_path / "store.sqlite", 1 << 62)
-    with pytest.raises(StoreError, match=r"^ENOSPC /.* has less than .* free some space there, or remove messages"):
+    with pytest.raises(EngineError, match=r"^ENOSPC /.* has less than .* free some space there, or remove messages"):
         put(engine)
     assert engine.read("log", 0, 10, 100).items == []
     engine.close()
@@ -386,7 +386,7 @@ def test_a_purge_returns_space_to_a_full_disk(tmp_path: Path, monkeypatch: pytes
         put(engine, 10_000)
     ((before,),) = engine.database.execute("PRAGMA page_count").fetchall()
     monkeypatch.setattr(engine.database, "free_bytes", lambda: 1_000_000)
-    with pytest.raises(StoreError, match=r"^ENOSPC"):
+    with pytest.raises(EngineError, match=r"^ENOSPC"):
         put(engine)
     engine.purge("log")
     for _ in range(5):

@@ -12,7 +12,7 @@ from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.store.engine import intake
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.intake import MAX_MESSAGE_BYTES
-from sbusd.store.engine.messages import Gap, NewMessage, Put, Sender, Stored, StoreError, Worker
+from sbusd.store.engine.messages import EngineError, Gap, NewMessage, PutResult, Sender, Stored, Worker
 from tests.support.store_clocks import OneClock
 
 ALICE, BOB = Sender(1000, 1000, 7), Sender(1001, 1001, 8)
@@ -37,9 +37,9 @@ def opened(folder: Path, *streams: StreamSettings, queues: tuple[QueueSettings, 
     return Engine(folder / "store.sqlite", StoreSettings(streams=streams, queues=queues), OneClock(clock or Clock()), 0)
 
 
-def error_of(result: Put | StoreError) -> str:
+def error_of(result: PutResult | EngineError) -> str:
     """Return the code of an error."""
-    assert isinstance(result, StoreError)
+    assert isinstance(result, EngineError)
     return result.code
 
 
@@ -82,18 +82,18 @@ def test_equal_ids_of_two_users_do_not_collide(tmp_path: Path) -> None:
     engine = opened(tmp_path, LOG)
     first = engine.put("log", NewMessage(b"log/a", b"1", ALICE, b"id"))
     second = engine.put("log", NewMessage(b"log/a", b"2", BOB, b"id"))
-    assert (first, second) == (Put(1), Put(2))
-    assert engine.put("log", NewMessage(b"log/a", b"3", BOB, b"id")) == Put(2, is_duplicate=True)
+    assert (first, second) == (PutResult(1), PutResult(2))
+    assert engine.put("log", NewMessage(b"log/a", b"3", BOB, b"id")) == PutResult(2, is_duplicate=True)
     engine.close()
 
 
 def test_the_quota_of_one_user_leaves_others_alone(tmp_path: Path) -> None:
     engine = opened(tmp_path, replace(LOG, max_bytes_per_user=1_000), replace(STATE, max_keys_per_user=2))
     results = engine.put_many("log", [NewMessage(b"log/b", b"x" * 500, BOB)] * 3 + [NewMessage(b"log/a", b"x" * 500, ALICE)])
-    assert [isinstance(each, Put) for each in results] == [True, False, False, True]
+    assert [isinstance(each, PutResult) for each in results] == [True, False, False, True]
     assert error_of(results[1]) == "EDQUOT"
     results = engine.put_many("state", [NewMessage(b"state/%d" % n, b"", BOB) for n in range(3)] + [NewMessage(b"state/a", b"", ALICE)])
-    assert [isinstance(each, Put) for each in results] == [True, True, False, True]
+    assert [isinstance(each, PutResult) for each in results] == [True, True, False, True]
     engine.close()
 
 
@@ -108,17 +108,17 @@ def test_a_user_with_several_ids_removes_no_message_of_others(tmp_path: Path) ->
     engine = opened(tmp_path, replace(LOG, max_bytes=20_000, max_bytes_per_user=10_000), replace(STATE, max_keys=4, max_keys_per_user=2))
     engine.charge(CONTAINERS)
     alice = [NewMessage(b"log/alice", b"x" * 900, ALICE)] * 9
-    assert all(isinstance(each, Put) for each in engine.put_many("log", alice))
+    assert all(isinstance(each, PutResult) for each in engine.put_many("log", alice))
     for uid in (BOB.uid, *range(100_000, 100_050)):
         engine.put_many("log", [NewMessage(b"log/bob", b"x" * 900, replace(BOB, uid=uid))] * 9)
     kept = [each.key for each in engine.read("log", 0, 99, 1 << 20).items if isinstance(each, Stored)]
     assert (kept.count(b"log/alice"), kept.count(b"log/bob")) == (9, 9)
-    with pytest.raises(StoreError, match=r"EDQUOT .*the messages of user 1001"):
+    with pytest.raises(EngineError, match=r"EDQUOT .*the messages of user 1001"):
         engine.put("log", NewMessage(b"log/bob", b"x" * 900, DEEP_INSIDE))
     for number, sender in enumerate((BOB, INSIDE, DEEP_INSIDE)):
         result = engine.put_many("state", [NewMessage(b"state/%d" % number, b"", sender)])
-        assert isinstance(result[0], Put) == (number < 2)
-    assert isinstance(engine.put("state", NewMessage(b"state/alice", b"", ALICE)), Put)
+        assert isinstance(result[0], PutResult) == (number < 2)
+    assert isinstance(engine.put("state", NewMessage(b"state/alice", b"", ALICE)), PutResult)
     engine.close()
 
 
@@ -130,7 +130,7 @@ def test_several_ids_have_the_leases_and_readers_of_one_user(tmp_path: Path) -> 
     (held,) = engine.take("mail", Worker(5, 100_000), 1, 1_000).jobs
     engine.charge(CONTAINERS)  # also for what the ids have already
     engine.take("mail", Worker(6, 1001), 1, 1_000)
-    with pytest.raises(StoreError, match=r"EDQUOT .*user 1001 has 2 jobs"):
+    with pytest.raises(EngineError, match=r"EDQUOT .*user 1001 has 2 jobs"):
         engine.take("mail", Worker(7, 100_001), 1, 1_000)
     assert engine.statistics().leases == {1001: 2}
     assert engine.ack("mail", [held.lease], Worker(5, 1001)) == [False]  # the job of another worker
@@ -138,7 +138,7 @@ def test_several_ids_have_the_leases_and_readers_of_one_user(tmp_path: Path) -> 
     assert engine.statistics().leases == {1001: 1}
     for uid in (1001, 100_000):
         engine.set_reader("mail", uid, "r", 1)
-    with pytest.raises(StoreError, match=r"EDQUOT .*user 1001 has 2 readers"):
+    with pytest.raises(EngineError, match=r"EDQUOT .*user 1001 has 2 readers"):
         engine.set_reader("mail", 100_001, "r", 1)
     engine.set_reader("mail", ALICE.uid, "r", 1)
     assert engine.readers("mail", 100_000) == [(100_000, "r", 1)]  # each id has its own
@@ -154,7 +154,7 @@ def test_the_sender_of_a_message_is_the_id_and_not_who_pays(tmp_path: Path) -> N
         for stream in ("log", "state"):
             found = engine.put(stream, NewMessage(b"%b/%d" % (stream.encode(), sender.uid), b"", sender, b"id"))
             assert not found.is_duplicate  # of one id only its own
-    assert engine.put("log", NewMessage(b"log/100999", b"", DEEP_INSIDE, b"id")) == Put(2, is_duplicate=True)
+    assert engine.put("log", NewMessage(b"log/100999", b"", DEEP_INSIDE, b"id")) == PutResult(2, is_duplicate=True)
     assert [each.sender for each in engine.read("log", 0, 9, 9_999).items if isinstance(each, Stored)] == [INSIDE, DEEP_INSIDE, BOB]
     assert {each.sender for each in engine.last("state").items} == {INSIDE, DEEP_INSIDE, BOB}
     assert [(each.uid, each.messages) for each in engine.statistics().streams[0].users] == [(BOB.uid, 3)]
@@ -168,7 +168,7 @@ def test_hosts_have_accounts_of_their_own(tmp_path: Path) -> None:
     engine = opened(tmp_path, replace(LOG, max_bytes_per_user=1_000))
     alpha, beta = (Sender(-1, -1, -1, f"!/host/{name}/!/cred/1/1/1") for name in ("alpha", "beta"))
     results = engine.put_many("log", [NewMessage(b"log/a", b"x" * 500, each) for each in (alpha, alpha, beta)])
-    assert [isinstance(each, Put) for each in results] == [True, False, True]
+    assert [isinstance(each, PutResult) for each in results] == [True, False, True]
     assert {(each.uid, each.host) for each in engine.statistics().streams[0].users} == {(-1, "!/host/alpha"), (-1, "!/host/beta")}
     assert [each.sender for each in engine.read("log", 0, 9, 9_999).items if isinstance(each, Stored)] == [alpha, beta]
     engine.close()
@@ -312,7 +312,7 @@ def test_streams_and_queues_that_leave_the_configuration_keep_their_messages(tmp
     engine.configure(StoreSettings(streams=(MAIL,)))
     engine.put("mail", NewMessage(b"mail/a", b"3", ALICE))
     engine.configure(StoreSettings())
-    with pytest.raises(StoreError, match=r"^ENOENT"):
+    with pytest.raises(EngineError, match=r"^ENOENT"):
         engine.put("mail", NewMessage(b"mail/a", b"4", ALICE))
     assert [(each.name, each.is_configured, each.messages) for each in engine.statistics().streams] == [("mail", False, 3)]
     engine.configure(StoreSettings(streams=(MAIL,), queues=(QUEUE,)))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Kind
+from sbusd.archive.record.schema import RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.link_states import KEY, read_state
 from sbusd.pipeline.partials.portions import Portion
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 def links(record: RecordReader, portion: Portion) -> Iterator[pa.Table]:
     """Yield the valid states of links: one row each, ``entries`` has the link itself and the other hosts."""
     is_trusted = (pc.field("uid") == 0) | (pc.field("unit") == UNIT)
-    wanted = (pc.field("kind") == Kind.MESSAGE.value) & (pc.field("key") == KEY) & is_trusted & pc.field("vouched").is_null()
+    wanted = (pc.field("kind") == RowKind.MESSAGE.value) & (pc.field("key") == KEY) & is_trusted & pc.field("vouched").is_null()
     for entry in portion.segments:
         # Reading the payloads takes longer than all else, and few segments have a state.
         if next(read_rows(record, [entry], ["seq"], wanted), None) is None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.feeds.netlink.entries import Address, Attributes, Entry, Hop, Link, Neighbour, Route
+from sbusd.feeds.netlink.network_state import EventKind, NetworkEvent, NetworkState
 from sbusd.feeds.netlink.notices import Notice
-from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
 from tests.support.netlink_captures import captured, notices_of
 
 LO = Link(1, b"lo", "unknown", ("up",), 65536, None, None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sbusd.feeds.netlink.state import EventKind
+from sbusd.feeds.netlink.network_state import EventKind
 from sbusd.feeds.udev.devices import Device
 
 

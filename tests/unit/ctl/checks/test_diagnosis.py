@@ -1,16 +1,16 @@
-"""The verdict: whether the bus works, and the cause."""
+"""The diagnosis: whether the bus works, and the cause."""
 
 from __future__ import annotations
 
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.verdict import judge
+from sbusd.ctl.checks.diagnosis import judge
 
 GOOD = [Finding(name, CheckResult.OK, "fine") for name in ("address", "socket", "connection", "protocol", "configuration")]
 
 
 def test_a_bus_that_works_has_no_cause() -> None:
-    verdict = judge([*GOOD, Finding("descriptors", CheckResult.SKIP, "unknown")])
-    assert (verdict.works, verdict.cause, verdict.text) == (True, None, "the bus works")
+    diagnosis = judge([*GOOD, Finding("descriptors", CheckResult.SKIP, "unknown")])
+    assert (diagnosis.works, diagnosis.cause, diagnosis.text) == (True, None, "the bus works")
 
 
 def test_causes_precede_consequences() -> None:
@@ -21,16 +21,16 @@ def test_causes_precede_consequences() -> None:
         Finding("sbus.service", CheckResult.FAIL, "failed"),
         Finding("configuration", CheckResult.FAIL, "unknown key", "correct it"),
     ]
-    verdict = judge(found)
-    assert verdict.cause == found[4]
-    assert verdict.text == "the bus does not work: configuration: unknown key (4 further problems below)"
+    diagnosis = judge(found)
+    assert diagnosis.cause == found[4]
+    assert diagnosis.text == "the bus does not work: configuration: unknown key (4 further problems below)"
     assert judge(found[:4]).cause == found[3]
 
 
 def test_a_failure_precedes_a_warning_about_a_cause() -> None:
     found = [Finding("sbus.socket", CheckResult.WARN, "not enabled"), Finding("link rules", CheckResult.FAIL, "missing")]
-    verdict = judge([*GOOD, *found])
-    assert verdict.text == "the bus works, but link rules: missing (1 further problem below)"
+    diagnosis = judge([*GOOD, *found])
+    assert diagnosis.text == "the bus works, but link rules: missing (1 further problem below)"
 
 
 def test_a_bus_that_was_not_reached_does_not_work() -> None:

@@ -1,4 +1,4 @@
-"""The time between two attempts to connect: it doubles, and is random so that hosts do not all come back at the same moment."""
+"""The time between two attempts to connect: it doubles, and is random so that not all come back at the same moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STABLE_SECONDS = 10.0
 
 
 class Backoff:
-    """The delays of one address or one set of servers."""
+    """The delays of the connections to one bus, one address or one set of servers."""
 
     def __init__(self) -> None:
         self._next = FIRST_SECONDS

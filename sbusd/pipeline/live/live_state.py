@@ -26,7 +26,7 @@ from sbusd.config.live import ANOMALY, LiveSettings
 from sbusd.pipeline.errors import PermanentError
 from sbusd.pipeline.live.alerts import Raised, Usual, decide
 from sbusd.pipeline.live.minutes import KEPT_MINUTES, PREFIX, Group, Important, Minute, Minutes
-from sbusd.pipeline.live.open_calls import BatchCalls, OpenCalls, Request
+from sbusd.pipeline.live.open_calls import BatchCalls, CallRequest, OpenCalls
 
 STATE = "state.json"
 MINUTES = "minutes"
@@ -202,7 +202,7 @@ class LiveState:
             state = cls(value["query"], value["batch"], Minutes(newest), value["closed"], raised, pending, value["decided"])
             state.counts |= value["counts"]
             state.series = str(value["series"])
-            requests = [Request(*each) for each in value["calls"]]
+            requests = [CallRequest(*each) for each in value["calls"]]
             state.calls = OpenCalls({each.call_id: each for each in requests}, state.counts["calls_dropped"])
         except _DAMAGE:
             raise PermanentError(f"{path}: damaged file. Remove the file to begin with empty counters") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.pipeline.partials.states import UNIT
+from sbusd.pipeline.partials.link_rows import UNIT
 from tools.stage import ROOT
 
 

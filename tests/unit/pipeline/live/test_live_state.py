@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sbusd.archive.files import publish_file
 from sbusd.config.live import LiveSettings, Threshold
 from sbusd.pipeline.errors import PermanentError
+from sbusd.pipeline.live.live_state import MAX_PENDING, MINUTES, STATE, LiveState, Losses
 from sbusd.pipeline.live.minutes import ALL, USER, Group
-from sbusd.pipeline.live.open_calls import BatchCalls, Request
-from sbusd.pipeline.live.state import MAX_PENDING, MINUTES, STATE, LiveState, Losses
+from sbusd.pipeline.live.open_calls import BatchCalls, CallRequest
 
 SETTINGS = LiveSettings(thresholds=(Threshold("flood", "messages", 100),))
 START = 60.0 * 1000
@@ -145,7 +145,7 @@ def test_a_kill_between_two_files_loses_and_repeats_nothing(batches: list[tuple[
                 raise KilledError
             publish_file(target, content)
 
-        patch.setattr("sbusd.pipeline.live.state.publish_file", killed)
+        patch.setattr("sbusd.pipeline.live.live_state.publish_file", killed)
         batch = 0
         while batch < len(batches):
             place, is_extra = batches[batch]
@@ -216,7 +216,7 @@ def test_open_calls_survive_a_kill_and_a_repeated_batch_counts_none_twice(tmp_pa
     second = 10**9
     state = LiveState()
     state.begin("q", START)
-    state.fold(0, [], Losses(), SETTINGS, frozenset(), calls=BatchCalls((Request(5, 60_000 * second, "rpc/echo", 7),), dropped=3))
+    state.fold(0, [], Losses(), SETTINGS, frozenset(), calls=BatchCalls((CallRequest(5, 60_000 * second, "rpc/echo", 7),), dropped=3))
     state.save(tmp_path)
     late = BatchCalls(replies=((5, 60_002 * second),))
     for _ in range(2):

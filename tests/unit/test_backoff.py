@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.link.network.backoff import FIRST_SECONDS, MAX_SECONDS, STABLE_SECONDS, Backoff
+from sbusd.backoff import FIRST_SECONDS, MAX_SECONDS, STABLE_SECONDS, Backoff
 
 
 def test_delays_double_up_to_a_maximum() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.feeds.netlink.state import EventKind
+from sbusd.feeds.netlink.network_state import EventKind
+from sbusd.feeds.udev.device_state import DeviceState, StateMessage
 from sbusd.feeds.udev.devices import Device
-from sbusd.feeds.udev.state import DeviceState, StateMessage
 
 
 def device(path: str, **properties: str) -> Device:

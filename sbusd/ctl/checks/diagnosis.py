@@ -1,4 +1,4 @@
-"""The verdict of ``sbusctl doctor``: whether the bus works, and the finding that is the cause of the others."""
+"""The diagnosis of ``sbusctl doctor``: whether the bus works, and the finding that is the cause of the others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PROOFS = ("connection", "protocol")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict: in ``cause`` the finding to act on first, None if there is nothing to do."""
+class Diagnosis:
+    """The diagnosis: in ``cause`` the finding to act on first, None if there is nothing to do."""
 
     works: bool
     cause: Finding | None
@@ -26,7 +26,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The verdict in one line."""
+        """The diagnosis in one line."""
         state = "the bus works" if self.works else "the bus does not work"
         if self.cause is None:
             return state
@@ -35,13 +35,13 @@ class Verdict:
         return f"{state}{joint} {self.cause.check}: {self.cause.reason}{more}"
 
 
-def judge(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict for *findings*."""
+def judge(findings: Sequence[Finding]) -> Diagnosis:
+    """Return the diagnosis for *findings*."""
     succeeded = {each.check for each in findings if each.result is CheckResult.OK}
     works = succeeded.issuperset(_PROOFS)
     problems = [each for each in findings if each.result in (CheckResult.FAIL, CheckResult.WARN)]
     problems.sort(key=_rank)
-    return Verdict(works, problems[0] if problems else None, max(0, len(problems) - 1))
+    return Diagnosis(works, problems[0] if problems else None, max(0, len(problems) - 1))
 
 
 def _rank(finding: Finding) -> tuple[bool, int]:
