@@ -11,8 +11,7 @@ from shutil import copytree
 
 import pytest
 
-from sbusd.client import Bus, StoredMessage
-from sbusd.client import EngineError as StoreCallError
+from sbusd.client import Bus, StoredMessage, StoreError
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
@@ -164,7 +163,7 @@ def served(tmp_path: Path, bus: Daemon, size: str) -> Iterator[tuple[StoreProgra
 
 def has_stored(client: Bus, payload: bytes) -> bool:
     """Store a message if there is room, and return whether there was."""
-    with contextlib.suppress(StoreCallError):
+    with contextlib.suppress(StoreError):
         client.store.put("log/a", payload)
         return True
     return False
@@ -174,13 +173,13 @@ def test_a_store_on_a_full_disk_serves_reads_and_goes_on_when_there_is_room(bus:
     with served(tmp_path, bus, "40m") as (store, disk, client):
         client.store.put("log/a", b"before")
         filler = fill(disk)
-        with pytest.raises(StoreCallError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
+        with pytest.raises(StoreError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
             client.store.put("log/a", b"refused")
         assert [each.payload for each in client.store.read("log", follow=False) if isinstance(each, StoredMessage)] == [b"before"]
         store.kill()
         store.start()
         assert f"all changes are refused until there is room: no space, or no inode, left on the file system {disk} for " in store.log
-        with pytest.raises(StoreCallError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
+        with pytest.raises(StoreError, match=f"ENOSPC: {disk} has less than 16MiB free for {store.file}; "):
             client.store.put("log/a", b"refused")
         assert [each.payload for each in client.store.read("log", follow=False) if isinstance(each, StoredMessage)] == [b"before"]
         os.truncate(filler, 0)
