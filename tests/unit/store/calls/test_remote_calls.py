@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sbusd.client import Peer
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
 from sbusd.protocol.credentials import UNKNOWN_ID
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
