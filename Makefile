@@ -20,7 +20,7 @@ RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytes
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults defects soak soak-link chaos-pipeline fuzz deb rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs faces clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check costs bench bench-peers bench-pipeline bench-index attacks faults defects soak soak-link chaos-pipeline fuzz deb house rpm storm bench-relay bench-link bench-blob bench-store bench-machine docs faces clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -40,6 +40,9 @@ lint: $(STAMP) ## check style, format and types
 
 check: $(STAMP) lint ## run every check, and the tests that start no program: three minutes on two processors
 	@$(RUN_TESTS) -m fast
+
+house: $(STAMP) ## show the figures of the tree beside what they are to reach; fails if one has become worse
+	@$(BIN)/python -m tools.house
 
 costs: prepare-test $(STAMP) ## run every test, and show the 40 that take the most processor time, with their reasons
 	@$(RUN_TESTS) --costs=40

@@ -10,8 +10,8 @@ _NO_THREAD = "cannot start a thread. Raise TasksMax= of the unit, or the limit o
 _NO_MEMORY = "no memory is left. Raise MemoryMax= of the unit, or stop other programs"
 
 _REASONS = {
-    errno.EMFILE: _NO_DESCRIPTOR,
     errno.ENFILE: "no file descriptor is left on this machine, see fs.file-max",
+    errno.EMFILE: _NO_DESCRIPTOR,  # behind ENFILE, whose text contains that of this one
     errno.ENOMEM: _NO_MEMORY,
 }
 

@@ -16,7 +16,8 @@ from sbusd.blob.listener import listening_socket
 from sbusd.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import PlainCommand, VersionOption, require_only

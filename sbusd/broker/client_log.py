@@ -5,7 +5,7 @@ from __future__ import annotations
 from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.log import BusLog
-from sbusd.broker.quotas import QuotaRefusal
+from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import End, Refusal

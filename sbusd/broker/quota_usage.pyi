@@ -2,7 +2,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
-from sbusd.broker.quotas import QuotaRefusal
+from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.settings import Quotas
 from sbusd.config.subordinate_ids import SubordinateIds

@@ -15,13 +15,12 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from sbusd.broker.quota_refusal import Quota, QuotaRefusal
 from sbusd.broker.quota_usage import ConnectionUsage, TokenBucket, UsageTable, UserUsage
 from sbusd.config.settings import QuotaSettings
 from sbusd.protocol.credentials import Credentials
@@ -49,31 +48,6 @@ _RECORDS_AT_ONCE, _RECORDS_PER_SECOND = 5, 1
 
 TOP_HOLDERS = 3
 """Number of processes that the log record of a refusal names."""
-
-
-class Quota(enum.Enum):
-    """A quota, by its key in sbusd.toml(5). The switch enforces the quotas of queued packets and bytes."""
-
-    CONNECTIONS = "connections"
-    SUBSCRIPTIONS = "subscriptions"
-    PATTERN_BYTES = "pattern_bytes"
-    STATE_BYTES = "state_bytes"
-    CONTROL_RATE = "control_rate"
-    CONNECTION_RATE = "connection_rate"
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaRefusal:
-    """A refused request. ``reason`` is the text for the client; ``disconnects`` says whether its connection is closed.
-
-    ``unrecorded`` is the number of refusals of this user that the log record counts, 0: write no record; ``holders`` are the largest ones.
-    """
-
-    quota: Quota
-    reason: str
-    disconnects: bool = False
-    unrecorded: int = 0
-    holders: str = ""
 
 
 class StateUsage:

@@ -8,7 +8,7 @@ from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.events import TapEvents
-from sbusd.broker.quotas import QuotaRefusal
+from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.dataplane.contract import Refusal, Switch

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
     from sbusd.client.rpc.cancellation import Cancellation
-    from sbusd.client.rpc.service import Request
+    from sbusd.client.rpc.requests import Request
     from sbusd.client.rpc.stream_call import STREAM_WINDOW
     from sbusd.client.statistics import Statistics
     from sbusd.client.store.errors import StoreError, StoreNotRunning
@@ -207,7 +207,7 @@ _MODULES = {
         "TapRecord",
     ),
     "sbusd.client.rpc.cancellation": ("Cancellation",),
-    "sbusd.client.rpc.service": ("Request",),
+    "sbusd.client.rpc.requests": ("Request",),
     "sbusd.client.rpc.stream_call": ("STREAM_WINDOW",),
     "sbusd.client.statistics": ("Statistics",),
     "sbusd.client.asyncio.store": (

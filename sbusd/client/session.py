@@ -6,7 +6,7 @@ Duties of a link:
 - set ``is_dirty`` when it has sent any other packet;
 - give every received packet to :meth:`Session.receive`, and read nothing while ``stalled`` is not empty;
 - when the connection ends, call :meth:`Session.disconnected`; on a new connection, :meth:`Session.reconnected`, then
-  :func:`~sbusd.client.reconnection.resubscribe`.
+  :func:`~sbusd.client.resubscription.resubscribe`.
 """
 
 from __future__ import annotations

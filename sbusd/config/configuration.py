@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbusd.config.files import PATH_MAX, ConfigError, configuration_files, load_settings
+from sbusd.config.files import PATH_MAX, ConfigError
 from sbusd.config.quantities import show
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
@@ -75,44 +75,6 @@ def summary(faults: Sequence[Fault]) -> str:
     files = sorted({printable(fault.file.name, 60) for fault in faults})
     shown = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
     return f"configuration faults: {len(faults)} ({shown})"
-
-
-def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSettings:
-    """Return the settings of the bus with the main file *main_file*, or the defaults without a file.
-
-    *required*: the user named the main file, so it must exist.
-
-    Raises:
-        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
-    """
-    return load_settings(main_file, DaemonSettings, required=required)
-
-
-def load_configuration(main_file: Path, *, required: bool = False, held: Configuration | None = None) -> Configuration:
-    """Return the configuration of the bus with the main file *main_file*. A drop-in with a fault denies only the keys of its own rules.
-
-    *held* is the current configuration of a bus that reloads.
-
-    Raises:
-        ConfigError: the main file is invalid, or it is required and does not exist.
-    """
-    files = configuration_files(main_file, required=required)
-    if not files:
-        return Configuration(DaemonSettings())
-    from sbusd.config.lenient_reader import read_leniently  # noqa: PLC0415
-
-    return read_leniently(main_file, files, held)
-
-
-def check_daemon_settings(main_file: Path, *, required: bool = False) -> Configuration:
-    """Return the configuration that a bus would start with. The caller reports its faults.
-
-    Raises:
-        ConfigError: as :func:`load_configuration`, or the bus would deny every key.
-    """
-    configuration = load_configuration(main_file, required=required)
-    require_open(configuration)
-    return configuration
 
 
 def require_open(configuration: Configuration) -> None:

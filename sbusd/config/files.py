@@ -11,12 +11,10 @@ import stat
 from collections.abc import Mapping
 from errno import EISDIR, ENXIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-
-Settings = TypeVar("Settings")
 
 PATH_MAX = 4096
 """Maximum length of a path, limits.h(0p): a message never cuts one."""
@@ -75,23 +73,6 @@ def default_main_file(name: str = "sbusd.toml", *, user_bus: bool = False, envir
     # The specification requires that a relative path is ignored.
     folder = Path(home) if os.path.isabs(home) else Path(environment.get("HOME") or "/", ".config")
     return folder / "sbus" / name
-
-
-def load_settings(main_file: Path, kind: type[Settings], *, required: bool = False) -> Settings:
-    """Return the settings of a program with the main file *main_file*, or the defaults of *kind*, a dataclass, without a file.
-
-    *required*: the user named the main file, so it must exist.
-
-    Raises:
-        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
-    """
-    files = configuration_files(main_file, required=required)
-    if not files:
-        return kind()
-    # Imported here: importing pydantic takes longer than the whole start of a bus without a configuration file.
-    from sbusd.config.documents import read_settings  # noqa: PLC0415
-
-    return read_settings(files, kind)
 
 
 def configuration_files(main_file: Path, *, required: bool = False) -> list[Path]:

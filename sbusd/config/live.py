@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Count, Duration, Spelling, show
 from sbusd.config.rules import Origin
 

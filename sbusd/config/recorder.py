@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.protocol.packets import MAX_PACKET_BYTES

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Duration
 from sbusd.config.recorder import Folder, HostName
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from sbusd.client import Bus, Scope
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds.bus_publisher import BusPublisher
 from sbusd.feeds.dbus.connection import MissingLibraryError

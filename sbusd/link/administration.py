@@ -16,7 +16,8 @@ from sbusd.backoff import Backoff
 from sbusd.client import SbusError
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, ServiceError
-from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS, Request
+from sbusd.client.rpc.requests import Request
+from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from sbusd.link.events import Event, encode
 
 MAX_WAITING = 48

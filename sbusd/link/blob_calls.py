@@ -15,7 +15,7 @@ from sbusd.client.asyncio.look_ups import UNANSWERED
 from sbusd.client.asyncio.named_user import NamedUser
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import ServiceError
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.config.link import is_name
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets, host_label
 from sbusd.link.exchange import ExchangeError

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.link import LinkSettings
+from sbusd.config.loading import load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.link import log_messages

@@ -14,7 +14,8 @@ import typer
 
 from sbusd.client import bus_address
 from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit

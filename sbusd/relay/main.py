@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.relay import RelaySettings, WebAddress
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, require_only

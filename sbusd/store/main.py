@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from sbusd.client import bus_address
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption

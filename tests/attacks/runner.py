@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbusd.config.configuration import load_daemon_settings
+from sbusd.config.loading import load_daemon_settings
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
 from sbusd.protocol.packets import MAX_PACKET_BYTES

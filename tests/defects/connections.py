@@ -69,7 +69,7 @@ CONNECTIONS = (
         "",
         "numbers of connections are used again after a kill",
         (
-            "tests/unit/restart",
+            "tests/unit/broker/test_durable_state.py",
             f"{_HERE}test_handover.py::test_numbers_of_connections_are_never_used_again",
         ),
     ),
@@ -79,7 +79,7 @@ CONNECTIONS = (
         "",
         "a tap is lost by a kill after the log was rewritten",
         (
-            "tests/unit/restart",
+            "tests/property/test_kept_state.py",
             f"{_HERE}test_handover.py::test_a_tap_and_the_wish_for_senders_outlive_a_kill_and_a_restart",
         ),
     ),
@@ -89,7 +89,7 @@ CONNECTIONS = (
         "(self._last is not None and pattern < self._last)",
         "a change of the pattern that a rewrite has just written is lost",
         (
-            "tests/unit/restart",
+            "tests/property/test_kept_state.py",
             f"{_HERE}test_handover.py::test_after_a_kill_while_the_state_is_rewritten_all_is_there",
         ),
     ),

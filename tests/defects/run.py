@@ -38,7 +38,8 @@ class Copy:
         self.folder = folder
         self._root = root
         self._changes = 0
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--exclude=.venv"]  # also tests that are new
+        listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
         built = [str(path.relative_to(root)) for name in _BUILT for path in (root / "sbusd").rglob(name)]
         for name in filter(None, (*listed, *built)):
             target = folder / name

@@ -96,14 +96,20 @@ SERVICES = (
         "if existing & set(stale) or existing - {each.key for each in own}:",
         "if existing & set(stale):",
         "values that the store does not have are not published again",
-        (f"{_HERE}store/test_stored_feed.py",),
+        (
+            "tests/unit/feeds",
+            f"{_HERE}store/test_stored_feed.py",
+        ),
     ),
     Defect(
         "sbusd/feeds/netlink/stored_values.py",
         'return isinstance(found, dict) and found.get("namespace") == self._namespace',
         "return isinstance(found, dict)",
         "values of another network namespace are removed as stale",
-        (f"{_HERE}store/test_stored_feed.py",),
+        (
+            "tests/unit/feeds",
+            f"{_HERE}store/test_stored_feed.py",
+        ),
     ),
     Defect(
         "sbusd/feeds/snapshot_feed.py",
@@ -272,8 +278,11 @@ SERVICES = (
         "sbusd/store/calls/remote_calls.py",
         "with context.calls.held(account):",
         "with context.calls.held(request.caller.uid):",
-        "calls of another host are charged to a user of this host",
-        (f"{_HERE}store/test_other_hosts.py",),
+        "all other hosts share the calls of one user",
+        (
+            "tests/unit/store/calls",
+            f"{_HERE}store/test_other_hosts.py",
+        ),
     ),
     Defect(
         "sbusd/store/access.py",
@@ -309,7 +318,10 @@ SERVICES = (
         "        return next((reason for number, reason in _REASONS.items() if os.strerror(number) in str(error)), None)\n",
         "        return None\n",
         "a shared object that cannot be opened for want of descriptors is a traceback",
-        (f"{_HERE}test_exhaustion.py::test_few_descriptors_are_reported_in_one_line",),
+        (
+            "tests/unit/test_exhaustion.py",
+            f"{_HERE}test_exhaustion.py::test_few_descriptors_are_reported_in_one_line",
+        ),
     ),
     Defect(
         "sbusd/feeds/journal/checked_publisher.py",

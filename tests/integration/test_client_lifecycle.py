@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sbusd.client import AsyncBus, Bus, Closed, Disconnected, Message, NoRecipient, RemoteError, TimedOut
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from tests.support.daemons import Daemon, StartDaemon
 from tools.stage import ROOT
 

@@ -16,8 +16,7 @@ PACKAGES = (
 REASONS = {
     "archive/storage/store.py": "at the start: clients of an object store",
     "archive/tables/delta.py": "in a run of the pipeline, which an upgrade does not wait for",
-    "config/configuration.py": "at the start if there is a file; a reload that fails is one record, and the bus continues",
-    "config/files.py": "at the start if there is a file; a reload that fails is one record, and the service continues",
+    "config/loading.py": "at the start if there is a file; a reload that fails is one record, and the program continues",
     "config/quantities.py": "by pydantic, which is loaded then",
     "daemon/main_loop.py": "at the start, for tests only",
     "dataplane/switch_state.py": "by pydantic, which is loaded then",

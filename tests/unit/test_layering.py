@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import layer_diagram
-from tests.support.imports import PACKAGE, imports_of_tree, module_of, part_of
 from tests.support.skips import require
+from tools.imports import PACKAGE, imports_of_tree, module_of, part_of
 from tools.stage import ROOT
 
 _CLIENTS_USE = {"protocol", "client", "config"}

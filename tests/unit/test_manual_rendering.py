@@ -16,8 +16,8 @@ import pytest
 
 from sbusd.config.blob import BlobSettings
 from sbusd.config.feed_dbus import DBusFeedSettings
-from sbusd.config.files import load_settings
 from sbusd.config.link import LinkSettings
+from sbusd.config.loading import load_settings
 from sbusd.config.settings import DaemonSettings
 from sbusd.config.store import StoreSettings
 from sbusd.config.trigger import TriggerSettings

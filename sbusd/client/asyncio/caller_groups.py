@@ -11,7 +11,7 @@ from functools import partial
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.rpc.caller_access import groups_of
 from sbusd.client.rpc.request_queue import WAITING_PER_USER
-from sbusd.client.rpc.service import Task
+from sbusd.client.rpc.requests import Task
 
 
 class CallerGroups:

@@ -17,7 +17,7 @@ from sbusd.protocol.memberships import SERVICE_GROUP
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
-    from sbusd.client.rpc.service import H
+    from sbusd.client.rpc.requests import H
 
 
 class AsyncCallMethods(AsyncBusParts):

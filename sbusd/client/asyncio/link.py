@@ -40,7 +40,8 @@ from sbusd.client.items import Item
 from sbusd.client.late_modules import import_late_modules
 from sbusd.client.operations import Begin, Deadline, Operation, Send, Step, until_check
 from sbusd.client.outgoing import CLOSING_SECONDS
-from sbusd.client.reconnection import ReconnectAttempts, resubscribe
+from sbusd.client.reconnection import ReconnectAttempts
+from sbusd.client.resubscription import resubscribe
 from sbusd.client.session import Session
 from sbusd.protocol.packets import MAX_BATCH_BYTES
 

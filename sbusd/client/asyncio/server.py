@@ -15,7 +15,8 @@ from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.operations import Deadline, begin_serving
 from sbusd.client.rpc.cancellation import WATCH_SECONDS
 from sbusd.client.rpc.live_requests import CallerWatch
-from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher, Task
+from sbusd.client.rpc.requests import Task
+from sbusd.client.rpc.service import LOG, MAX_CONCURRENT_HANDLERS, Dispatcher
 from sbusd.client.rpc.streaming import Parts, is_stream
 
 _READ_AHEAD = Bounds(packets=256)

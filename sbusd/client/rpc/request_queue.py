@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from sbusd.client.rpc.service import Task
+    from sbusd.client.rpc.requests import Task
 
 WAITING_PER_USER = 256
 """Maximum number of queued requests of a user: more than a caller sends concurrently by default, and for a thousand users at most some

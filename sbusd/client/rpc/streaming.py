@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from sbusd.client.errors import ServiceError
 
 if TYPE_CHECKING:
-    from sbusd.client.rpc.service import Task
+    from sbusd.client.rpc.requests import Task
 
 STREAMS_PER_USER = 64
 """Maximum number of open streams of a user or of a remote host: as many as an ``AsyncBus`` runs handlers."""

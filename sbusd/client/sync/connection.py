@@ -37,7 +37,8 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Message
 from sbusd.client.operations import Deadline, until_check
-from sbusd.client.reconnection import ReconnectAttempts, resubscribe
+from sbusd.client.reconnection import ReconnectAttempts
+from sbusd.client.resubscription import resubscribe
 from sbusd.client.session import Session
 from sbusd.client.sync.threads import Threads
 
@@ -54,8 +55,7 @@ _STALLED_SECONDS = 30.0
 class _Use:
     """The exclusive use of a connection by a thread, for the with statement.
 
-    Not a generator with :func:`contextlib.contextmanager`. The frame of contextlib would separate the frames of this module, and
-    :class:`Threads` would conclude that a signal handler has interrupted the method that called it.
+    Not a generator with :func:`contextlib.contextmanager`: for :class:`Threads` its frame would look like that of a signal handler.
     """
 
     __slots__ = ("_connection", "threads")

@@ -15,7 +15,8 @@ from sbusd.client.inbox import Inbox
 from sbusd.client.operations import Begin, Deadline, Operation, begin_serving
 from sbusd.client.rpc.handlers import InvalidResultError
 from sbusd.client.rpc.live_requests import CallerWatch
-from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher, Result, Task
+from sbusd.client.rpc.requests import Result, Task
+from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher
 from sbusd.client.rpc.streaming import Part, Parts, ServiceStream, is_stream
 from sbusd.client.sync.link import SyncLink
 

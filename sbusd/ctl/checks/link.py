@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sbusd.client.bus_documents import JsonObject
 from sbusd.config import ConfigError, configuration_files, default_main_file
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.certificates import judge_certificate
 from sbusd.ctl.checks.units import Unit, repair_of

@@ -7,7 +7,8 @@ import socket
 import time
 from pathlib import Path
 
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MetricsSettings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.rights import check_rights

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.units import Scope, Unit, is_enabled, is_missing, shown_units
 from sbusd.systemd.service_user import acting_as_user_of

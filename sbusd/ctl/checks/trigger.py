@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from sbusd.config.files import ConfigError, default_main_file, load_settings
+from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.loading import load_settings
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.units import Scope, Unit, failure_of, is_enabled, is_missing, repair_of, shown_units, systemctl_of, without_package

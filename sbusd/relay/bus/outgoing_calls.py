@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sbusd.client.errors import ServiceError
-from sbusd.client.rpc.service import Dispatcher, Request, Result, Service, Task
+from sbusd.client.rpc.requests import Request, Result, Task
+from sbusd.client.rpc.service import Dispatcher, Service
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
 from sbusd.relay.bus.client import ConcurrencyLimit
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, get_args
 
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.framed_data import framed_data
 from sbusd.protocol.store_ranges import MAX_MESSAGES

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sbusd.client import AsyncBus
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.protocol.credentials import UNKNOWN_ID
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import parse_framed_data

@@ -8,7 +8,7 @@ from typing import Any
 
 from sbusd.client.asyncio.look_ups import UNANSWERED, LookUps
 from sbusd.client.rpc.caller_access import Allow, groups_of
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.config.store import QueueSettings
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.framed_data import framed_data

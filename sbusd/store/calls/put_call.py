@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.protocol.framed_data import framed_data, split_message
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.printable import printable

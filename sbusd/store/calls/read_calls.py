@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sbusd.client.rpc.service import Request
+from sbusd.client.rpc.requests import Request
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.framed_data import framed_data
 from sbusd.protocol.keys import text_of

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from sbusd.client.rpc.caller_access import Twins
-from sbusd.client.rpc.service import Dispatcher, Request
+from sbusd.client.rpc.requests import Request
+from sbusd.client.rpc.service import Dispatcher
 from sbusd.config.store import StreamSettings
 from sbusd.protocol.envelope import relayed_key
 from sbusd.protocol.errors import ProtocolError

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from sbusd.client import Bus, NoBus, SbusError
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError, NewMessage, Sender

@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.client import Bus, Message, SbusError, StoredMessage, StoreError, StoreGap
 from sbusd.client.sync.streams import Subscription
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine

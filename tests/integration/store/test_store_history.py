@@ -165,12 +165,15 @@ def test_a_connection_with_the_number_of_a_lost_worker_does_not_have_its_jobs(bu
 
 
 def jobs_left(bus: str) -> list[tuple[int, str]]:
-    """Return numbers and payloads of all jobs that are stored."""
-    left: list[tuple[int, str]] = []
+    """Return numbers and payloads of all jobs that are stored.
+
+    No worker takes any now, but leases and delays end: such a job is ready, or dead, when the states before that have been listed.
+    """
+    left: dict[tuple[int, str], None] = {}
     with StoreCaller(bus) as caller:
-        for state in ("ready", "leased", "delayed", "dead"):
+        for state in ("leased", "delayed", "ready", "dead"):
             after = 0
             while (page := caller.call("peek", queue="work", state=state, after=after)).messages:
-                left += [(head["seq"], text.decode()) for head, (_, text) in zip(page["messages"], page.messages, strict=True)]
+                left |= {(head["seq"], text.decode()): None for head, (_, text) in zip(page["messages"], page.messages, strict=True)}
                 after = page["messages"][-1]["seq"]
-    return left
+    return list(left)

@@ -82,6 +82,17 @@ def test_a_long_log_is_rewritten(kept: tuple[InProcessBus, StateLog], monkeypatc
     assert not _read(made).connections[client.connection].settings.echo
 
 
+def test_the_number_of_a_rejected_connection_is_not_used_again_after_a_rewrite(kept: tuple[InProcessBus, StateLog]) -> None:
+    """The log has no record of that connection, but log messages name it."""
+    bus, made = kept
+    bus.client()
+    made.begin()
+    bus.next_credentials = OSError(errno.EINVAL, "Invalid argument")
+    rejected = bus.connect_next()
+    assert b"EACCES" in rejected.receive()
+    assert _read(made).bus.next_connection > rejected.connection
+
+
 def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
     kept: tuple[InProcessBus, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.broker.quota_refusal import Quota, QuotaRefusal
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
-from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, Quota, QuotaRefusal, UserQuotas
+from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, UserQuotas
 from sbusd.config.settings import QuotaOverride, QuotaSettings
 from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Credentials

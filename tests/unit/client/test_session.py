@@ -10,7 +10,7 @@ from sbusd.client.inbox import Inbox
 from sbusd.client.incoming import MessageRun
 from sbusd.client.items import Gap, Message, Reconnected, Replaced
 from sbusd.client.notices import _KEPT_REFUSALS
-from sbusd.client.reconnection import resubscribe
+from sbusd.client.resubscription import resubscribe
 from sbusd.client.session import Session
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.errors import ErrorCode

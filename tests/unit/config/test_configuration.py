@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.configuration import check_daemon_settings, describe, load_daemon_settings
+from sbusd.config.configuration import describe
 from sbusd.config.files import ConfigError
+from sbusd.config.loading import check_daemon_settings, load_daemon_settings
 from sbusd.config.settings import DaemonSettings
 from tools.stage import ROOT
 

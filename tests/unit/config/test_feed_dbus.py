@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.feed_dbus import DBusFeedSettings
-from sbusd.config.files import ConfigError, load_settings
+from sbusd.config.files import ConfigError
+from sbusd.config.loading import load_settings
 from tools.stage import ROOT
 
 WHOLE = """rate = 5

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.configuration import load_daemon_settings
 from sbusd.config.files import ConfigError, configuration_files, default_main_file, drop_in_folders, overridden
+from sbusd.config.loading import load_daemon_settings
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.errors import SbusError
 

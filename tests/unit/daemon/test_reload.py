@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.config.configuration import Configuration, load_configuration
+from sbusd.config.configuration import Configuration
+from sbusd.config.loading import load_configuration
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.daemon.options import Options
 from sbusd.daemon.reload import Reloader, changed_keys

@@ -17,7 +17,7 @@ LIMIT = Defect("sbusd/limit.py", "size < 3", "size <= 3", "one more than the lim
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
-    """A copy of a tree with one module and its test."""
+    """A copy of a tree with one module, and a test that Git does not list yet."""
     root = tmp_path / "root"
     (root / "sbusd").mkdir(parents=True)
     (root / "sbusd/limit.py").write_text("def admits(size):\n    return size < 3\n")
@@ -27,7 +27,7 @@ def copy(tmp_path: Path) -> Copy:
     )
     (root / "conftest.py").write_text("")
     (root / "pytest.ini").write_text("[pytest]\n")
-    for words in (["init", "--quiet"], ["add", "."]):
+    for words in (["init", "--quiet"], ["add", "sbusd"]):  # the test is new
         subprocess.run(["git", *words], cwd=root, check=True)
     (root / ".venv").symlink_to(ROOT / ".venv")
     return Copy(root, tmp_path / "copy")

@@ -13,6 +13,7 @@ from sbusd.link.frames import (
     Data,
     Heartbeat,
     Line,
+    Snapshot,
     Tail,
     add_serial,
     encode_head,
@@ -235,6 +236,19 @@ def test_a_host_whose_interest_differs_is_asked_for_it() -> None:
     assert network.taken("Q") == [("s.R.x.b.a", b"Q/7/0", b"")]
 
 
+def test_a_snapshot_withdraws_lines_that_it_does_not_have() -> None:
+    session, network, bus = _session()
+    body = b"".join(encode_line(Line(b"a", pattern), wanted=True) for pattern in (b"net/x", b"net/y"))
+    receive(session, "s.R.i.b", Changes(1, 1), body)
+    session.tick(0.1)
+    receive(session, "s.R.h.b", Heartbeat(1, 2, 2_000, 3, 4, 0, 1), b"")
+    body = b"".join(encode_line(Line(b"a", pattern), wanted=True) for pattern in (b"net/y", b"net/z"))
+    receive(session, "s.R.x.a.b", Snapshot(1, 3, 4, 0, 1), body)
+    assert bus.patterns == {b"!/cred//990//": 1, b"net/y": 1, b"net/z": 1}
+    receive(session, "s.R.h.b", Heartbeat(1, 3, 2_000, 3, 4, 0, 1), b"")
+    assert len(network.taken("Q")) == 1, "after it the interest is that of the host"
+
+
 def test_an_announcement_in_parts_is_confirmed_with_its_last_part() -> None:
     session, network, bus = _session()
     for number in range(40):
@@ -364,6 +378,22 @@ def test_a_host_is_gone_after_three_missed_heartbeats_but_not_while_this_one_sle
     for second in range(1, 6):
         session.tick(1_000.0 + 2.0 * second)
     assert (session.live_hosts(), bus.patterns[b"net/"], session.counters.hosts["b"].silences) == ([], 0, 1)
+
+
+def test_a_host_has_three_heartbeats_after_a_pause_of_the_network() -> None:
+    """The network may have lost heartbeats before the pause was noticed."""
+    session, _, _ = _session()
+    for now in (2.0, 4.0, 6.0):
+        session.tick(now)
+    session.disconnected("no answer")
+    session.tick(60.0)
+    session.connected()
+    session.barrier_passed(0)
+    alive = []
+    for now in (62.0, 64.0, 66.0, 68.0):
+        session.tick(now)
+        alive.append(session.live_hosts())
+    assert alive == [["b"], ["b"], ["b"], []]
 
 
 def test_the_subscriptions_are_made_again_on_a_new_connection_to_the_bus() -> None:

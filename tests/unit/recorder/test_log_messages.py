@@ -11,7 +11,7 @@ from sbusd.systemd.log_records import LogMessage
 
 def test_each_call_gives_all_facts() -> None:
     """Otherwise a record would lack a fact when it is needed."""
-    from tests.support.imports import PACKAGE
+    from tools.imports import PACKAGE
     from tools.stage import ROOT
 
     code = "\n".join(path.read_text() for path in (ROOT / PACKAGE / "recorder").glob("*.py"))

@@ -133,3 +133,20 @@ def test_a_connection_keeps_its_address(make_bus: MakeBus, bring_back: Return) -
     (client,) = bring_back(make_bus(), left, {1: Credentials(1, ALICE, 0)}).values()
     client.publish(b"!/conn/1/rpc/x", b"call")
     assert client.receive_all() == [b"MSG !/conn/1/rpc/x\0call"]
+
+
+def test_a_tap_ends_with_its_right(make_bus: MakeBus, bring_back: Return) -> None:
+    """The rules that hold now decide, as for subscriptions."""
+    before = make_bus()
+    owner, alice = before.client(), before.client(uid=ALICE, gid=7, pid=55)
+    there = {owner.connection: Credentials(1, 0, 0), alice.connection: Credentials(55, ALICE, 7)}
+    state = _left(before)
+    state.connections[1].tap = state.connections[2].tap = b"a"
+    bus = make_bus()
+    owner, alice = bring_back(bus, state, there).values()
+    assert alice.receive_all() == [b"CMSG !/bus/error\0EPERM the right to tap this bus was revoked"]
+    alice.publish(b"a", b"x")
+    (seen,) = owner.receive_all()
+    assert seen.startswith(b"CMSG !/tap")
+    assert seen.endswith(b"MSG a\0x")
+    assert alice.receive_all() == []

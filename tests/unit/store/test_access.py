@@ -16,6 +16,8 @@ from sbusd.store.access import ASKS_AT_ONCE, CACHE_SECONDS, Access
 from sbusd.store.calls.call_errors import CallError
 
 ALICE = Peer(7, 1000, 1000, 55, b"!/cred/1000/1000/55")
+OPERATOR = Peer(9, 990, 990, 57, b"!/cred/990/990/57")
+"""Another owner of the bus than root."""
 MALLORY = Peer(8, 1001, 1001, 56, b"!/cred/1001/1001/56")
 
 
@@ -38,7 +40,7 @@ class Bus:
         self.asked.append(payload)
         if self.refuses:
             raise RemoteRefusal(ErrorCode.EPERM, "no", "CMSG", None)
-        answer: dict[str, object] = {"allowed": b"secret" not in payload, "reason": "a rule", "owner": payload.startswith(b"0\0")}
+        answer: dict[str, object] = {"allowed": b"secret" not in payload, "reason": "a rule", "owner": payload.startswith(b"990\0")}
         return json.dumps(answer | ({"prefix": self.prefix} if self.prefix is not None and b"publish" in payload else {})).encode()
 
 
@@ -95,3 +97,12 @@ def test_a_bus_that_refuses_admits_no_caller() -> None:
     assert len(bus.reports) == 1
     with pytest.raises(CallError, match="not a user of this host"):
         asyncio.run(bus.access.check_subscribe(Peer(7, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b""), [b"x"]))
+
+
+def test_a_user_that_may_subscribe_to_everything_is_not_an_owner() -> None:
+    bus = Bus()
+    assert asyncio.run(bus.access.may_subscribe(ALICE, [b""]))
+    owners = [each.uid for each in (ALICE, OPERATOR, replace(ALICE, uid=0)) if asyncio.run(bus.access.is_owner(each))]
+    assert owners == [OPERATOR.uid, 0]
+    with pytest.raises(CallError, match="EACCES user 1000 may not purge: only root and the owners"):
+        asyncio.run(bus.access.check_owner(ALICE, "purge"))

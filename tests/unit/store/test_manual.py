@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Duration, Size
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
 from tools.stage import ROOT

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from sbusd.client.rpc.calls import MAX_STARTS
-from sbusd.config.files import load_settings
+from sbusd.config.loading import load_settings
 from sbusd.config.trigger import MAX_RULES, MAX_UNIT_BYTES, Rate, TriggerRule, TriggerSettings
 from sbusd.systemd.limited_log import QUIET_SECONDS
 from sbusd.trigger import jobs, main, message_files, rates, service_starts

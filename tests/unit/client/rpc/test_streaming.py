@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sbusd.client import Peer, ServiceError
 from sbusd.client.items import Gap, Message
 from sbusd.client.rpc.live_requests import CallerWatch
-from sbusd.client.rpc.service import Dispatcher, Request, Task
+from sbusd.client.rpc.requests import Request, Task
+from sbusd.client.rpc.service import Dispatcher
 from sbusd.client.rpc.streaming import MAX_WINDOW, STREAMS_PER_USER, Parts, ServiceStream, is_stream
 from sbusd.client.session import Session
 from sbusd.protocol.envelope import Envelope, parse_envelope

@@ -210,6 +210,15 @@ def test_reconnection_makes_a_fresh_snapshot(fixture: FeedFixture) -> None:
     assert fixture.said == ["reconnected to the bus; publishing a new snapshot"]
 
 
+def test_reconnection_is_the_reason_even_if_a_request_waits(fixture: FeedFixture) -> None:
+    """A request answers one client; after a reconnection no client has the state."""
+    for activity in (BusActivity(requests=1), BusActivity(reconnected=True), BusActivity(requests=1)):
+        fixture.publisher.arrivals.append(activity)
+        assert fixture.turn() == []
+    assert fixture.turn(1.1) == whole("reconnect")
+    assert fixture.turn(5.0) == [], "it is the answer to the requests too"
+
+
 def test_overrun_is_the_reason_even_after_a_reconnection(fixture: FeedFixture) -> None:
     fixture.listener.put(OverrunError("lost"))
     fixture.publisher.arrivals.append(BusActivity(reconnected=True))
