@@ -41,7 +41,7 @@ lint: $(STAMP) ## check style, format and types
 check: $(STAMP) lint ## run every check, and the tests that start no program: three minutes on two processors
 	@$(RUN_TESTS) -m fast
 
-house: $(STAMP) ## show the figures of the tree beside what they are to reach; fails if one has become worse
+house: $(STAMP) ## show the figures of the tree and their goals; fails if one has become worse
 	@$(BIN)/python -m tools.house
 
 costs: prepare-test $(STAMP) ## run every test, and show the 40 that take the most processor time, with their reasons

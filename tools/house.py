@@ -1,4 +1,4 @@
-"""The figures of the tree beside what they are to reach: ``make house``. It fails if a figure is worse than the one that is written here.
+"""The figures of the tree and their goals: ``make house``. It fails if a figure is worse than the one that is written here.
 
 A figure that is better is written here with the change that made it so.
 """
