@@ -8,10 +8,8 @@ from libcpp.deque cimport deque
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-
 from sbusd.dataplane.counters import UserWaits
 from sbusd.dataplane.switch_state import ConnectionProgress, Queue, SwitchTotals
-
 
 # -- taking a snapshot
 

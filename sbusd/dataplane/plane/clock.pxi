@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t
 from posix.time cimport timespec
+
 from sbusd.dataplane.libc cimport CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, clock_gettime
 
 

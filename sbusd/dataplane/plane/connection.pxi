@@ -1,5 +1,8 @@
 """A connection: whose it is, and what it has done."""
 
+from libc.stdint cimport int64_t, uint32_t
+
+
 cdef inline uint32_t uid_of(Connection* connection) noexcept nogil:
     """Return the uid of a connection's user."""
     return NO_USER if connection.out.account is NULL else connection.out.uid

@@ -119,11 +119,11 @@ cdef int open_descriptors(Plane plane) except -1:
 cdef int place_refusals(Plane plane) except -1:
     """Put the refusals after the packets of the batch, so that they can be sent with them."""
     cdef size_t place = 0, i
-    plane.refusal_texts = b"".join([bytes(BATCH_LENGTH_BYTES) + text for text in plane.refusals])
+    plane.refusal_texts = b"".join([bytes(LENGTH_BYTES) + text for text in plane.refusals])
     for i in range(REFUSALS):
-        plane.batch.parts[BATCH_PACKETS + i].iov_base = <char*>plane.refusal_texts.data() + place + BATCH_LENGTH_BYTES
+        plane.batch.parts[BATCH_PACKETS + i].iov_base = <char*>plane.refusal_texts.data() + place + LENGTH_BYTES
         plane.batch.parts[BATCH_PACKETS + i].iov_len = len(plane.refusals[i])
-        place += BATCH_LENGTH_BYTES + len(plane.refusals[i])
+        place += LENGTH_BYTES + len(plane.refusals[i])
     plane.keyed_refusals.resize(BATCH_PACKETS)
     return 0
 

@@ -10,6 +10,10 @@ from libc.string cimport memcpy
 
 from sbusd.dataplane.libc cimport htole32, iovec, le32toh
 
+cdef enum:
+    ENTRY_BYTES = 26        # an entry, and its part of a block of entries and of the list of those blocks: contract.waiting_bytes
+    KNOWN_KEY_BYTES = 64    # contract.KNOWN_KEY_BYTES: a node of the map, and a word of the allocator
+
 
 cdef inline uint32_t bytes_in(Packet* packet) noexcept nogil:
     """Return the length of a packet."""

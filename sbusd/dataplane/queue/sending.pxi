@@ -3,7 +3,19 @@
 from libc.errno cimport EAGAIN, ECONNRESET, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
+
 from sbusd.dataplane.libc cimport SHUT_RDWR, htole32, iovec, mmsghdr, shutdown
+
+cdef enum:
+    BATCH_HEAD_BYTES = 13   # CMSG !/batch NUL
+    LENGTH_BYTES = 4        # before each packet in a batch or a stream
+
+cdef enum Outcome:
+    ALL_TAKEN
+    SOCKET_FULL             # the rest can be sent once the socket is writable
+    PACKET_TOO_BIG          # the first packet that was not taken is larger than the socket's SO_SNDBUF, and never will be
+    PEER_GONE
+    SENT_IN_PART            # a stream got a part of the first packet that is not counted as taken, perhaps none: the caller keeps it as rest
 
 cdef const char* BATCH_HEAD = b"CMSG !/batch\0"
 

@@ -37,9 +37,9 @@ cdef void wrap(mmsghdr* lines, size_t count, size_t limit) noexcept nogil:
         i = first
         while i < count:
             length = length_of(&lines[i])
-            if size + BATCH_LENGTH_BYTES + length > limit:
+            if size + LENGTH_BYTES + length > limit:
                 break
-            size += BATCH_LENGTH_BYTES + length
+            size += LENGTH_BYTES + length
             last = append(last, &lines[i], length, &wrapping.lengths[i])
             i += 1
         if i <= first + 1:

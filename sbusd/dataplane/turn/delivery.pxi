@@ -212,15 +212,15 @@ cdef uint32_t add_key(Plane plane, iovec error, size_t index) noexcept nogil:
     cdef string* text = &plane.keyed_refusals[index]
     cdef const char* end
     cdef size_t length
-    text.assign(BATCH_LENGTH_BYTES, 0)
+    text.assign(LENGTH_BYTES, 0)
     text.append(<const char*>error.iov_base, error.iov_len)
     if packet.iov_len >= 4 and memcmp(packet.iov_base, b"MSG ", 4) == 0:
         length = min(packet.iov_len - 4, REFUSED_KEY_SIZE)
         end = <const char*>memchr(key, 0, length)
         text.push_back(0)
         text.append(key, length if end is NULL else end - key)
-    plane.batch.parts[place].iov_base = <char*>text.data() + BATCH_LENGTH_BYTES
-    plane.batch.parts[place].iov_len = text.size() - BATCH_LENGTH_BYTES
+    plane.batch.parts[place].iov_base = <char*>text.data() + LENGTH_BYTES
+    plane.batch.parts[place].iov_len = text.size() - LENGTH_BYTES
     return place
 
 

@@ -4,10 +4,6 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from sbusd.dataplane.libc cimport iovec
 
-cdef enum:
-    BATCH_HEAD_BYTES = 13           # CMSG !/batch NUL
-    BATCH_LENGTH_BYTES = 4          # before each packet in a batch
-
 
 cdef struct Intake:                 # the packets that are handled together
     iovec* parts                    # where they are, each with room for its length before it

@@ -45,18 +45,18 @@ cdef bint split_batch(Intake* intake, char* batch, size_t length) noexcept nogil
         if place == length and place > BATCH_HEAD_BYTES:
             break
         inner = 0
-        if length - place >= BATCH_LENGTH_BYTES:
-            memcpy(&inner, batch + place, BATCH_LENGTH_BYTES)
+        if length - place >= LENGTH_BYTES:
+            memcpy(&inner, batch + place, LENGTH_BYTES)
             inner = le32toh(inner)
-        if inner == 0 or inner > length - place - BATCH_LENGTH_BYTES or is_batch(batch + place + BATCH_LENGTH_BYTES, inner):
+        if inner == 0 or inner > length - place - LENGTH_BYTES or is_batch(batch + place + LENGTH_BYTES, inner):
             if place != start:
                 break
             memcpy(batch + place - BATCH_HEAD_BYTES, BATCH_HEAD, BATCH_HEAD_BYTES)
             add(intake, batch + place - BATCH_HEAD_BYTES, length - place + BATCH_HEAD_BYTES, False)
             place = length
             break
-        add(intake, batch + place + BATCH_LENGTH_BYTES, inner, False)
-        place += BATCH_LENGTH_BYTES + inner
+        add(intake, batch + place + LENGTH_BYTES, inner, False)
+        place += LENGTH_BYTES + inner
     if place != length:
         intake.offset = place
         return False

@@ -20,7 +20,7 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES
 cdef enum:
     LARGE_BYTES = 65536         # packets of this size make it worth giving the buffer's pages back
     UNIT_BYTES = 1024           # `reads` counts these; 64 KiB at most are read at once
-    BEGINNING_BYTES = 4096          # of the beginning of a frame that every connection may have
+    BEGINNING_BYTES = 4096      # of the beginning of a frame that every connection may have
 
 cdef uint32_t MOST_BYTES = MAX_PACKET_BYTES
 cdef size_t HALF_READ_BYTES = UNREAD_BYTES
@@ -45,9 +45,9 @@ cdef bint is_wrong(uint32_t length) noexcept nogil:
 
 cdef size_t needed_for(const char* data, size_t filled) noexcept nogil:
     """Return the memory for a frame that begins with *data*."""
-    if filled < BATCH_LENGTH_BYTES or is_wrong(length_at(data)):
+    if filled < LENGTH_BYTES or is_wrong(length_at(data)):
         return BEGINNING_BYTES
-    return max(<size_t>BEGINNING_BYTES, BATCH_LENGTH_BYTES + <size_t>length_at(data))
+    return max(<size_t>BEGINNING_BYTES, LENGTH_BYTES + <size_t>length_at(data))
 
 
 cdef bint is_at_half_read_limit(Connection* connection) noexcept nogil:
@@ -103,7 +103,7 @@ cdef bint keep_half(Connection* connection, const char* data, size_t length) noe
 
 cdef bint restore_half(Connection* connection, const char* data, size_t length) noexcept nogil:
     """Keep the beginning of a frame that another process has received. Return False if memory is short."""
-    connection.reading.has_fault = length >= BATCH_LENGTH_BYTES and is_wrong(length_at(data))
+    connection.reading.has_fault = length >= LENGTH_BYTES and is_wrong(length_at(data))
     return keep_half(connection, data, length)
 
 
@@ -169,22 +169,22 @@ cdef bint take_frames(Plane plane, Connection* connection, char* buffer, size_t 
     cdef size_t place = 0, kept_from = 0, offset = 0, size = 0
     cdef bint is_over = False
     cdef uint32_t inner
-    while length - place >= BATCH_LENGTH_BYTES:
+    while length - place >= LENGTH_BYTES:
         inner = length_at(buffer + place)
         if is_wrong(inner):
             connection.reading.has_fault = True
-            length = place + BATCH_LENGTH_BYTES     # what follows has no meaning
+            length = place + LENGTH_BYTES     # what follows has no meaning
             break
-        if inner > length - place - BATCH_LENGTH_BYTES:
+        if inner > length - place - LENGTH_BYTES:
             break
         if not is_over and (plane.intake.count == plane.intake.limit
-                or not take(&plane.intake, buffer + place + BATCH_LENGTH_BYTES, inner, False)):
+                or not take(&plane.intake, buffer + place + LENGTH_BYTES, inner, False)):
             is_over = True
             kept_from, offset = place, plane.intake.offset
-            size = record_bytes(buffer + place + BATCH_LENGTH_BYTES, inner, offset)
+            size = record_bytes(buffer + place + LENGTH_BYTES, inner, offset)
         elif is_over:
-            size += record_bytes(buffer + place + BATCH_LENGTH_BYTES, inner, 0)
-        place += BATCH_LENGTH_BYTES + inner
+            size += record_bytes(buffer + place + LENGTH_BYTES, inner, 0)
+        place += LENGTH_BYTES + inner
     if is_over:
         connection.reading.reads = max(<uint32_t>1, <uint32_t>(kept_from // UNIT_BYTES))
         if not keep_frames(connection, buffer + kept_from, place - kept_from, offset, size):
@@ -202,8 +202,8 @@ cdef bint keep_frames(Connection* connection, char* frames, size_t length, size_
     if backlog is NULL:
         return False
     while place < length:
-        store(backlog, frames + place + BATCH_LENGTH_BYTES, length_at(frames + place), False, offset)
+        store(backlog, frames + place + LENGTH_BYTES, length_at(frames + place), False, offset)
         offset = 0
-        place += BATCH_LENGTH_BYTES + length_at(frames + place)
+        place += LENGTH_BYTES + length_at(frames + place)
     connection.reading.backlog = backlog
     return True
