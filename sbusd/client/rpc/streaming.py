@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import AsyncGeneratorType, GeneratorType
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from sbusd.client.errors import ServiceError
-
-if TYPE_CHECKING:
-    from sbusd.client.rpc.requests import Task
+from sbusd.client.rpc.requests import Result, Task
 
 STREAMS_PER_USER = 64
 """Maximum number of open streams of a user or of a remote host: as many as an ``AsyncBus`` runs handlers."""
@@ -25,9 +23,7 @@ STREAMS_PER_USER = 64
 MAX_WINDOW = 1_024
 """Maximum number of parts that a caller may grant ahead. A caller that does not read loses parts in the bus, and its stream fails."""
 
-Part = bytes | str | None
-
-Parts = Generator[Part, None, None] | AsyncGenerator[Part, None]
+Parts = Generator[Result, None, None] | AsyncGenerator[Result, None]
 """What a handler returns that is a generator function."""
 
 
@@ -56,7 +52,7 @@ class ServiceStream:
             raise ServiceError(self.fault)
         return self.sent < self.granted
 
-    def part(self, result: Part) -> bytes:
+    def part(self, result: Result) -> bytes:
         """Return the packet of the next part. Raises TypeError if its type is wrong, ServiceError if the caller wants no response."""
         packet = self.task.answer(result, self.sent + 1)
         if not packet:

@@ -17,7 +17,7 @@ from sbusd.client.rpc.handlers import InvalidResultError
 from sbusd.client.rpc.live_requests import CallerWatch
 from sbusd.client.rpc.requests import Result, Task
 from sbusd.client.rpc.service import LOG, QUEUED_REQUESTS, Dispatcher
-from sbusd.client.rpc.streaming import Part, Parts, ServiceStream, is_stream
+from sbusd.client.rpc.streaming import Parts, ServiceStream, is_stream
 from sbusd.client.sync.link import SyncLink
 
 
@@ -243,8 +243,8 @@ class Server:
 
 
 def _plain(
-    result: Result | Awaitable[Result] | Iterator[Part] | AsyncIterator[Part],
-) -> Result | Iterator[Part] | AsyncIterator[Part]:
+    result: Result | Awaitable[Result] | Iterator[Result] | AsyncIterator[Result],
+) -> Result | Iterator[Result] | AsyncIterator[Result]:
     """Return the result of a handler. Raises TypeError if it is awaitable."""
     if not inspect.isawaitable(result):
         return result
