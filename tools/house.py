@@ -6,7 +6,6 @@ A figure that is better is written here with the change that made it so.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tools.imports import imports_of_tree, module_of
+from tools.packages.sources import source_files
 from tools.stage import ROOT
 
 LONG = 100
@@ -25,15 +25,14 @@ _COMPILED = {".py", ".pyx", ".pxi"}
 
 @dataclass(frozen=True)
 class Tree:
-    """The files of a tree that are committed."""
+    """The files of a tree that git would commit."""
 
     root: Path
 
     @cached_property
     def files(self) -> list[Path]:
         """Their paths, relative to the root."""
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=self.root, capture_output=True, check=True).stdout.decode()
-        return [path for name in listed.split("\0") if name and (self.root / (path := Path(name))).is_file()]
+        return source_files(self.root, ("sbusd", "clients", "tests", "tools"))
 
     def lines(self, folders: Iterable[str], kinds: Iterable[str] = ()) -> Iterator[str]:
         """Yield each line of the files in *folders* that end with one of *kinds*; of all files without it."""

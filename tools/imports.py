@@ -12,6 +12,8 @@ PACKAGE = "sbusd"
 
 _CYTHON_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(?P<origin>[\w.]+)[ \t]+)?c?import[ \t]+(?P<names>\([^)]*\)|[^\n#]+)", re.MULTILINE)
 
+_INCLUDE = re.compile(r'^include "([\w/.]+)"$', re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -33,6 +35,11 @@ def imports_of_tree(root: Path) -> Iterator[Import]:
             yield from _python_imports(path, path.relative_to(root))
         elif path.suffix in {".pyx", ".pxi", ".pxd"}:
             yield from _cython_imports(path, path.relative_to(root))
+
+
+def included_in(path: Path) -> list[str]:
+    """Return the files that a Cython file includes, in their order, by their names relative to its folder."""
+    return _INCLUDE.findall(path.read_text())
 
 
 def part_of(target: str) -> str:

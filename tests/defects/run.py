@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.defects.defect import Defect
 from tests.defects.table import DEFECTS
+from tools.packages.sources import copy_to, source_files
 from tools.stage import ROOT
 
 FOUND = 0
@@ -38,13 +39,8 @@ class Copy:
         self.folder = folder
         self._root = root
         self._changes = 0
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--exclude=.venv"]  # also tests that are new
-        listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
-        built = [str(path.relative_to(root)) for name in _BUILT for path in (root / "sbusd").rglob(name)]
-        for name in filter(None, (*listed, *built)):
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, target, follow_symlinks=False)
+        built = [path.relative_to(root) for name in _BUILT for path in (root / "sbusd").rglob(name)]
+        copy_to(folder, [*source_files(root, (".",)), *built], root)
         _copy_environment((root / ".venv").resolve(), folder)
 
     def stale(self, defects: Iterable[Defect]) -> list[str]:

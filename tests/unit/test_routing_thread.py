@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from tools.imports import included_in
 from tools.stage import ROOT
 
 PAGE = ROOT / "docs" / "routing-thread.md"
@@ -30,7 +31,6 @@ METHODS = {"chmod", "exists", "is_file", "lstat", "open", "read_bytes", "read_te
 """Methods of paths that ask the file system."""
 
 _IMPORT = re.compile(r"^\s*(?:from (sbusd[\w.]*) c?import ([^#\n]*)|import (sbusd[\w.]*))", re.MULTILINE)
-_INCLUDE = re.compile(r'^include "([\w/.]+)"$', re.MULTILINE)
 _CALL = re.compile(rf"\b((?:{'|'.join(sorted(MODULES))})(?:\.\w+)+)\(")
 _FROM_C = re.compile(r"^from (?:sbusd\.dataplane\.libc|posix\.[\w.]+|libc\.stdio) cimport (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _ROW = re.compile(r"^\| `(sbusd/[\w./]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -60,15 +60,10 @@ def daemon_sources() -> set[Path]:
     while pending:
         path = _source(pending.pop())
         if path is not None and path not in seen:
-            whole = {path, *included_in(path)}
+            whole = {path, *(path.parent / name for name in included_in(path))}
             seen |= whole
             pending |= set().union(*(_imported(part) for part in whole))
     return seen
-
-
-def included_in(path: Path) -> set[Path]:
-    """Return the files that a Cython module includes."""
-    return {path.parent / name for name in _INCLUDE.findall(path.read_text("utf-8"))} if path.suffix == ".pyx" else set()
 
 
 def calls_in(path: Path) -> set[str]:

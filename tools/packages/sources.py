@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.stage import ROOT
@@ -20,14 +20,14 @@ _BUILT_BY_CYTHON = {".c", ".cpp", ".html"}
 """The same, if there is a ``.pyx`` of that name; the report's page is a source."""
 
 
-def source_files(root: Path = ROOT) -> list[Path]:
-    """Return the sources in the tree *root*, as sorted paths within it."""
+def source_files(root: Path = ROOT, parts: Sequence[str] = PARTS) -> list[Path]:
+    """Return the sources in *parts* of the tree *root*, as sorted paths within it; a part is a file or a folder of the root."""
     if (root / ".git").exists() and shutil.which("git"):
-        command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PARTS]
+        command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *parts]
         names = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
         found: Iterable[Path] = {Path(name) for name in names if name and (root / name).is_file()}
     else:
-        found = [path.relative_to(root) for part in PARTS for path in _files_below(root / part)]
+        found = [path.relative_to(root) for part in parts for path in _files_below(root / part)]
     return sorted(found)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.imports import included_in
 from tools.stage import ROOT
 
 PLANE = ROOT / "sbusd" / "dataplane"
@@ -29,7 +30,6 @@ MAY_USE = {
 }
 """For each room, the others whose functions and constants it may use."""
 
-_INCLUDE = re.compile(r'^include "([\w/.]+)"$', re.MULTILINE)
 _PROSE = re.compile(r'"""(?:.|\n)*?"""|#[^\n]*')
 _DEFINED = re.compile(r"^cdef (?:inline )?(?!class|enum|extern|struct|cppclass)[^\n(=]*?(\w+)\(|^def (\w+)\(", re.MULTILINE)
 _ENUM = re.compile(r"^cdef enum[^\n]*:\n((?: {4}[^\n]*\n|\n)+)", re.MULTILINE)
@@ -44,8 +44,8 @@ Sources = dict[str, str]
 
 def read(folder: Path) -> Sources:
     """Return the code of the module and of all that it includes."""
-    module = (folder / "switch.pyx").read_text()
-    return {name: _PROSE.sub("", (folder / name).read_text()) for name in (*_INCLUDE.findall(module), "switch.pyx")}
+    names = (*included_in(folder / "switch.pyx"), "switch.pyx")
+    return {name: _PROSE.sub("", (folder / name).read_text()) for name in names}
 
 
 def defined_in(code: str) -> set[str]:
@@ -93,7 +93,7 @@ def test_code_uses_only_lower_rooms() -> None:
 
 def test_each_file_is_included_once() -> None:
     for module in ("switch.pyx", "switch.pxd"):
-        named = _INCLUDE.findall((PLANE / module).read_text())
+        named = included_in(PLANE / module)
         kind = ".pxi" if module.endswith("x") else ".pxd"
         alone = {"switch.pxd", "libc.pxd", "traffic.pxd", "ancillary.pxd"}  # the last three are cimported
         there = {str(path.relative_to(PLANE)) for path in PLANE.rglob(f"*{kind}")} - alone

@@ -25,6 +25,7 @@ def tree(tmp_path: Path) -> Tree:
         "sbusd/high.pyx": "from sbusd.low cimport low\n",
         "sbusd/part.pxi": "cdef int part():\n    return 2\n",
         "clients/c/one.h": "int one;\n",
+        ".gitignore": "not_committed.py\n",
         "tests/test_one.py": "def test_one() -> None:\n    assert True\n",
     }
     for name, text in files.items():
@@ -32,7 +33,6 @@ def tree(tmp_path: Path) -> Tree:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     (tmp_path / "sbusd" / "not_committed.py").write_text("C = 1\n" * 50)
     return Tree(tmp_path)
 
