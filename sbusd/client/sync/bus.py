@@ -110,7 +110,7 @@ class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
         can add its switch interval, 5 ms. An ``AsyncBus`` always gathers.
 
         Raises:
-            NoBus: there is no bus at the address, or it does not accept the connection: this user has too many, for example.
+            NoBus: nothing listens at the address, or the bus does not accept the connection: this user has too many, for example.
             TimedOut: the bus does not respond.
             BadAddressError: the address is malformed, or it is a descriptor and *reconnect* is set.
             Unsupported: the bus does not know *pace*.

@@ -248,7 +248,7 @@ class Engine:
         return self._stream(stream).figures.last_seq
 
     def reader(self, stream: str, uid: int, name: str) -> int | None:
-        """Return the number that the reader *name* of *uid* reads next, or None if there is no such reader. Raises EngineError: ENOENT."""
+        """Return the next number of the reader *name* of *uid*, or None if the reader does not exist. Raises EngineError: ENOENT."""
         with self.database.operation():
             return self._readers.get(self._stream(stream).figures, uid, name)
 
