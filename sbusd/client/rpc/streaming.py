@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import AsyncGeneratorType, GeneratorType
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from sbusd.client.errors import ServiceError
-from sbusd.client.rpc.requests import Result, Task
+
+if TYPE_CHECKING:
+    from sbusd.client.rpc.requests import Result, Task
 
 STREAMS_PER_USER = 64
 """Maximum number of open streams of a user or of a remote host: as many as an ``AsyncBus`` runs handlers."""
@@ -23,7 +25,7 @@ STREAMS_PER_USER = 64
 MAX_WINDOW = 1_024
 """Maximum number of parts that a caller may grant ahead. A caller that does not read loses parts in the bus, and its stream fails."""
 
-Parts = Generator[Result, None, None] | AsyncGenerator[Result, None]
+Parts: TypeAlias = "Generator[Result, None, None] | AsyncGenerator[Result, None]"
 """What a handler returns that is a generator function."""
 
 
