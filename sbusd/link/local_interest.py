@@ -34,13 +34,12 @@ LIMITS = Cost(MAX_PATTERNS, MAX_PATTERN_BYTES)
 
 @dataclass(slots=True)
 class _Entry:
-    """One pattern: the clients that have it, and the lines that it needs. *until*: when to withdraw it, in seconds."""
+    """One pattern: the clients that have it, and the lines that it needs."""
 
     lines: tuple[Line, ...]
     cost: Cost
     clients: dict[int, int] = field(default_factory=dict)
     """The user of each client."""
-    until: float | None = None
     inherited: bool = False
     """Whether a client had it before this link asked the bus, so that earlier messages may be missing."""
 
@@ -68,8 +67,8 @@ class LocalInterest:
         self._entries: dict[bytes, _Entry] = {}
         self._by_client: dict[int, set[bytes]] = {}
         self._by_line: dict[Line, set[bytes]] = {}
-        self._ending: dict[bytes, None] = {}
-        """Patterns without clients, the oldest first."""
+        self._ending: dict[bytes, float | None] = {}
+        """Patterns without clients, the oldest first, each with the time at which `expire` forgets it; None until `expire` saw it."""
         self._by_user: dict[int, _Held] = {}
         self._all = _Held()
         """What all entries need, each once."""
@@ -82,8 +81,8 @@ class LocalInterest:
 
     @property
     def next_end(self) -> float | None:
-        """When `expire` has something to do, in seconds."""
-        return min((end for each in self._ending if (end := self._entries[each].until) is not None), default=None)
+        """When `expire`, after it was called for all changes, has something to do, in seconds."""
+        return None if self.is_inheriting else next(iter(self._ending.values()), None)
 
     def add(self, client: int, uid: int, pattern: bytes) -> list[bytes]:
         """Note that *client* of the user *uid* has *pattern*. Return the patterns that clients have and that are not announced for them:
@@ -108,34 +107,41 @@ class LocalInterest:
         self.additions += 1
         if client not in entry.clients:
             self._hold(entry, client, uid, pattern)
-        entry.until = None
         self._ending.pop(pattern, None)
         return removed
 
-    def remove(self, client: int, pattern: bytes, now: float) -> None:
-        """Note that *client* has *pattern* no longer; *now* is in seconds."""
+    def remove(self, client: int, pattern: bytes) -> None:
+        """Note that *client* has *pattern* no longer."""
         entry = self._entries.get(pattern)
         if entry is None or client not in entry.clients:
             return
         self._release(entry, client, pattern)
         if not entry.clients:
-            entry.until = now + WITHDRAW_AFTER
             self._ending[pattern] = None
 
-    def remove_client(self, client: int, now: float) -> None:
+    def remove_client(self, client: int) -> None:
         """Note that *client* has disconnected."""
         for pattern in list(self._by_client.get(client, ())):
-            self.remove(client, pattern, now)
+            self.remove(client, pattern)
 
-    def remove_all(self, now: float) -> None:
-        """Note that nothing is known about the clients any more."""
+    def remove_all(self) -> None:
+        """Note that nothing is known about the clients any more, until the patterns that they have were added again."""
+        self.is_inheriting = True
         for client in list(self._by_client):
-            self.remove_client(client, now)
+            self.remove_client(client)
 
     def expire(self, now: float) -> None:
-        """Forget the patterns whose last client has been gone for a second."""
-        for pattern in [each for each in self._ending if (end := self._entries[each].until) is not None and end <= now]:
-            self._forget(pattern)
+        """Forget the patterns whose last client has been gone for a second; *now* is in seconds.
+
+        Nothing is forgotten while `is_inheriting`: who has a pattern has yet to be reported, and needs its notices of lost messages.
+        """
+        if self.is_inheriting:
+            return
+        for pattern, end in list(self._ending.items()):
+            if end is None:
+                self._ending[pattern] = now + WITHDRAW_AFTER
+            elif end <= now:
+                self._forget(pattern)
 
     def is_wanted(self, line: Line) -> bool:
         """Return whether a local pattern needs *line*."""

@@ -242,11 +242,11 @@ class LinkSession:
 
     def unsubscribed(self, client_id: int, pattern: bytes) -> None:
         """Note that a local client removed a pattern."""
-        self._local.remove(client_id, pattern, self._now)
+        self._local.remove(client_id, pattern)
 
     def client_gone(self, client_id: int) -> None:
         """Note that a local client has disconnected."""
-        self._local.remove_client(client_id, self._now)
+        self._local.remove_client(client_id)
 
     def lost(self, count: int) -> None:
         """Report a loss of unknown messages to all other hosts, between the messages before it and after it."""
@@ -258,8 +258,7 @@ class LinkSession:
         """Begin again on a new connection to the bus."""
         self.counters.bus_restarts += 1
         self._report("", self._local.all_patterns())
-        self._local.remove_all(self._now)
-        self._local.is_inheriting = True
+        self._local.remove_all()
         if self._rules.secret_head:
             self._bus.subscribe(self._rules.secret_head)
         for pattern in self._remote.subscriptions():

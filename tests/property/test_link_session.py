@@ -150,6 +150,9 @@ REPORTED_BEFORE = [("subscribe", "b", PATTERNS[0]), ("reconnect", "a"), ("run", 
 UNCONFIRMED = [("drop", 0.5), ("restart", "a"), ("run", 2.0), ("publish", "a", b"net/y/z", 13)]
 """Receivers are notified of a restart, and more is lost until the origin knows their patterns again."""
 
+TWICE_CONNECTED = [("publish", "a", b"net/x", 1), ("lose", "a", b"net/x", 1), ("reconnect", "b"), ("reconnect", "b")]
+"""A link connects to its bus twice before it is told who subscribes, long after its last tick, while messages arrive."""
+
 
 @settings(deadline=None, max_examples=150)
 @example(FORGOTTEN, 11)
@@ -169,6 +172,7 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
 @example(EARLIER_RECEIVER, 2)
 @example(REPORTED_BEFORE, 4651)
 @example(UNCONFIRMED, 2)
+@example(TWICE_CONNECTED, 0)
 @given(st.lists(ACTIONS | RESTARTS, min_size=3, max_size=30), st.integers(0, 1_000))
 def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ...]], seed: int) -> None:
     world, history = _world(seed)

@@ -54,12 +54,15 @@ def test_lines_are_within_the_imports(pattern: bytes, lines: list[tuple[bytes, b
 
 def test_a_line_is_withdrawn_a_second_after_its_last_client() -> None:
     interest, line = LocalInterest(ALL), Line(b"a", b"net/")
+    interest.is_inheriting = False
     interest.add(1, 1000, b"host/a/net/")
     interest.add(2, 1000, b"host/a/net/")
-    interest.remove(1, b"host/a/net/", 10.0)
+    interest.remove(1, b"host/a/net/")
+    interest.expire(9.0)
     ends = [interest.next_end]
-    interest.remove_client(2, 10.0)
-    interest.remove(2, b"host/a/net/", 10.5)
+    interest.remove_client(2)
+    interest.remove(2, b"host/a/net/")
+    interest.expire(10.0)
     assert [*ends, interest.next_end] == [None, 11.0]
     interest.expire(10.9)
     assert (interest.is_wanted(line), interest.patterns(line)) == (True, [b"host/a/net/"])
@@ -70,10 +73,25 @@ def test_a_line_is_withdrawn_a_second_after_its_last_client() -> None:
 def test_a_client_that_returns_in_time_keeps_the_line() -> None:
     interest = LocalInterest(ALL)
     interest.add(1, 1000, b"host/a/net/")
-    interest.remove_all(10.0)
+    interest.remove_all()
     interest.add(3, 1000, b"host/a/net/")
+    interest.is_inheriting = False
     interest.expire(99.0)
-    assert interest.all_patterns() == [b"host/a/net/"]
+    assert (interest.all_patterns(), interest.next_end) == ([b"host/a/net/"], None)
+
+
+def test_nothing_is_withdrawn_before_the_bus_has_reported_who_has_what() -> None:
+    interest = LocalInterest(ALL)
+    interest.add(1, 1000, b"host/a/net/")
+    interest.remove_all()
+    for now in (10.0, 99.0):
+        interest.expire(now)
+    assert (interest.all_patterns(), interest.next_end) == ([b"host/a/net/"], None)
+    interest.is_inheriting = False
+    interest.expire(100.0)
+    assert interest.next_end == 101.0
+    interest.expire(101.0)
+    assert interest.all_patterns() == []
 
 
 def _fill(interest: LocalInterest, uid: int, size: int, count: int = 5_000) -> int:
@@ -120,7 +138,7 @@ def test_a_user_with_more_makes_room_and_gets_to_know_it() -> None:
     interest.add(2, 30_001, shared)
     assert interest.add(3, 30_002, b"host/a/1") == [shared, (b"host/a/30001/%05d" % (space - 2)).ljust(40, b"x")]
     assert (len(interest.lines(shared)), interest.add(4, 30_001, b"host/a/2")) == (1, [b"host/a/2"])
-    interest.remove(1, shared, 1.0)
+    interest.remove(1, shared)
     assert interest.add(4, 30_001, b"host/a/2") == [], "a pattern without a client makes room before its second is over"
     assert not interest.lines(shared)
 
@@ -141,7 +159,7 @@ def test_whatever_users_do_each_has_its_share(actions: list[tuple[int, int, int,
         for user, number, size, is_added in actions:
             uid, pattern = user + 1, b"host/a/%d/" % (number if number < 4 else 100 * user + number) + b"x" * size
             if not is_added:
-                interest.remove(uid, pattern, 0.0)
+                interest.remove(uid, pattern)
                 model[uid].discard(pattern)
                 continue
             before = {each: _cost(held) for each, held in model.items()}
