@@ -91,9 +91,12 @@ class Verdict:
 _ORDINARY = Verdict(None, "an ordinary key")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AccessRules:
-    """The rules of one bus: its keys, the maximum length of a key or pattern in bytes, and the administrator's policy."""
+    """The rules of one bus: its keys, the maximum length of a key or pattern in bytes, and the administrator's policy.
+
+    A reload replaces the policy, for all that have these rules; the rest stays.
+    """
 
     keyspace: KeySpace
     key_bytes: int

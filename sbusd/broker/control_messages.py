@@ -13,8 +13,8 @@ from dataclasses import fields
 
 import sbusd
 from sbusd.broker.access import AccessRules
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.connection_times import date_of
-from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import encode_json
 from sbusd.broker.explanation import KnownUsers, explain
 from sbusd.broker.log import BusLog
@@ -122,11 +122,6 @@ class ControlMessages:
         }
         if self._keyspace.namespaces:
             self._by_key[controls.ADDRESS] = self._address
-
-    def set_access(self, access: AccessRules) -> None:
-        """Apply another policy. The key space stays the same."""
-        self._access = access
-        self.recipients.set_access(access)
 
     def set_change_log(self, change_log: ChangeLog) -> None:
         """Include the counters of *change_log* in the statistics."""

@@ -28,10 +28,6 @@ class DirectMessages:
         self._vouching = vouching
         self._log = log
 
-    def set_access(self, access: AccessRules) -> None:
-        """Apply other rules."""
-        self._access = access
-
     def refuse(self, client: Client, packet: Control) -> None:
         """Raise ProtocolError with the reason why the switch did not route *packet*, whose key begins with ``!/to/``: EPERM, the client
         does not have the right, or the right to vouch; EMSGSIZE or EINVAL, the packet is malformed."""

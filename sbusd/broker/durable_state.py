@@ -1,4 +1,4 @@
-"""The state of a bus, collected from its components: what must survive a crash, and what a planned restart hands over in addition.
+"""The state of a bus, collected from its broker: what must survive a crash, and what a planned restart hands over in addition.
 
 Spec: sbusd(8), RESTARTS.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
+from sbusd.broker.broker import Broker
 from sbusd.broker.connection_times import date_of
 from sbusd.broker.quota_usage import TokenBucket
 from sbusd.broker.quotas import UserQuotas
@@ -19,90 +19,43 @@ from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol.credentials import Credentials
 from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State, TotalsState
 
-if TYPE_CHECKING:
-    from sbusd.broker.broker import BrokerComponents
-
-
 _NO_GROUP = (1 << 32) - 1
 """The kernel never gives this gid to a process."""
 
 
-class ChangeLog:
-    """The log of control-plane changes, from which the next process restores the bus after a crash.
-
-    This one is for a bus without a service manager that stores its state: it writes nothing. Messages are not logged and cost nothing here.
-    Each change is one record, written before the client learns of the change.
-    """
-
-    def numbered(self, connection: int) -> None:
-        """Log that a connection number is in use, before it becomes known."""
-
-    def opened(self, client: Client) -> None:
-        """Log a new client."""
-
-    def closed(self, client: Client) -> None:
-        """Log the end of a client."""
-
-    def subscribed(self, client: Client, pattern: bytes) -> None:
-        """Log one more instance of a pattern."""
-
-    def unsubscribed(self, client: Client, pattern: bytes) -> None:
-        """Log one instance of a pattern less."""
-
-    def changed(self, client: Client) -> None:
-        """Log the changed settings of a client: echo, modes."""
-
-    def tapped(self, client: Client, pattern: bytes | None) -> None:
-        """Log the tap of a client, or its end for None."""
-
-    def named(self, client: Client) -> None:
-        """Log the name of a client."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether :meth:`step` has work."""
-        return False
-
-    def step(self) -> None:
-        """Do a small part of the work that happens between turns."""
-
-    def counts(self) -> dict[str, int]:
-        """Return the statistics of the log: failures, and how often it was rewritten."""
-        return {"connection_store_failures": 0, "connections_missing": 0, "state_failures": 0, "state_rewrites": 0}
-
-
-def durable_state(components: BrokerComponents) -> State:
+def durable_state(broker: Broker) -> State:
     """Return the state that must survive a crash at any time."""
-    state = State(bus_state(components))
-    for client in components.roster:
-        connection = connection_state(components.switch, client)
-        patterns = components.switch.patterns(client.connection)
+    state = State(bus_state(broker))
+    for client in broker.roster:
+        connection = connection_state(broker.switch, client)
+        patterns = broker.switch.patterns(client.connection)
         state.connections[client.connection] = replace(connection, patterns=patterns, tap=client.tap, name=client.name)
     return state
 
 
-def full_state(components: BrokerComponents) -> State:
+def full_state(broker: Broker) -> State:
     """Return the whole state, down to each pending packet, for a planned restart. Call it between turns, when no client is about to end."""
-    state = durable_state(components)
-    bus, switch = state.bus, components.switch
+    state = durable_state(broker)
+    broker.fast_path.count_answered()
+    bus, switch = state.bus, broker.switch
     bus.is_orderly = True
     bus.tally = switch.tally()
-    bus.counts = dict(components.counts)
-    bus.records = components.journal.counters._asdict()
-    bus.forgotten_early = components.quotas.absent.forgotten_early
-    bus.counted_since = components.control_messages.counted_since
-    bus.totals = user_totals(components.quotas)
-    state.accounts = user_usages(components.quotas)
+    bus.counts = dict(broker.counts)
+    bus.records = broker.journal.counters._asdict()
+    bus.forgotten_early = broker.quotas.absent.forgotten_early
+    bus.counted_since = broker.control_messages.counted_since
+    bus.totals = user_totals(broker.quotas)
+    state.accounts = user_usages(broker.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
         connection.progress = switch.progress(number)
-        connection.holding = connection_usage(components.quotas, number)
+        connection.holding = connection_usage(broker.quotas, number)
     return state
 
 
-def bus_state(components: BrokerComponents) -> BusState:
+def bus_state(broker: Broker) -> BusState:
     """Return the state of the bus itself that must survive a crash."""
-    return BusState(components.switch.next_connection(), started=components.control_messages.started)
+    return BusState(broker.switch.next_connection(), started=broker.control_messages.started)
 
 
 def connection_state(switch: Switch, client: Client) -> ConnectionState:

@@ -1,12 +1,13 @@
 from collections import Counter
+from typing import Protocol
 
 from sbusd.broker.access import AccessRules, BusOwnership
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
-from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import PresenceEvents
 from sbusd.broker.log import BusLog
 from sbusd.broker.policy import SwitchRightsCache
-from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
+from sbusd.broker.process_watch import ProcessBindings
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
@@ -15,28 +16,31 @@ from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.switch import ClientSink
 from sbusd.systemd.cgroups import Placement
 
-class FastPath(ClientSink):
+class SlowPath(Protocol):
     switch: Switch
-    has_change_log: bool
-    _ownership: BusOwnership
-    _journal: BusLog
-    _access: AccessRules
-    _roster: Roster
-    _quotas: UserQuotas
-    _rights: SwitchRightsCache
-    _presence: PresenceEvents
-    _bindings: ProcessBindings
-    _process_watch: ProcessWatch
-    _units: Units
-    _refusals: Refusals
-    _log: ClientLog
-    _change_log: ChangeLog
-    _counts: Counter[str]
-    def _attach(self, switch_used: Switch) -> None: ...
-    def _count_answered(self) -> None: ...
+    journal: BusLog
+    access: AccessRules
+    roster: Roster
+    quotas: UserQuotas
+    presence: PresenceEvents
+    bindings: ProcessBindings
+    units: Units
+    refusals: Refusals
+    log: ClientLog
+    counts: Counter[str]
+    def handle(self, client: Client, data: bytes) -> None: ...
+    def fail(self, client: Client, error: Exception) -> None: ...
+    def lost(self, connection: int, count: int) -> None: ...
+    def stop(self, reason: str, *, for_good: bool) -> None: ...
+
+class FastPath(ClientSink):
+    def start(self, broker: SlowPath) -> None: ...
+    def configure(self, ownership: BusOwnership, rights: SwitchRightsCache) -> None: ...
+    def keep_changes(self, change_log: ChangeLog) -> None: ...
+    def count_answered(self) -> None: ...
     def connected(self, connection: int, fd: int) -> None: ...
-    def _locate(self, client: Client) -> None: ...
-    def _set_place(self, client: Client, placement: Placement | None) -> None: ...
-    def _handle_unknown(self, client: Client) -> None: ...
-    def _apply_rights(self, client: Client) -> None: ...
-    def _unsubscribe(self, client: Client, pattern: bytes) -> bool: ...
+    def locate(self, client: Client) -> int: ...
+    def set_place(self, client: Client, placement: Placement | None) -> None: ...
+    def handle_unknown(self, client: Client) -> None: ...
+    def apply_rights(self, client: Client) -> None: ...
+    def unsubscribe(self, client: Client, pattern: bytes) -> bool: ...

@@ -92,86 +92,62 @@ cdef class Decision:
 
 
 cdef class FastPath(ClientSink):
-    """The compiled part of a broker, which sets the attributes."""
+    """The compiled part of a broker: the calls of the switch about clients. `start` comes first, then `configure`."""
 
-    cdef public object switch "switch_object"   # `switch` is a keyword of C, which Cython before 3.1 does not escape
-    cdef object ownership
+    cdef object broker                          # what is not handled here is left to it
+    cdef object switch "switch_object"          # `switch` is a keyword of C, which Cython before 3.1 does not escape
+    cdef Plane plane
     cdef object admitted                        # the uids that may connect; None: all
     cdef bint ends_when_empty
-    cdef public object _journal
-    cdef public object _access
+    cdef object journal
+    cdef object access
     cdef string cred_head                       # of all credentials
-    cdef public Roster _roster
-    cdef public UsageTable _quotas
-    cdef public object _rights
-    cdef object presence_events
+    cdef Roster roster
+    cdef UsageTable quotas
+    cdef object rights
+    cdef object presence
     cdef EventListeners listeners
-    cdef public object _bindings
+    cdef object bindings
     cdef object process_watch
     cdef dict watched                           # the watched processes, by connection
     cdef object units
     cdef dict awaited                           # the connections whose unit is being read
-    cdef public object _refusals
-    cdef public object _log
-    cdef public object _change_log
-    cdef public object _counts
-    cdef public bint has_change_log             # changes are kept for a restart
-    cdef Plane plane
+    cdef object refusals
+    cdef object log
+    cdef object change_log
+    cdef object counts
+    cdef bint has_change_log                    # changes are kept for a restart
     cdef Decision latest
     cdef string reply
-    cdef uint64_t answered                      # packets that `answer` has handled and `_counts` does not have yet
+    cdef uint64_t answered                      # packets that `answer` has handled and `counts` does not have yet
 
-    @property
-    def _ownership(self):
-        """The owners and the admitted users."""
-        return self.ownership
-
-    @_ownership.setter
-    def _ownership(self, ownership):
-        self.ownership = ownership
-        self.admitted = ownership.allowed
-        self.ends_when_empty = ownership.ends_when_empty
-
-    @property
-    def _process_watch(self):
-        """The watched processes."""
-        return self.process_watch
-
-    @_process_watch.setter
-    def _process_watch(self, watch):
-        self.process_watch = watch
-        self.watched = watch.by_connection
-
-    @property
-    def _units(self):
-        """The units of clients."""
-        return self.units
-
-    @_units.setter
-    def _units(self, units):
-        self.units = units
-        self.awaited = units.awaited
-
-    @property
-    def _presence(self):
-        """The presence events."""
-        return self.presence_events
-
-    @_presence.setter
-    def _presence(self, presence):
-        self.presence_events = presence
-        self.listeners = presence.listeners
-
-    def _attach(self, Switch switch_used):
-        """Set the switch."""
-        self.switch = switch_used
-        self.plane = switch_used.plane
-        prefix = self._access.keyspace.prefix
+    def start(self, broker):
+        """Work for *broker*, which has all its parts."""
+        cdef Switch switch_used = broker.switch
+        self.broker, self.switch, self.plane = broker, switch_used, switch_used.plane
+        self.journal, self.access, self.roster, self.quotas = broker.journal, broker.access, broker.roster, broker.quotas
+        self.presence, self.listeners = broker.presence, broker.presence.listeners
+        self.bindings, self.process_watch = broker.bindings, broker.bindings.watch
+        self.watched = self.process_watch.by_connection
+        self.units, self.awaited = broker.units, broker.units.awaited
+        self.refusals, self.log, self.counts = broker.refusals, broker.log, broker.counts
+        prefix = self.access.keyspace.prefix
         self.cred_head = (prefix + b"/" if prefix else b"") + SECRET_HEAD
 
-    def _count_answered(self):
+    def configure(self, ownership, rights):
+        """Admit the users of *ownership*, and decide by *rights*: a cache, a new one for new rules."""
+        self.admitted = ownership.allowed
+        self.ends_when_empty = ownership.ends_when_empty
+        self.rights = rights
+
+    def keep_changes(self, change_log):
+        """Write every change to *change_log* from now on."""
+        self.change_log = change_log
+        self.has_change_log = True
+
+    def count_answered(self):
         """Bring the counter of control packets up to date."""
-        self._counts["control_packets"] += self.answered
+        self.counts["control_packets"] += self.answered
         self.answered = 0
 
     # -- clients that begin
@@ -186,38 +162,34 @@ cdef class FastPath(ClientSink):
         cdef int fd = connection.out.fd
         number = connection.id
         if self.has_change_log:
-            self._change_log.numbered(number)
+            self.change_log.numbered(number)
         try:
             credentials = credentials_of(fd)
         except OSError as error:
-            self._refusals.reject_unknown(number, error)
+            self.refusals.reject_unknown(number, error)
             return 0
         if self.admitted is not None and (<tuple>credentials)[1] not in self.admitted:
             # Never in the roster: a rejected user must not be the last client, whose disconnect stops a bus with option -c.
-            self._refusals.reject_user(number, credentials)
+            self.refusals.reject_user(number, credentials)
             return 0
-        refusal = self._quotas.admit_client(number, credentials)
+        refusal = self.quotas.admit_client(number, credentials)
         if refusal is not None:
-            self._refusals.reject_for_quota(number, credentials, refusal)
+            self.refusals.reject_for_quota(number, credentials, refusal)
             return 0
-        client = self._roster.add(number, credentials, boot_seconds(), fd)
+        client = self.roster.add(number, credentials, boot_seconds(), fd)
         self.locate(client)
         self.place(connection, client)
         if self.has_change_log:
-            self._change_log.opened(client)
+            self.change_log.opened(client)
         if self.has_listeners():
-            self.presence_events.connected(client)
-        if _CONNECTED_PRIORITY <= self._journal.level:
-            self._log.record(_CONNECTED, client)
+            self.presence.connected(client)
+        if _CONNECTED_PRIORITY <= self.journal.level:
+            self.log.record(_CONNECTED, client)
         return 0
 
-    def _locate(self, Client client):
-        """Look up the unit of a client, whose socket is open. If `awaits_unit` is set then, `_set_place` follows."""
-        self.locate(client)
-
-    cdef int locate(self, Client client) except -1:
-        """Look up the unit of a client."""
-        if not self._rights.depends_on_unit and not self.plane.taps.count:
+    cpdef int locate(self, Client client) except -1:
+        """Look up the unit of a client, whose socket is open. If `awaits_unit` is set then, `set_place` follows."""
+        if not self.rights.depends_on_unit and not self.plane.taps.count:
             client.awaits_unit = True
             if not self.units.is_looking:
                 self.units.defer()
@@ -226,7 +198,7 @@ cdef class FastPath(ClientSink):
         if placement is None:
             client.awaits_unit = client.connection in self.awaited
             if not client.awaits_unit:
-                self._counts["unknown_units"] += 1
+                self.counts["unknown_units"] += 1
         else:
             self.set_placement(client, placement)
         return 0
@@ -238,7 +210,7 @@ cdef class FastPath(ClientSink):
         client.credentials = _new(Credentials, (who[0], who[1], who[2], who[3], (<tuple>placement)[0]))
         return 0
 
-    def _set_place(self, Client client, placement):
+    def set_place(self, Client client, placement):
         """Set the place of a client whose unit was being read; None: it remains unknown. Then its packets are handled by the new rights."""
         cdef Connection* connection = find(self.plane, client.connection)
         client.awaits_unit = client.is_unit_late = False
@@ -247,18 +219,18 @@ cdef class FastPath(ClientSink):
             self.place(connection, client)
         resume_reading(self.plane, connection)
 
-    def _handle_unknown(self, Client client):
+    def handle_unknown(self, Client client):
         """Handle the packets of a client whose unit is still being read, as if it remained unknown."""
         client.is_unit_late = True  # new rules do not make it wait again
         resume_reading(self.plane, find(self.plane, client.connection))
 
-    def _apply_rights(self, Client client):
+    def apply_rights(self, Client client):
         """Set the user, the rights and the limits of a client in the switch, which enforces them."""
         self.place(find(self.plane, client.connection), client)
 
     cdef int place(self, Connection* connection, Client client) except -1:
         """Set the user, the rights and the limits of a client in the switch, which enforces them."""
-        cdef UserUsage user = self._quotas.user_of(client.connection)
+        cdef UserUsage user = self.quotas.user_of(client.connection)
         cdef Decision decision = self.decision_about(client.credentials)
         cdef string cred = self.cred_head
         append_id(cred, decision.gid, True)
@@ -282,11 +254,11 @@ cdef class FastPath(ClientSink):
         """Return what the rules decide about a client."""
         cdef uint32_t uid = (<tuple>credentials)[1], gid = (<tuple>credentials)[2]
         cdef Decision decision = self.latest
-        if decision is None or not decision.is_about(self._rights, uid, gid, (<tuple>credentials)[3], (<tuple>credentials)[4]):
+        if decision is None or not decision.is_about(self.rights, uid, gid, (<tuple>credentials)[3], (<tuple>credentials)[4]):
             decision = self.latest = Decision.__new__(Decision)
-            decision.cache, decision.uid, decision.gid, decision.groups = self._rights, uid, gid, (<tuple>credentials)[3]
-            decision.unit, decision.depends_on_unit = (<tuple>credentials)[4], self._rights.depends_on_unit
-            rights, decision.allowed = self._rights.find(credentials)
+            decision.cache, decision.uid, decision.gid, decision.groups = self.rights, uid, gid, (<tuple>credentials)[3]
+            decision.unit, decision.depends_on_unit = (<tuple>credentials)[4], self.rights.depends_on_unit
+            rights, decision.allowed = self.rights.find(credentials)
             (decision.blocks_others, decision.rules, decision.sight, decision.may_vouch, decision.may_deliver,
              decision.needs_unit) = rights
         return decision
@@ -300,11 +272,11 @@ cdef class FastPath(ClientSink):
         if client is NULL:
             return False
         if length >= _PING_HEAD.size() and memcmp(packet, _PING_HEAD.data(), _PING_HEAD.size()) == 0:
-            if not self._quotas.take_control(client.charge, now / 1e9):
+            if not self.quotas.take_control(client.charge, now / 1e9):
                 return False
             send_packet(self.plane, connection, packet, length)
         elif length == _WHOAMI.size() and memcmp(packet, _WHOAMI.data(), length) == 0:
-            if not self._quotas.take_control(client.charge, now / 1e9):
+            if not self.quotas.take_control(client.charge, now / 1e9):
                 return False
             self.reply.assign(packet, length)
             self.reply.push_back(0)
@@ -324,75 +296,75 @@ cdef class FastPath(ClientSink):
         cdef ClientState* client = <ClientState*>connection.client
         if self.has_change_log or self.listeners.count or self.plane.taps.count or link_of(client.allowed, pattern, length) is NULL:
             return False
-        if not self._quotas.may_subscribe(client.charge, pattern, length) or not self._quotas.take_control(client.charge, now / 1e9):
+        if not self.quotas.may_subscribe(client.charge, pattern, length) or not self.quotas.take_control(client.charge, now / 1e9):
             return False
-        self._quotas.take_subscription(client.charge, pattern, length)
+        self.quotas.take_subscription(client.charge, pattern, length)
         add_pattern(self.plane, connection, pattern, length)
         client.subscriptions += 1
         return True
 
     cdef int handle(self, Connection* connection, bytes packet) except -1:
         """Handle a packet that is not a well-formed MSG."""
-        cdef Client client = self._roster.client_of(connection.id)
+        cdef Client client = self.roster.client_of(connection.id)
         self.answered += 1
-        self._count_answered()
-        refusal = self._quotas.charge_packet(client.connection)
+        self.count_answered()
+        refusal = self.quotas.charge_packet(client.connection)
         if refusal is not None:
-            self._refusals.refuse_for_quota(client, refusal, packet)
+            self.refusals.refuse_for_quota(client, refusal, packet)
             return 0
         try:
             if packet.startswith(_SUB_HEAD) and len(packet) <= _MAX_PACKET_BYTES:
-                refusal = self._quotas.charge_change(client.connection) if self.has_change_log else None
+                refusal = self.quotas.charge_change(client.connection) if self.has_change_log else None
                 if refusal is None:
-                    self._subscribe(connection, client, packet[4:].partition(b"\0")[0])
+                    self.subscribe(connection, client, packet[4:].partition(b"\0")[0])
                 else:
-                    self._refusals.refuse_for_quota(client, refusal, packet)
+                    self.refusals.refuse_for_quota(client, refusal, packet)
             else:
-                self._handle(client, packet)
+                self.broker.handle(client, packet)
         except ProtocolError as error:
-            self._refusals.refuse(client, error.code, error.words, packet)
+            self.refusals.refuse(client, error.code, error.words, packet)
         except Exception as error:
-            self._fail(client, error)
+            self.broker.fail(client, error)
         return 0
 
-    cdef int _subscribe(self, Connection* connection, Client client, bytes pattern) except -1:
+    cdef int subscribe(self, Connection* connection, Client client, bytes pattern) except -1:
         """Store a pattern, or refuse it."""
         number = client.connection
         if pattern not in client.allowed:
-            verdict = self._access.subscription(pattern, client.credentials, number)
+            verdict = self.access.subscription(pattern, client.credentials, number)
             if verdict.code is not None:
-                self._refusals.refuse_subscription(client, pattern, verdict)
+                self.refusals.refuse_subscription(client, pattern, verdict)
                 return 0
             if not pattern.startswith(_RESERVED_HEAD):
                 client.allowed.add(pattern)
-        refusal = self._quotas.charge_pattern(number, pattern)
+        refusal = self.quotas.charge_pattern(number, pattern)
         if refusal is not None:
-            self._refusals.refuse_for_quota(client, refusal, _SUB_HEAD + pattern)
+            self.refusals.refuse_for_quota(client, refusal, _SUB_HEAD + pattern)
             return 0
-        if pattern.startswith(_SECRET_HEAD) and self._access.names_process(pattern) and not self._bindings.bind(client, pattern):
-            self._quotas.release_pattern(number, pattern)
+        if pattern.startswith(_SECRET_HEAD) and self.access.names_process(pattern) and not self.bindings.bind(client, pattern):
+            self.quotas.release_pattern(number, pattern)
             return 0
         add_pattern(self.plane, connection, pattern, len(pattern))
         client.state.subscriptions += 1
         if self.has_change_log:
-            self._change_log.subscribed(client, pattern)
+            self.change_log.subscribed(client, pattern)
         if self.has_listeners() or pattern.startswith(_EVENT_HEAD):
-            self.presence_events.subscribed(client, pattern)
+            self.presence.subscribed(client, pattern)
         return 0
 
-    def _unsubscribe(self, Client client, bytes pattern):
+    def unsubscribe(self, Client client, bytes pattern):
         """Remove one instance of a pattern and return True, or return False if there is none."""
         connection = client.connection
         if not self.switch.unsubscribe(connection, pattern):
             return False
         client.subscriptions -= 1
         if self.has_change_log:
-            self._change_log.unsubscribed(client, pattern)
-        self._quotas.release_pattern(connection, pattern)
+            self.change_log.unsubscribed(client, pattern)
+        self.quotas.release_pattern(connection, pattern)
         if self.watched:
-            self._bindings.release(client, pattern)
+            self.bindings.release(client, pattern)
         if self.has_listeners():
-            self.presence_events.unsubscribed(client, pattern)
+            self.presence.unsubscribed(client, pattern)
         return True
 
     # -- clients that end
@@ -404,31 +376,31 @@ cdef class FastPath(ClientSink):
         number = connection.id
         connection.client = NULL
         if lost:
-            self.lost(number, lost)
+            self.broker.lost(number, lost)
         if self.watched:
             self.process_watch.forget(number)
         if reason == END_DESCRIPTORS:
-            self._counts["descriptor_senders"] += 1
-        client = self._roster.remove(number)
+            self.counts["descriptor_senders"] += 1
+        client = self.roster.remove(number)
         if client is None:
             return 0
-        totals = self._quotas.totals_of(self._quotas.user_of(number), (<Client>client).credentials)
+        totals = self.quotas.totals_of(self.quotas.user_of(number), (<Client>client).credentials)
         add_traffic(&totals.ended, connection, 0)     # nothing waits for it any more
         if (<Client>client).awaits_unit:
             self.awaited.pop(number, None)
         if self.has_change_log:
-            self._change_log.closed(client)
+            self.change_log.closed(client)
         if self.has_listeners():
-            self.presence_events.disconnected(client, connection.out.left_packets, end_of(connection))
-        if reason != END_HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
-            self._log.ended(client, end_of(connection), last_counters(connection))
-        if self.ends_when_empty and not len(self._roster):
-            self.stop("the last client has left", for_good=True)
+            self.presence.disconnected(client, connection.out.left_packets, end_of(connection))
+        if reason != END_HANGUP or _DISCONNECTED_PRIORITY <= self.journal.level:
+            self.log.ended(client, end_of(connection), last_counters(connection))
+        if self.ends_when_empty and not len(self.roster):
+            self.broker.stop("the last client has left", for_good=True)
         return 0
 
     cdef int release(self, uint64_t connection) except -1:
         """Release what an ended connection used: its descriptor was open until now."""
-        self._quotas.leave_user(connection)
+        self.quotas.leave_user(connection)
         return 0
 
     cdef bint has_listeners(self) noexcept:

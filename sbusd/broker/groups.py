@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sbusd.broker.access import AccessRules
-from sbusd.broker.durable_state import ChangeLog
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.events import PresenceEvents
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
@@ -46,10 +46,6 @@ class Groups:
     def set_change_log(self, change_log: ChangeLog) -> None:
         """Write changes to *change_log* from now on."""
         self._change_log = change_log
-
-    def set_access(self, access: AccessRules) -> None:
-        """Apply other rules."""
-        self._access = access
 
     def join(self, client: Client, payload: bytes) -> None:
         """Make a client a member of a group with a pattern, or refuse it.

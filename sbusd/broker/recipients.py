@@ -52,10 +52,6 @@ class Recipients:
         self._keyspace = access.keyspace
         self._page_clients = page_clients
 
-    def set_access(self, access: AccessRules) -> None:
-        """Apply another policy. The key space stays the same."""
-        self._access = access
-
     def may_know(self, client: Client, key: bytes) -> bool:
         """Return whether a client that may publish to *key* may know its recipients. Those of a private key are private too."""
         is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None

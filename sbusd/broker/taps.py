@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
-from sbusd.broker.durable_state import ChangeLog
 from sbusd.broker.events import stored_members
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
@@ -54,10 +54,6 @@ class Taps:
     def set_change_log(self, change_log: ChangeLog) -> None:
         """Write changes to *change_log* from now on."""
         self._change_log = change_log
-
-    def set_access(self, access: AccessRules) -> None:
-        """Apply other rules. Call :meth:`revoke` for each client."""
-        self._access = access
 
     def may_tap(self, client: Client) -> bool:
         """Return whether a client may tap the bus."""

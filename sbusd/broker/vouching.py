@@ -30,10 +30,6 @@ class Vouching:
         self._log = log
         self._counts = counts
 
-    def set_access(self, access: AccessRules) -> None:
-        """Apply other rules."""
-        self._access = access
-
     def refuse_message(self, client: Client, packet: Control) -> None:
         """Raise ProtocolError with the reason why the switch did not route *packet*, whose key begins with ``!/from/``: EPERM, the client
         does not have the right; EMSGSIZE or EINVAL, the packet is malformed."""

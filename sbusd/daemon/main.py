@@ -21,7 +21,6 @@ from sbusd.daemon.listener import Listener, open_listener, open_stream_listener,
 from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
-from sbusd.dataplane.switch import Switch
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.exhaustion import exhausted
 from sbusd.protocol.errors import SbusError
@@ -129,7 +128,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last, faults=configuration.faults)
-        broker = Broker(settings, ownership, journal, Switch)
+        broker = Broker(settings, ownership, journal)
         meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
         reloader = Reloader(options, configuration, broker, journal)
         loop = MainLoop(broker, journal, ProcessContext(listeners, daemonizer, manager), reloader, folder, meter=meter)

@@ -77,7 +77,7 @@ from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings,
 from sbusd.protocol.keys import KeySpace
 
 if TYPE_CHECKING:
-    from sbusd.dataplane.switch import ClientSink, Stalls
+    from sbusd.dataplane.switch import Stalls
 
 
 class Refusal(enum.IntEnum):
@@ -243,14 +243,8 @@ def waiting_bytes(length: int, head: int = 0) -> int:
     return packet_bytes(length) + (packet_bytes(head) if head else 0) + ENTRY_BYTES
 
 
-class Sink(Protocol):
-    """The control plane as the switch sees it. Called only from :meth:`Switch.turn`. It may call the switch, but not ``turn``."""
-
-    def connected(self, connection: int, fd: int) -> None:
-        """Handle a new connection; *fd* stays the switch's. To refuse the connection, call :meth:`Switch.disconnect` here."""
-
-    def control(self, connection: int, packet: bytes) -> None:
-        """Handle a packet that is not a well-formed MSG: SUB, UNSUB, CMSG, or malformed."""
+class Reports(Protocol):
+    """What the switch reports about messages. Called only from :meth:`Switch.turn`. It may call the switch, but not ``turn``."""
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Record that *count* MSG were not routed, the first of them with *key*: once for each reason and turn."""
@@ -266,6 +260,16 @@ class Sink(Protocol):
 
     def accept_failed(self, errno: int) -> None:
         """Record that accept(2) failed with *errno*: the bus has run out of descriptors or memory."""
+
+
+class Sink(Reports, Protocol):
+    """The control plane as the switch sees it, under the same conditions as `Reports`."""
+
+    def connected(self, connection: int, fd: int) -> None:
+        """Handle a new connection; *fd* stays the switch's. To refuse the connection, call :meth:`Switch.disconnect` here."""
+
+    def control(self, connection: int, packet: bytes) -> None:
+        """Handle a packet that is not a well-formed MSG: SUB, UNSUB, CMSG, or malformed."""
 
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         """Forget a connection. The switch has dropped its subscriptions, and never uses its number again. ``closed`` follows."""
@@ -494,6 +498,6 @@ class Switch(Protocol):
         """
 
 
-MakeSwitch = Callable[["Sink | ClientSink", KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
+MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
 """How to make a switch: its sink, the rules for keys, its limits, and the packet that a client is sent for each :class:`Refusal`, by
 number."""

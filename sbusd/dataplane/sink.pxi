@@ -1,6 +1,6 @@
 """The calls of the control plane about clients, as C functions: each short-lived client needs all of them.
 
-A control plane that is compiled inherits `ClientSink`. Any other is called through `PythonSink`.
+A control plane may have a `ClientSink` for them, which is compiled. Any other is called through `PythonSink`.
 """
 
 from sbusd.dataplane.contract import End
@@ -11,7 +11,7 @@ cdef object _new_tuple = tuple.__new__      # without the Python function around
 
 
 cdef class ClientSink:
-    """The part of `sbusd.dataplane.contract.Sink` about clients. A subclass also has the other methods of `Sink`, in Python."""
+    """The part of `sbusd.dataplane.contract.Sink` about clients."""
 
     cdef int begin(self, Connection* connection) except -1:
         """Handle a new connection: ``connected``."""

@@ -86,8 +86,9 @@ cdef class Switch:
 
     kind = "compiled"
 
-    def __init__(self, sink, keyspace, limits, tuple refusals):
-        self.plane = Plane(sink, keyspace, limits, refusals)
+    def __init__(self, sink, keyspace, limits, tuple refusals, ClientSink clients=None):
+        """*clients* gets the calls about clients, and *sink* the others; None: *sink* gets all."""
+        self.plane = Plane(sink, keyspace, limits, refusals, clients)
         try:
             self.watch(self.plane.closer.fileno(), self.report_closed)
         except OSError:

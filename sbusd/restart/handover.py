@@ -87,7 +87,7 @@ class Handover:
                 handover._create_state_log()
             return handover
         if handover._is_kept:
-            handover._begin(StateLog(restored.file, restored.store, broker.components))
+            handover._begin(StateLog(restored.file, restored.store, broker))
         else:
             restored.file.close()
             restored.store.close()
@@ -101,7 +101,7 @@ class Handover:
         """Write the full state for the next process, between turns, and return whether the connections must stay open for it."""
         if self._state_log is None:
             return False
-        state = full_state(self._broker.components())
+        state = full_state(self._broker)
         try:
             self._state_log.file.replace(records.image(state))
         except OSError:
@@ -127,7 +127,7 @@ class Handover:
     def _restart_in_place(self, reexec: ReexecState) -> None:
         """The same, while no thread closes a descriptor."""
         state_log = self._state_log or self._new_state_log()
-        state = full_state(self._broker.components())
+        state = full_state(self._broker)
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             if self._broker.is_done:
@@ -170,7 +170,7 @@ class Handover:
 
     def _live(self) -> Iterator[int]:
         """Iterate over the connections to store; some may come or go meanwhile."""
-        roster, number = self._broker.components().roster, 0
+        roster, number = self._broker.roster, 0
         while (client := roster.following(number)) is not None:
             number = client.connection
             yield client.fd
@@ -186,7 +186,7 @@ class Handover:
                 raise
         except OSError as error:
             raise HandoverError(f"cannot create the state file: {error.strerror}") from None
-        return StateLog(file, store, self._broker.components)
+        return StateLog(file, store, self._broker)
 
     def _create_state_log(self) -> None:
         """Log every change to a new state log, which the service manager keeps. Raises StoreError."""
@@ -233,7 +233,7 @@ class Handover:
             on_error.pop_all()
         if is_cut:
             self._journal.record(log_messages.CONNECTION_NOT_STORED)
-        outcome = restore.restore(self._broker.components(), state, fds, progress)
+        outcome = restore.restore(self._broker, state, fds, progress)
         manner = "after a planned restart" if state.bus.is_orderly else "after a crash"
         return _Restored(file, store, outcome, f"{manner}, in {(time.monotonic() - began) * 1000:.0f} ms")
 

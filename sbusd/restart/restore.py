@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sbusd.broker import durable_state, log_messages
-from sbusd.broker.broker import BrokerComponents
+from sbusd.broker.broker import Broker
 from sbusd.broker.connection_times import boot_time_of
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
@@ -43,7 +43,7 @@ class Restoration:
     then: list[Callable[[], None]] = field(default_factory=list)
 
 
-def restore(components: BrokerComponents, state: State, fds: Iterable[int], progress: Callable[[], None] = lambda: None) -> Restoration:
+def restore(broker: Broker, state: State, fds: Iterable[int], progress: Callable[[], None] = lambda: None) -> Restoration:
     """Restore the connections of *state* whose sockets are among *fds* into a bus without connections. Owns *fds*.
 
     All connections are adopted first, so that the units of their processes are read in an order that is fair to all users.
@@ -53,7 +53,7 @@ def restore(components: BrokerComponents, state: State, fds: Iterable[int], prog
     outcome = Restoration()
     adopted: list[tuple[ConnectionState, Client]] = []
     by_inode = {os.fstat(fd).st_ino: fd for fd in fds}
-    durable_state.restore_totals(components.quotas, state.bus.totals)
+    durable_state.restore_totals(broker.quotas, state.bus.totals)
     for connection in state.connections.values():
         progress()
         fd = by_inode.pop(connection.inode, None)
@@ -61,31 +61,31 @@ def restore(components: BrokerComponents, state: State, fds: Iterable[int], prog
             # The process before may have read or written a part of a frame. No one knows where the next frame begins.
             hang_up(fd)
             fd = None
-        client = None if fd is None else _adopt(components, connection, fd)
+        client = None if fd is None else _adopt(broker, connection, fd)
         if client is None:
             outcome.gone += 1
-            durable_state.count_gone(components.quotas, connection)
-            outcome.then.append(partial(_report_end, components, connection, state.queues.get(connection.number, Queue())))
+            durable_state.count_gone(broker.quotas, connection)
+            outcome.then.append(partial(_report_end, broker, connection, state.queues.get(connection.number, Queue())))
         else:
             adopted.append((connection, client))
     for connection, client in adopted:
         progress()
-        _restore_connection(components, connection, client, outcome)
+        _restore_connection(broker, connection, client, outcome)
     outcome.restored = len(adopted)
     for fd in by_inode.values():
         # A connection that has ended stays in the store until the next rewrite; it is not lost.
         outcome.gone += not is_hung_up(fd)
         hang_up(fd)
-    durable_state.restore_users(components.quotas, state.accounts, state.bus.forgotten_early)
-    components.switch.restore_all(state.packets, state.queues, state.bus.tally, state.bus.next_connection)
-    components.counts.update(state.bus.counts)
-    components.journal.restore(state.bus.records)
+    durable_state.restore_users(broker.quotas, state.accounts, state.bus.forgotten_early)
+    broker.switch.restore_all(state.packets, state.queues, state.bus.tally, state.bus.next_connection)
+    broker.counts.update(state.bus.counts)
+    broker.journal.restore(state.bus.records)
     if state.bus.started is not None:
-        components.control_messages.started = min(components.control_messages.started, state.bus.started)
+        broker.control_messages.started = min(broker.control_messages.started, state.bus.started)
     if state.bus.is_orderly and state.bus.counted_since is not None:
-        components.control_messages.counted_since = state.bus.counted_since
+        broker.control_messages.counted_since = state.bus.counted_since
     if not state.bus.is_orderly:
-        outcome.then += [partial(_send_loss_notice, components, client.connection) for client in components.roster]
+        outcome.then += [partial(_send_loss_notice, broker, client.connection) for client in broker.roster]
     return outcome
 
 
@@ -95,117 +95,115 @@ def _is_stream(fd: int) -> bool:
         return connection.type is socket.SOCK_STREAM
 
 
-def _adopt(components: BrokerComponents, state: ConnectionState, fd: int) -> Client | None:
+def _adopt(broker: Broker, state: ConnectionState, fd: int) -> Client | None:
     """Take over one connection, and return its client; None if that is not possible, and then the connection is closed."""
     try:
         credentials = credentials_of(fd)
-        components.switch.adopt(fd, state.number)
+        broker.switch.adopt(fd, state.number)
     except (OSError, ValueError) as error:
-        components.journal.record(log_messages.CREDENTIALS_UNKNOWN, connection=state.number, reason=str(error))
+        broker.journal.record(log_messages.CREDENTIALS_UNKNOWN, connection=state.number, reason=str(error))
         hang_up(fd)
         return None
-    client = components.roster.add(state.number, credentials, boot_time_of(state.since), fd, state.inode)
-    durable_state.readmit(components.quotas, state.number, credentials, state.holding)
-    components.locate(client)
+    client = broker.roster.add(state.number, credentials, boot_time_of(state.since), fd, state.inode)
+    durable_state.readmit(broker.quotas, state.number, credentials, state.holding)
+    broker.fast_path.locate(client)
     return client
 
 
-def _restore_connection(components: BrokerComponents, state: ConnectionState, client: Client, outcome: Restoration) -> None:
+def _restore_connection(broker: Broker, state: ConnectionState, client: Client, outcome: Restoration) -> None:
     """Restore the settings and subscriptions of one connection, as the current rules allow."""
-    components.await_unit(client)
-    components.place(client)
-    components.switch.restore(state.number, state.settings, state.progress)
+    broker.await_unit(client)
+    broker.fast_path.apply_rights(client)
+    broker.switch.restore(state.number, state.settings, state.progress)
     client.soft = SoftMode(state.settings.soft).name.lower()
     client.hard = HardMode(state.settings.hard).name.lower()
     client.order = Order(state.settings.order).name.lower()
     client.wants_senders = state.settings.sender
     client.wants_batches = state.settings.batch
     client.name = state.name
-    if not components.admits(client.credentials.uid):
+    if not broker.ownership.admits(client.credentials.uid):
         words = f"user {client.credentials.uid} is no longer admitted to this bus"
-        outcome.then.append(partial(components.end, client, ErrorCode.EACCES, words))
+        outcome.then.append(partial(broker.refusals.disconnect, client, ErrorCode.EACCES, words))
         return
-    _restore_subscriptions(components, client, state, outcome)
+    _restore_subscriptions(broker, client, state, outcome)
     if state.tap is not None:
-        _restore_tap(components, client, state.tap, outcome)
+        _restore_tap(broker, client, state.tap, outcome)
 
 
-def _restore_subscriptions(components: BrokerComponents, client: Client, state: ConnectionState, outcome: Restoration) -> None:
+def _restore_subscriptions(broker: Broker, client: Client, state: ConnectionState, outcome: Restoration) -> None:
     """Restore the subscriptions of a client that the current rules allow."""
     revoked, rule = 0, ""
     for pattern, count in state.patterns.items():
-        verdict = components.access.subscription(split_stored(pattern)[0], client.credentials, client.connection)
+        verdict = broker.access.subscription(split_stored(pattern)[0], client.credentials, client.connection)
         if verdict.is_allowed:
-            _restore_pattern(components, client, pattern, count, outcome)
+            _restore_pattern(broker, client, pattern, count, outcome)
             continue
         revoked += count
         rule = rule or (verdict.rule.name if verdict.rule else "the protocol")
         words = f"{subscription_words(pattern)} has ended: {verdict.reason}"
-        outcome.then.append(partial(components.presence.not_restored, client, pattern))
-        outcome.then.append(partial(components.refuse, client, ErrorCode.EPERM, words, b"SUB " + pattern))
+        outcome.then.append(partial(broker.presence.not_restored, client, pattern))
+        outcome.then.append(partial(broker.refusals.refuse, client, ErrorCode.EPERM, words, b"SUB " + pattern))
     if revoked:
         who = client.credentials
-        record = partial(
-            components.journal.record, log_messages.SUBSCRIPTIONS_REVOKED, uid=who.uid, pid=who.pid, connection=client.connection
-        )
+        record = partial(broker.journal.record, log_messages.SUBSCRIPTIONS_REVOKED, uid=who.uid, pid=who.pid, connection=client.connection)
         outcome.then.append(partial(record, count=revoked, rule=rule))
 
 
-def _restore_tap(components: BrokerComponents, client: Client, pattern: bytes, outcome: Restoration) -> None:
+def _restore_tap(broker: Broker, client: Client, pattern: bytes, outcome: Restoration) -> None:
     """Restore the tap of a client, if it still has the right."""
-    if components.may_tap(client):
-        components.quotas.force_subscription(client.connection, pattern, 1)
+    if broker.taps.may_tap(client):
+        broker.quotas.force_subscription(client.connection, pattern, 1)
         client.tap = pattern
-        components.switch.set_tap(client.connection, pattern)
+        broker.switch.set_tap(client.connection, pattern)
         return
     words = "the right to tap this bus was revoked"
-    outcome.then.append(partial(components.refuse, client, ErrorCode.EPERM, words, b"CMSG " + controls.TAP_ON))
+    outcome.then.append(partial(broker.refusals.refuse, client, ErrorCode.EPERM, words, b"CMSG " + controls.TAP_ON))
 
 
-def _restore_pattern(components: BrokerComponents, client: Client, pattern: bytes, count: int, outcome: Restoration) -> None:
+def _restore_pattern(broker: Broker, client: Client, pattern: bytes, count: int, outcome: Restoration) -> None:
     """Restore *count* instances of a pattern."""
     number = client.connection
     try:
-        if components.access.names_process(split_stored(pattern)[0]):
-            _bind(components, client, pattern, count)
+        if broker.access.names_process(split_stored(pattern)[0]):
+            _bind(broker, client, pattern, count)
     except ProcessLookupError:
         # A socket that no process holds needs no error, and its last packets are still read.
         if not is_hung_up(client.fd):
-            outcome.then.append(partial(components.process_ended, number, pattern))
+            outcome.then.append(partial(broker.bindings.process_ended, number, pattern))
         return
     except OSError as error:
         words = f"the subscription {printable(pattern)} has ended: the bus cannot watch the process: {error.strerror}"
-        outcome.then.append(partial(components.presence.not_restored, client, pattern))
-        outcome.then.append(partial(components.refuse, client, ErrorCode.EMFILE, words, b"SUB " + pattern))
+        outcome.then.append(partial(broker.presence.not_restored, client, pattern))
+        outcome.then.append(partial(broker.refusals.refuse, client, ErrorCode.EMFILE, words, b"SUB " + pattern))
         return
-    components.quotas.force_subscription(number, pattern, count)
+    broker.quotas.force_subscription(number, pattern, count)
     for _ in range(count):
-        components.switch.subscribe(number, pattern)
+        broker.switch.subscribe(number, pattern)
     client.subscriptions += count
-    components.presence.resume(number, pattern, count)
+    broker.presence.resume(number, pattern, count)
 
 
-def _bind(components: BrokerComponents, client: Client, pattern: bytes, count: int) -> None:
+def _bind(broker: Broker, client: Client, pattern: bytes, count: int) -> None:
     """Bind instances of a pattern to the process of the client. Raises OSError if it has ended or cannot be watched."""
     number = client.connection
-    was_held = components.process_watch.watches(number)
+    was_held = broker.bindings.watch.watches(number)
     for _ in range(count):
-        if not components.process_watch.bind(number, client.fd, pattern):
+        if not broker.bindings.watch.bind(number, client.fd, pattern):
             return
     if not was_held:
-        components.quotas.force_descriptor(number)
+        broker.quotas.force_descriptor(number)
 
 
-def _report_end(components: BrokerComponents, state: ConnectionState, queue: Queue) -> None:
+def _report_end(broker: Broker, state: ConnectionState, queue: Queue) -> None:
     """Publish the end of a connection that was not restored, so that no client waits for it. *queue* was pending for it."""
     if state.who is not None:
         pid, uid, gid = state.who
-        components.presence.disconnected(
+        broker.presence.disconnected(
             Client(state.number, Credentials(pid, uid, gid), boot_time_of(state.since)), len(queue.waiting) + len(queue.notes)
         )
 
 
-def _send_loss_notice(components: BrokerComponents, connection: int) -> None:
+def _send_loss_notice(broker: Broker, connection: int) -> None:
     """Notify a client that an unknown number of its packets may be lost."""
-    if connection in components.roster:
-        components.switch.send(connection, LOST_UNKNOWN)
+    if connection in broker.roster:
+        broker.switch.send(connection, LOST_UNKNOWN)

@@ -7,11 +7,12 @@ user causes are charged to that user (:class:`sbusd.broker.quotas.StateUsage`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from sbusd.broker import log_messages
-from sbusd.broker.broker import BrokerComponents
-from sbusd.broker.durable_state import ChangeLog, bus_state, connection_state
+from sbusd.broker.broker import Broker
+from sbusd.broker.change_log import ChangeLog
+from sbusd.broker.durable_state import bus_state, connection_state
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.restart.connection_store import ConnectionStore
@@ -39,17 +40,16 @@ STEP_BYTES = 16 << 10
 
 
 class StateLog(ChangeLog):
-    """Writes changes to *file*, and stores connections in *store*; *components* returns the current components of the broker."""
+    """Writes changes to *file*, and stores connections in *store*; for the next process to continue *broker*."""
 
-    def __init__(self, file: StateFile, store: ConnectionStore, components: Callable[[], BrokerComponents]) -> None:
+    def __init__(self, file: StateFile, store: ConnectionStore, broker: Broker) -> None:
         self.file = file
         self.store = store
-        self._components = components
-        made = components()
-        self._switch = made.switch
-        self._journal = made.journal
-        self._quotas = made.quotas
-        self._usage = made.quotas.state_usage
+        self._broker = broker
+        self._switch = broker.switch
+        self._journal = broker.journal
+        self._quotas = broker.quotas
+        self._usage = broker.quotas.state_usage
         self._snapshot: Snapshot | None = None
         self._image_bytes = 0
         self._is_due = False
@@ -201,11 +201,10 @@ class StateLog(ChangeLog):
     def _begin_snapshot(self) -> None:
         """Start to rewrite the log."""
         self._is_due = False
-        components = self._components()
-        bus = bus_state(components)
+        bus = bus_state(self._broker)
         bus.next_connection = max(bus.next_connection, self._numbers)
         try:
-            self._snapshot = Snapshot(self.file, components.switch, components.roster, bus)
+            self._snapshot = Snapshot(self.file, self._switch, self._broker.roster, bus)
         except OSError as error:
             self._drop_snapshot(error)
 

@@ -58,7 +58,7 @@ CONNECTIONS = (
     # Restarts of the bus, with fewer rounds.
     Defect(
         "sbusd/restart/restore.py",
-        "        outcome.then += [partial(_send_loss_notice, components, client.connection) for client in components.roster]",
+        "        outcome.then += [partial(_send_loss_notice, broker, client.connection) for client in broker.roster]",
         "        pass",
         "after a kill no client gets notice that messages may be missing",
         (f"{_HERE}test_handover.py::test_after_a_kill_at_any_point_connections_and_subscriptions_are_there",),
@@ -95,8 +95,8 @@ CONNECTIONS = (
     ),
     Defect(
         "sbusd/restart/restore.py",
-        "    if components.may_tap(client):\n        components.quotas.force",
-        "    if True:\n        components.quotas.force",
+        "    if broker.taps.may_tap(client):\n        broker.quotas.force",
+        "    if True:\n        broker.quotas.force",
         "a tap outlives its right",
         (
             "tests/unit/restart",

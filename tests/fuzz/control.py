@@ -20,7 +20,6 @@ from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
-from sbusd.dataplane.switch import Switch
 from sbusd.protocol.direct_messages import parse_direct
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import Publish, parse_packet
@@ -93,7 +92,7 @@ class _Bus:
         settings = replace(settings, rights=RightsSettings(vouch=vouch, deliver=deliver))
         ownership = BusOwnership(uid, None, frozenset() if choices & 4 else frozenset({uid}))
         self.keyspace = settings.keyspace
-        self.broker = Broker(settings, ownership, journal, Switch)
+        self.broker = Broker(settings, ownership, journal)
         self.clients: dict[int, socket.socket] = {}
         self.sent: set[bytes] = set()
         self.last_number = 0
@@ -107,7 +106,7 @@ class _Bus:
         self.last_number += 1
         fd = theirs.detach()
         self.broker.switch.adopt(fd, self.last_number)
-        self.broker.connected(self.last_number, fd)
+        self.broker.fast_path.connected(self.last_number, fd)
         return mine
 
     def step(self, action: int, packet: bytes) -> None:

@@ -63,9 +63,9 @@ class Machine:
 
     def __init__(self) -> None:
         self.bus = InProcessBus()
-        self.store = ConnectionStore.create(lambda: [client.fd for client in self.bus.broker.components().roster])
+        self.store = ConnectionStore.create(lambda: [client.fd for client in self.bus.broker.roster])
         self.file = StateFile.create()
-        self.kept = StateLog(self.file, self.store, self.bus.broker.components)
+        self.kept = StateLog(self.file, self.store, self.bus.broker)
         self.kept.begin()
         self.bus.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}

@@ -13,7 +13,6 @@ from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.config.settings import DaemonSettings
-from sbusd.dataplane.switch import Switch
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.log_records import Record
 from tests.support.switch_harness import run_until_idle
@@ -70,7 +69,7 @@ class InProcessBus:
         settings = settings or DaemonSettings()
         self.records = Records()
         self.journal = BusLog(self.records, settings.log)
-        self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal, Switch)
+        self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal)
         self.switch = self.broker.switch
         self.next_credentials: Credentials | OSError = Credentials(1, 0, 0)
         """The credentials of the next client; an error simulates a kernel that does not provide them."""
@@ -95,7 +94,7 @@ class InProcessBus:
         os.set_blocking(fd, False)
         self._clients.append(BusClient(mine, number, self.run))
         self.switch.adopt(fd, number)
-        self.broker.connected(number, fd)
+        self.broker.fast_path.connected(number, fd)
         return self._clients[-1]
 
     def run(self) -> None:

@@ -40,11 +40,11 @@ cdef inline void end_step(Plane plane, int cause) noexcept nogil:
 cdef class Plane:
     """The state; only the modules of the switch use it."""
 
-    def __cinit__(self, sink, keyspace, limits, refusals):
+    def __cinit__(self, sink, keyspace, limits, refusals, clients):
         self.epoll = self.accepting.spare = self.accepting.refusing = -1
         self.buffer = NULL
 
-    def __init__(self, sink, keyspace, limits, tuple refusals):
+    def __init__(self, sink, keyspace, limits, tuple refusals, ClientSink clients):
         # glibc merges all blocks of its fast bins during the next large allocation: 9 to 18 ms after the end of a connection with
         # many patterns. Source: mallopt(3), malloc_consolidate in glibc.
         mallopt(M_MXFAST, 0)
@@ -52,7 +52,7 @@ cdef class Plane:
         mallopt(M_TRIM_THRESHOLD, KEPT_HEAP_BYTES)
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         self.sink = sink
-        self.clients = sink if isinstance(sink, ClientSink) else PythonSink(sink)
+        self.clients = PythonSink(sink) if clients is None else clients
         self.router = Router(keyspace, limits.cache_bytes)
         self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
         self.watched = {}

@@ -80,7 +80,7 @@ def entries(answer: dict[str, object]) -> list[dict[str, Any]]:
 
 def test_the_ids_of_a_container_have_the_log_records_of_one_user(make_bus: MakeBus) -> None:
     bus = make_bus(DaemonSettings(log=LogSettings(rate_per_cause_per_user=RateSettings(burst=2, interval=86_400.0))))
-    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    bus.broker.quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
     clients = [bus.client(uid=uid, gid=uid) for uid in (ALICE, *range(100_000, 100_010), BOB)]
     for client in clients:
         client.subscribe(b"!/cred//1/")  # a private key of another user
@@ -93,7 +93,7 @@ def test_the_ids_of_a_container_have_the_log_records_of_one_user(make_bus: MakeB
 def test_what_a_container_does_counts_for_its_own_id(make_bus: MakeBus) -> None:
     bus = make_bus()
     owner = bus.client()
-    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    bus.broker.quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
     alice, inside = bus.client(uid=ALICE, gid=100), bus.client(uid=100_007, gid=100_007)
     inside.publish(b"a", b"")
     bus.run()
@@ -194,7 +194,7 @@ def test_rejecting_a_protected_user_for_a_quota_is_critical(make_bus: MakeBus) -
 def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_bus: MakeBus, ids: tuple[int, int]) -> None:
     """Also those of its subordinate ids."""
     bus = host(make_bus, queued_packets=4)
-    bus.broker.components().quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
+    bus.broker.quotas.subordinates = SubordinateIds([SubordinateRange(100_000, 65_536, ALICE)])
     slow = [bus.client(uid=uid) for uid in ids]
     for client in slow:
         client.subscribe(b"a")

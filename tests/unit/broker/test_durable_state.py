@@ -23,9 +23,9 @@ from tests.support.in_process_bus import InProcessBus, MakeBus
 @contextmanager
 def keep(bus: InProcessBus) -> Iterator[StateLog]:
     """Let the state of a bus be kept."""
-    store = ConnectionStore.create(lambda: [client.fd for client in bus.broker.components().roster])
+    store = ConnectionStore.create(lambda: [client.fd for client in bus.broker.roster])
     file = StateFile.create()
-    made = StateLog(file, store, bus.broker.components)
+    made = StateLog(file, store, bus.broker)
     made.begin()
     bus.broker.set_change_log(made)
     yield made
@@ -180,7 +180,7 @@ def test_a_handover_that_failed_is_undone(kept: tuple[InProcessBus, StateLog]) -
     for is_good in (True, False):
         if not is_good:
             made._fail(OSError(errno.ENOSPC, "No space left on device"))
-        made.write_handover(records.image(full_state(bus.broker.components())))
+        made.write_handover(records.image(full_state(bus.broker)))
         assert _read(made).bus.is_orderly
         made.undo_handover()
         if is_good:
@@ -199,7 +199,7 @@ def test_the_changes_of_a_user_are_charged_and_limited(make_bus: MakeBus, monkey
     bus = make_bus(DaemonSettings(quotas=quotas))
     with keep(bus) as made:
         churner, other = bus.client(uid=7), bus.client(uid=8)
-        usage = bus.broker.components().quotas.state_usage
+        usage = bus.broker.quotas.state_usage
         refused, sizes = 0, []
         for number in range(400):
             pattern = b"%d" % number + b"x" * 4_000

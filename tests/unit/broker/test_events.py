@@ -83,7 +83,7 @@ def test_a_client_receives_events_about_itself(bus: InProcessBus) -> None:
         b"subscribe/1/!/event/*/",
         b"unsubscribe/1/!/event/",
     ]
-    assert not bus.broker._presence.listeners
+    assert not bus.broker.presence.listeners
 
 
 def test_events_are_sent_to_clients_that_may_see_them(make_bus: MakeBus) -> None:
@@ -108,7 +108,7 @@ def test_events_are_sent_to_clients_that_may_see_them(make_bus: MakeBus) -> None
 def test_a_revoked_right_takes_effect_at_once(make_bus: MakeBus) -> None:
     bus = make_bus(SEEING)
     carol, alice = listener(bus, CAROL), bus.client(uid=ALICE)
-    bus.broker.reconfigure(DaemonSettings(), bus.broker._ownership)
+    bus.broker.reconfigure(DaemonSettings(), bus.broker.ownership)
     alice.subscribe(b"a")
     assert events(carol) == [b"connect/2"]
 
@@ -217,7 +217,7 @@ def test_no_client_can_publish_an_event(bus: InProcessBus) -> None:
 
 
 def test_without_a_listener_no_event_is_made(bus: InProcessBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus.broker._presence, "_publish", None)
+    monkeypatch.setattr(bus.broker.presence, "_publish", None)
     alice = bus.client(uid=ALICE)
     alice.subscribe(b"a")
     alice.unsubscribe(b"a")

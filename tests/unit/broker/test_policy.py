@@ -266,6 +266,6 @@ def test_the_cache_is_bounded_for_many_patterns(make_bus: MakeBus) -> None:
         client.subscribe(b"%d" % number)
         client.subscribe(b"%d/" % number + MAX_ALLOWED_BYTES * b"x")
         assert client.barrier() == []
-    allowed = bus.broker._roster[client.connection].allowed
+    allowed = bus.broker.roster[client.connection].allowed
     assert 0 < len(allowed) <= MAX_ALLOWED
     assert max(map(len, allowed)) <= MAX_ALLOWED_BYTES

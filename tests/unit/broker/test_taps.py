@@ -180,7 +180,7 @@ def test_a_tap_is_charged_as_a_subscription_and_released(bus: InProcessBus) -> N
     for command in ((controls.TAP_ON, b"a"), (controls.TAP_ON, b"bb"), (controls.TAP_OFF, None), (controls.TAP_OFF, None)):
         owner.control(*command)
         bus.run()
-        held = bus.broker._quotas[owner.connection].subscriptions
+        held = bus.broker.quotas[owner.connection].subscriptions
         assert held == (command[0] == controls.TAP_ON)
 
 

@@ -172,7 +172,7 @@ def test_pages(bus: InProcessBus, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_users_beyond_the_table_are_in_the_sum(bus: InProcessBus) -> None:
     """All rows are taken by users with connections, so a new one counts as another user while it is connected, and afterwards."""
     owner = bus.client(uid=0)
-    table = bus.broker.components().quotas.totals
+    table = bus.broker.quotas.totals
     for uid in range(50_000, 50_000 + totals.MAX_USERS - len(table.by_uid)):
         bus.client(uid=uid)
     bus.run()

@@ -40,7 +40,7 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
             found[number] = BusClient(mine, number, bus.run)
         clients.extend(found.values())
         monkeypatch.setattr(restoration, "credentials_of", by_fd.__getitem__)
-        outcome = restoration.restore(bus.broker.components(), left, list(by_fd))
+        outcome = restoration.restore(bus.broker, left, list(by_fd))
         assert (outcome.restored, outcome.gone) == (len(there), len(left.connections) - len(there))
         for step in outcome.then:
             step()
@@ -54,7 +54,7 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
 def _left(bus: InProcessBus) -> State:
     """Return the full state of *bus*."""
     bus.run()
-    return replay(image(full_state(bus.broker.components())))
+    return replay(image(full_state(bus.broker)))
 
 
 def _events(client: BusClient) -> list[tuple[bytes, object]]:
