@@ -270,7 +270,6 @@ class Broker:
         """Handle a control message. Raises ProtocolError with the error for the client."""
         check_payload(packet, self.access.key_bytes)
         if connection_settings.apply(self.switch, client.connection, packet):
-            connection_settings.remember(client, packet.key)
             if packet.key in connection_settings.LASTING:
                 self._change_log.changed(client)
         elif packet.key == controls.TAP_ON:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import MODES, HardMode, Order, SoftMode, Switch
+from sbusd.dataplane.switch_state import ConnectionSettings
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control
@@ -56,15 +56,15 @@ def apply(switch: Switch, connection: int, packet: Control) -> bool:
     return True
 
 
-def remember(client: Client, key: bytes) -> None:
-    """Store the lasting setting that the control message *key* has chosen, for reports about the client."""
-    name, value = _CHANGES.get(key, ("", None))
-    if name == "sender":
-        client.wants_senders = value
-    elif name == "batch":
-        client.wants_batches = value
-    elif name in _MODE_FIELDS.values():
-        setattr(client, name, value.name.lower())
+def described(settings: ConnectionSettings) -> dict[str, object]:
+    """Return the members of a report about a client: those of its settings that other clients can notice."""
+    return {
+        "soft": SoftMode(settings.soft).name.lower(),
+        "hard": HardMode(settings.hard).name.lower(),
+        "order": Order(settings.order).name.lower(),
+        "sender": settings.sender,
+        "batch": settings.batch,
+    }
 
 
 def _token(payload: bytes) -> bytes:

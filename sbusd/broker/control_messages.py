@@ -14,6 +14,7 @@ from dataclasses import fields
 import sbusd
 from sbusd.broker.access import AccessRules
 from sbusd.broker.change_log import ChangeLog
+from sbusd.broker.connection_settings import described
 from sbusd.broker.connection_times import date_of
 from sbusd.broker.events import encode_json
 from sbusd.broker.explanation import KnownUsers, explain
@@ -212,11 +213,7 @@ class ControlMessages:
             "since": round(date_of(client.since), 3),
             "inode": client.inode,
             "subscriptions": client.subscriptions,
-            "soft": client.soft,
-            "hard": client.hard,
-            "order": client.order,
-            "sender": client.wants_senders,
-            "batch": client.wants_batches,
+            **described(self._switch.settings(client.connection)),
             "tap": client.tap is not None,
             **self._switch.connection_counters(client.connection)._asdict(),
             **blocking_of(self._switch, self._roster, viewer, client.connection, sees_all=sees_all),

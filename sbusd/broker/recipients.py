@@ -10,9 +10,8 @@ from itertools import islice
 
 from sbusd.broker.access import AccessRules
 from sbusd.broker.events import key_text
-from sbusd.broker.policy import Policy
 from sbusd.broker.roster import Client, Roster
-from sbusd.dataplane.contract import Switch
+from sbusd.dataplane.contract import HardMode, Switch
 from sbusd.dataplane.counters import Wait
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD
@@ -122,7 +121,15 @@ class Recipients:
         """Return what happens to a publisher when a recipient's queue is full, and the publishers that the recipient blocks now."""
         found = blocking_of(self._switch, self._roster, publisher, recipient.connection)
         now = {name: found[name] for name in ("blocked_others_ms", "blocks_count", "blocks")}
-        return {"when_full": mode_when_full(self._access.policy, recipient, publisher)} | now
+        return {"when_full": self._mode_when_full(recipient, publisher).name.lower()} | now
+
+    def _mode_when_full(self, recipient: Client, publisher: Client) -> HardMode:
+        """Return what happens to a publisher's message when a recipient's queue is full, unless the publisher is paced."""
+        mode = HardMode(self._switch.settings(recipient.connection).hard)
+        is_same = recipient.credentials.uid == publisher.credentials.uid
+        if mode is HardMode.BLOCK and not is_same and not self._access.policy.may_block_others(recipient.credentials):
+            return HardMode.DISCARD
+        return mode
 
     def _matching(self, client: Client, key: bytes, allowance: int) -> tuple[list[str], int]:
         """Return the client's patterns that match *key*, and the rest of *allowance*; no patterns and -1 if that is not enough."""
@@ -195,14 +202,6 @@ def waits_now(switch: Switch, roster: Roster, viewer: Client) -> list[dict[str, 
                 | publisher
             )
     return found
-
-
-def mode_when_full(policy: Policy, recipient: Client, publisher: Client) -> str:
-    """Return the hard mode that applies to a publisher's message when a recipient's queue is full, unless the publisher is paced."""
-    is_same = recipient.credentials.uid == publisher.credentials.uid
-    if recipient.hard == "block" and not is_same and not policy.may_block_others(recipient.credentials):
-        return "discard"
-    return recipient.hard
 
 
 def _wait(roster: Roster, viewer: Client, wait: Wait, *, sees_all: bool = False) -> dict[str, object]:

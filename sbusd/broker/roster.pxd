@@ -25,11 +25,6 @@ cdef class Client:
     cdef readonly int fd
     cdef public object known_inode
     cdef public AllowedPatterns allowed
-    cdef public str soft
-    cdef public str hard
-    cdef public str order
-    cdef public bint wants_senders
-    cdef public bint wants_batches
     cdef public bytes tap
     cdef public str name
     cdef public str end_reason

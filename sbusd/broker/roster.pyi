@@ -32,11 +32,6 @@ class Client:
     known_inode: int
     allowed: AllowedPatterns
     subscriptions: int
-    soft: str
-    hard: str
-    order: str
-    wants_senders: bool
-    wants_batches: bool
     tap: bytes | None
     name: str
     end_reason: str

@@ -62,9 +62,6 @@ cdef void begin(Client client, connection, credentials, double since, int fd, kn
     client.since = since
     client.fd = fd
     client.known_inode = known_inode
-    client.soft = "queue"
-    client.hard = "discard"
-    client.order = "queue"
     client.end_reason = client.name = ""
     client.state.client = <void*>client
 
@@ -75,10 +72,11 @@ cdef class Client:
     """A connected client.
 
     ``since`` is the time of the connect on the boot clock, in seconds; ``fd`` is the socket, which the switch owns; ``subscriptions``
-    counts stored instances; ``soft``, ``hard`` and ``order`` are its modes; ``placement`` is the place of its process in the units of systemd, None if it
-    is not known, ``awaits_unit`` whether that is still being read, and ``is_unit_late`` whether its packets are handled meanwhile; ``tap`` is the
-    pattern of its tap, None without one; ``name`` is the label that it has given to itself; ``end_reason`` is the reason once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are
-    ordinary patterns that the rules allow, a cache that all clients with the same user and groups share.
+    counts stored instances; ``placement`` is the place of its process in the units of systemd, None if it is not known, ``awaits_unit``
+    whether that is still being read, and ``is_unit_late`` whether its packets are handled meanwhile; ``tap`` is the pattern of its tap,
+    None without one; ``name`` is the label that it has given to itself; ``end_reason`` is the reason once the broker disconnects it.
+    ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``allowed`` are ordinary patterns that the rules
+    allow, a cache that all clients with the same user and groups share.
     """
 
     def __init__(self, connection, credentials, double since, int fd=-1, known_inode=0):

@@ -71,10 +71,8 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters, UserTraffic, UserWaits, Waits
 from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
-from sbusd.protocol.keys import KeySpace
 
 if TYPE_CHECKING:
     from sbusd.dataplane.switch import Stalls
@@ -496,8 +494,3 @@ class Switch(Protocol):
 
         With *keeps_connections* only this process's descriptors are closed: peers do not notice while other processes hold duplicates.
         """
-
-
-MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
-"""How to make a switch: its sink, the rules for keys, its limits, and the packet that a client is sent for each :class:`Refusal`, by
-number."""

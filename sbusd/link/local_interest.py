@@ -133,7 +133,7 @@ class LocalInterest:
     def expire(self, now: float) -> None:
         """Forget the patterns whose last client has been gone for a second; *now* is in seconds.
 
-        Nothing is forgotten while `is_inheriting`: who has a pattern has yet to be reported, and needs its notices of lost messages.
+        Nothing is forgotten while `is_inheriting`: the clients have yet to be reported, and need notices of lost messages.
         """
         if self.is_inheriting:
             return

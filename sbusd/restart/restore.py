@@ -17,7 +17,6 @@ from sbusd.broker.broker import Broker
 from sbusd.broker.connection_times import boot_time_of
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
-from sbusd.dataplane.contract import HardMode, Order, SoftMode
 from sbusd.dataplane.peer import credentials_of
 from sbusd.dataplane.socket_closer import hang_up
 from sbusd.dataplane.switch_state import Queue
@@ -115,11 +114,6 @@ def _restore_connection(broker: Broker, state: ConnectionState, client: Client, 
     broker.await_unit(client)
     broker.fast_path.apply_rights(client)
     broker.switch.restore(state.number, state.settings, state.progress)
-    client.soft = SoftMode(state.settings.soft).name.lower()
-    client.hard = HardMode(state.settings.hard).name.lower()
-    client.order = Order(state.settings.order).name.lower()
-    client.wants_senders = state.settings.sender
-    client.wants_batches = state.settings.batch
     client.name = state.name
     if not broker.ownership.admits(client.credentials.uid):
         words = f"user {client.credentials.uid} is no longer admitted to this bus"

@@ -151,7 +151,7 @@ UNCONFIRMED = [("drop", 0.5), ("restart", "a"), ("run", 2.0), ("publish", "a", b
 """Receivers are notified of a restart, and more is lost until the origin knows their patterns again."""
 
 TWICE_CONNECTED = [("publish", "a", b"net/x", 1), ("lose", "a", b"net/x", 1), ("reconnect", "b"), ("reconnect", "b")]
-"""A link connects to its bus twice before it is told who subscribes, long after its last tick, while messages arrive."""
+"""A link connects to its bus twice before it knows the subscribers, long after its last tick, while messages arrive."""
 
 
 @settings(deadline=None, max_examples=150)

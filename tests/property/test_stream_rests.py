@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import MakeSwitch, Sight
+from sbusd.dataplane.contract import Sight
 from tests.oracle.kernel import SocketModel
 from tests.property.test_switches import IGNORED, by_connection, timeless
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import MakeSwitch, SwitchHarness
 
 SETTINGS = st.sampled_from(
     b"sender/on sender/off order/queue order/latest order/stack order/random blocking/soft/queue blocking/soft/discard blocking/soft/block "

@@ -23,12 +23,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from sbusd.dataplane.contract import MakeSwitch
 from tests.oracle.fairness import MILLISECOND, SECOND
 from tests.oracle.kernel import SocketModel
 from tests.property.test_switches import LIMITS, SwitchAndModel
 from tests.support.malformed_batches import batch_of
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import MakeSwitch, SwitchHarness
 from tools.stage import ROOT
 
 pytestmark = pytest.mark.slow

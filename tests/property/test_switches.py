@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import MakeSwitch, PublishRule, Sight
+from sbusd.dataplane.contract import PublishRule, Sight
 from sbusd.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from tests.oracle.kernel import SocketModel
 from tests.support.malformed_batches import FAULTS, batch_of
-from tests.support.switch_harness import Party, SwitchHarness
+from tests.support.switch_harness import MakeSwitch, Party, SwitchHarness
 
 KEYS = st.sampled_from(
     [

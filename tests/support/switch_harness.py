@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict, Unpack
 
 from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, PublishRule, Refusal, Sight, Sink, Switch
 from sbusd.dataplane.counters import ConnectionCounters
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.protocol import controls
@@ -20,6 +21,10 @@ from sbusd.protocol.memberships import parse_membership
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, is_batch, parse_packet
 from sbusd.protocol.vouching import parse_loss
 from tests.support.frames import FrameEnd
+
+MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
+"""How to make a switch: its sink, the rules for keys, its limits, and the packet that a client is sent for each :class:`Refusal`, by
+number."""
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
 

@@ -117,7 +117,7 @@ def test_the_architecture_describes_each_part() -> None:
 def test_the_tree_is_read() -> None:
     """An empty list of violations would prove nothing if no import were found."""
     found = {(module_of(each.path), each.target) for each in imports_of_tree(ROOT)}
-    assert ("sbusd.dataplane.contract", "sbusd.protocol.keys.KeySpace") in found
+    assert ("sbusd.broker.access", "sbusd.protocol.keys.KeySpace") in found
     assert any(origin == "sbusd.dataplane.switch" and target.startswith("sbusd.dataplane.") for origin, target in found)
 
 
