@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from sbusd.link.frames import Changes, Line, Snapshot, chunks, encode_head, encode_line
 from sbusd.link.local_interest import LocalInterest
-from sbusd.link.patterns import PatternIndex
 from sbusd.link.ports import Network
 from sbusd.link.subjects import Subjects
+from sbusd.protocol.pattern_index import PatternIndex
 
 BATCH_INTERVAL = 0.05
 """Seconds between two announcements."""

@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sbusd.link.frames import Line
-from sbusd.link.patterns import PatternIndex
 from sbusd.link.ports import LocalBus
 from sbusd.link.rules import Export, Rules
 from sbusd.protocol.overlap import intersection
+from sbusd.protocol.pattern_index import PatternIndex
 
 MAX_PATTERNS = 4_096
 """Lines that one host can want."""

@@ -144,7 +144,10 @@ class KeySpace:
 
 
 class Reach:
-    """The keys that one pattern can match. The pattern is split once, so the cost of a check depends only on the prefix."""
+    """The keys that one pattern can match. The pattern is split once, so the cost of a check depends only on the prefix.
+
+    Not `intersection`: a prefix may end within a segment, which no pattern with a rest can say, and the bus may have another separator.
+    """
 
     def __init__(self, keyspace: KeySpace, pattern: bytes) -> None:
         """*pattern* is any bytes without NUL."""

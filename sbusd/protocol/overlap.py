@@ -1,4 +1,4 @@
-"""The intersection of two patterns. Spec: sbus-protocol(7) §3."""
+"""Which keys two patterns have in common. Spec: sbus-protocol(7) §3."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def intersection(one: bytes, other: bytes) -> bytes | None:
     # Wildcards do not match the head of a reserved key: both have to spell it out.
     reserved = _KEYS.namespace(pattern) is not None
     return None if reserved and not (_KEYS.namespace(one) and _KEYS.namespace(other)) else pattern
+
+
+def covers(allowed: bytes, pattern: bytes) -> bool:
+    """Return whether *pattern* matches a key, and *allowed* matches every key that *pattern* matches."""
+    both = intersection(allowed, pattern)
+    # The intersection with itself spells the pattern as intersections are: with one star for several.
+    return both is not None and both == intersection(pattern, pattern)
 
 
 def split_pattern(pattern: bytes) -> tuple[list[bytes], bool]:

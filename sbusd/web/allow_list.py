@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import KeySpace, bytes_of
+from sbusd.protocol.overlap import covers, is_matchable
 
 EVERY_ORDINARY_KEY = ""
 """The default: the empty pattern matches every key that is not reserved, so no private key."""
 
 _KEYS = KeySpace()
-_STAR = b"*"
 
 
 class NotAllowedError(ProtocolError):
@@ -40,7 +40,9 @@ class AllowList:
 
     def check_pattern(self, pattern: bytes) -> None:
         """Raise NotAllowedError unless one allowed pattern matches every key that *pattern* matches."""
-        if not any(covers(allowed, pattern) for allowed in self.subscribe):
+        # The empty pattern allows each ordinary one, also if it matches no key: it may, if the separator of the bus is another.
+        allows_ordinary = b"" in self.subscribe and _KEYS.namespace(pattern) is None
+        if not allows_ordinary and not any(covers(allowed, pattern) for allowed in self.subscribe):
             raise NotAllowedError("this gateway does not allow the pattern; start sbus-web with --allow for it")
 
     def check_key(self, key: bytes) -> None:
@@ -49,41 +51,9 @@ class AllowList:
             raise NotAllowedError("this gateway does not allow the key; start sbus-web with --allow-publish for it")
 
 
-def covers(allowed: bytes, pattern: bytes) -> bool:
-    """Return whether *allowed* matches every key that *pattern* matches. False in case of doubt."""
-    namespace = _KEYS.namespace(allowed)
-    if namespace != _KEYS.namespace(pattern):
-        return False
-    (outer, outer_rest), (inner, inner_rest) = _segments(allowed), _segments(pattern)
-    guard = namespace.guard if namespace else 0
-    if outer_rest:
-        # "a/" needs a separator behind its segments.
-        if len(inner) < len(outer) + (not inner_rest) or len(outer) < guard:
-            return False
-    elif inner_rest or len(inner) != len(outer):
-        return False
-    return all(
-        segment == want if _STAR not in want else position >= guard and _covers_segment(want, segment)
-        for position, (want, segment) in enumerate(zip(outer, inner, strict=False))
-    )
-
-
-def _segments(pattern: bytes) -> tuple[list[bytes], bool]:
-    """Return the segments of *pattern*, and whether it matches any rest."""
-    segments = pattern.split(_KEYS.separator)
-    matches_rest = not segments[-1]
-    return (segments[:-1] if matches_rest else segments), matches_rest
-
-
-def _covers_segment(want: bytes, segment: bytes) -> bool:
-    """Return whether the segment *want*, which has a star, matches all that *segment* matches."""
-    before, _, after = want.partition(_STAR)
-    return not after.strip(_STAR) and segment.partition(_STAR)[0].startswith(before)
-
-
 def _checked(pattern: str) -> bytes:
     """Return *pattern* as bytes. Raises ValueError if it can match no key."""
     encoded = bytes_of(pattern)
-    if not covers(encoded, encoded):
+    if not is_matchable(encoded):
         raise ValueError(f"pattern {pattern!r} matches no key: see sbus(7) for the place of a wildcard")
     return encoded

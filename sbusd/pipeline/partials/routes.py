@@ -34,7 +34,7 @@ class KeyRoutes:
     a set of routes."""
 
     def __init__(self, table: RouteTable, keys: Sequence[str], begin: int = 0) -> None:
-        known: dict[tuple[str, ...], int] = {(): _NO_KEY}
+        known: dict[tuple[bytes, ...], int] = {(): _NO_KEY}
         sets: list[list[Route]] = [[]]
         of_keys = [_NO_KEY] * len(keys)
         self.end, count = begin, 0

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from sbusd.pipeline.partials.pattern_trie import PatternTrie, searchable
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.protocol.pattern_index import PatternIndex
 
 OPEN = (1 << 63) - 1
 """The end of a subscription that did not end: after every position of a record."""
 
+MAX_BRANCHES = 256
+"""Maximum number of branches of one user's patterns that the search for a key follows at a time. With ``*``, ``a*``, ``aa*``, … in each of
+two segments it is their product, so a user could make the search slow for the keys of others. Most users have fewer than ten.
+"""
 
 MAX_ROUTES = 256
 """Maximum number of routes of one user per key and hour; the earliest are used. Each message of the key is compared with each route, so
@@ -90,29 +95,52 @@ def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
             yield route
 
 
-def _in_use(ordered: list[Subscription]) -> Iterator[Subscription]:
+def searchable(patterns: Iterable[bytes]) -> set[bytes]:
+    """Return those of one user's *patterns* that are used: all, unless they have more than :data:`MAX_BRANCHES`.
+
+    Of the patterns with a star, the first half is used then, or a quarter, and so on; 256 patterns never have too many. Those without a
+    star do not multiply, and are all used.
+    """
+    plain = {pattern for pattern in patterns if b"*" not in pattern}
+    stars = [pattern for pattern in patterns if b"*" in pattern]
+    while PatternIndex(stars).most_branches() > MAX_BRANCHES:
+        stars = stars[: len(stars) // 2]
+    return plain.union(stars)
+
+
+def _raw(text: str) -> bytes | None:
+    """Return a key or pattern of the record as bytes, or None if the text is invalid: it matches nothing."""
+    try:
+        return key_bytes(text)
+    except ValueError:
+        return None
+
+
+def _in_use(ordered: list[Subscription]) -> Iterator[tuple[bytes, Subscription]]:
     """Yield those of *ordered* subscriptions whose patterns are used: of each user as many as do not make the search slow."""
-    patterns: dict[int | None, dict[str, None]] = {}
-    for each in ordered:
-        patterns.setdefault(each.uid, {})[each.pattern] = None
-    used = {uid: searchable(list(of_user)) for uid, of_user in patterns.items()}
-    return (each for each in ordered if each.pattern in used[each.uid])
+    valid = [(pattern, each) for each in ordered if (pattern := _raw(each.pattern)) is not None]
+    patterns: dict[int | None, dict[bytes, None]] = {}
+    for pattern, each in valid:
+        patterns.setdefault(each.uid, {})[pattern] = None
+    used = {uid: searchable(of_user) for uid, of_user in patterns.items()}
+    return ((pattern, each) for pattern, each in valid if pattern in used[each.uid])
 
 
 class RouteTable:
     """The subscriptions of one hour and host, by key."""
 
     def __init__(self, some: Iterable[Subscription]) -> None:
-        self._by_pattern: dict[str, list[Subscription]] = {}
-        for each in _in_use(sorted(some, key=lambda each: each.since)):
-            self._by_pattern.setdefault(each.pattern, []).append(each)
-        self._patterns = PatternTrie(self._by_pattern)
+        self._by_pattern: dict[bytes, list[Subscription]] = {}
+        for pattern, each in _in_use(sorted(some, key=lambda each: each.since)):
+            self._by_pattern.setdefault(pattern, []).append(each)
+        self._index = PatternIndex(self._by_pattern)
 
-    def patterns(self, key: str) -> tuple[str, ...]:
+    def patterns(self, key: str) -> tuple[bytes, ...]:
         """Return the patterns that match *key*, in order. Keys with the same patterns have the same routes."""
-        return tuple(sorted(self._patterns.matching(key)))
+        raw = _raw(key)
+        return () if raw is None else tuple(self._index.match(raw))
 
-    def of_patterns(self, patterns: Iterable[str]) -> list[Route]:
+    def of_patterns(self, patterns: Iterable[bytes]) -> list[Route]:
         """Return the routes of keys that match *patterns*. A connection with several of them has one route at a time, because it receives
         a message once."""
         taken = [each for pattern in patterns for each in self._by_pattern[pattern]]

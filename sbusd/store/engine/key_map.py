@@ -14,7 +14,10 @@ _NEVER = tuple(head.encode() for head in (*NEVER_STORED, "!/"))
 
 
 class KeyMatcher:
-    """Patterns, compiled: most are a prefix that ends with a separator, or one key."""
+    """Patterns, compiled: most are a prefix that ends with a separator, or one key.
+
+    Not a `PatternIndex`: only whether any matches is asked, for each message, and ``startswith`` answers without splitting the key.
+    """
 
     def __init__(self, patterns: Sequence[bytes]) -> None:
         """*patterns* are those of one stream."""

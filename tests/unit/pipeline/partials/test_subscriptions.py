@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from sbusd.pipeline.partials.pattern_trie import MAX_BRANCHES
+import pytest
+
 from sbusd.pipeline.partials.subscriptions import (
+    MAX_BRANCHES,
     MAX_ROUTES,
     OPEN,
     Route,
     RouteTable,
     Subscription,
     SubscriptionEvent,
+    searchable,
     subscriptions,
 )
+from sbusd.protocol.pattern_index import PatternIndex
+from tests.support.patterns import branches
 
 
 def event(seq: int, kind: str, key: str | None = "a/", conn: int | None = 1, uid: int = 1000) -> SubscriptionEvent:
@@ -84,3 +89,42 @@ def test_a_user_with_patterns_that_slow_the_search_uses_no_names_of_others() -> 
     key = "a" * 100 + "/" + "a" * 100
     assert len(table.patterns(key)) <= MAX_BRANCHES
     assert of(table, key) == [Route(1, 66, None, 0, OPEN), Route(2, 1000, None, 1, OPEN)]
+
+
+def test_a_text_that_is_not_a_key_matches_nothing() -> None:
+    table = RouteTable(Subscription(text, 1, 1000, None, 1, OPEN) for text in ("", "\\"))
+    assert (table.patterns("\\"), table.patterns("a")) == ((), (b"",))
+
+
+def test_patterns_and_keys_that_are_not_text_are_bytes() -> None:
+    table = RouteTable([Subscription("\\xff\\\\*", 1, 1000, None, 1, OPEN)])
+    assert table.patterns("\\xff\\\\x") == (b"\xff\\*",)
+
+
+def test_patterns_that_multiply_are_bounded() -> None:
+    key = b"a" * 100 + b"/" + b"a" * 100
+    slow = [b"%b*/%b*" % (b"a" * first, b"a" * second) for first in range(100) for second in range(100)]
+    assert branches(PatternIndex(slow), key) == 10_000
+    used = searchable([*slow, b"a/b", b"a/"])
+    assert MAX_BRANCHES // 2 <= len(used) - 2 == branches(PatternIndex(used), key) <= MAX_BRANCHES
+    assert {b"a/b", b"a/", *slow[:128]} <= used
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        [b"host/*/load/%d" % number for number in range(5_000)] + [b"*/%d/*/x" % number for number in range(5_000)],
+        [b"%05d*" % number for number in range(10_000)],
+        [b"*/" * 2_000, b"a/" * 2_000, *(b"host/*/load%d" % number for number in range(100))],
+        [b"a" * length + b"*" for length in range(256)],
+        [b"a/" * 50_000, b"a*"],
+    ],
+)
+def test_ordinary_patterns_are_all_used(patterns: list[bytes]) -> None:
+    assert searchable(patterns) == set(patterns)
+
+
+def test_long_patterns_are_measured_once() -> None:
+    """With all the beginnings of each, this would take a minute."""
+    long = [b"%04d%b*" % (number, b"a" * 4_000) for number in range(3_000)] + [b"a" * length + b"*" for length in range(1, 3_000)]
+    assert len(searchable(long)) >= MAX_BRANCHES // 2
