@@ -23,7 +23,7 @@ from tools.stage import ROOT
 
 CLIENT = ROOT / "sbusd" / "client"
 
-MODULES = ("blobs", "bus", "calls", "control", "last_values", "parts", "store", "stored_streams", "streams")
+MODULES = ("blobs", "bus", "calls", "control", "last_values", "store", "stored_streams", "streams")
 """The modules that are made."""
 
 _NAMES = (

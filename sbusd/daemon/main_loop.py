@@ -216,15 +216,14 @@ def measure_stalls(path: Path | None, switch: Switch) -> Iterator[StallMeter]:
         yield _NoMeter()
         return
     # Imported here: a bus outside of tests does not need it.
-    from sbusd.dataplane.switch import Stalls  # noqa: PLC0415
+    from sbusd.dataplane.switch import measure_turns  # noqa: PLC0415
 
     # Opened at once, so that an error still goes to the terminal.
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StallFileError(f"cannot open {printable(str(path))}: {error.strerror}") from None
-    stalls = Stalls()
-    switch.measure(stalls)
+    stalls = measure_turns(switch)
     with open(fd, "w", encoding="utf-8") as file:
         try:
             yield stalls

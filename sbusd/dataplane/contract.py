@@ -69,13 +69,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters, UserTraffic, UserWaits, Waits
 from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
-
-if TYPE_CHECKING:
-    from sbusd.dataplane.switch import Stalls
 
 
 class Refusal(enum.IntEnum):
@@ -289,9 +286,6 @@ class Switch(Protocol):
 
     def listen(self, fd: int) -> None:
         """Accept connections from the listening socket *fd*, SEQPACKET or STREAM, which stays the caller's."""
-
-    def measure(self, stalls: Stalls) -> None:
-        """Let *stalls* measure the time between two waits for readiness from now on."""
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call *callback* in each turn in which *fd*, which stays the caller's, is readable."""

@@ -37,7 +37,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.arguments import check_callable, check_connection, made_link
+from sbusd.client.arguments import AsyncWithBlock, check_callable, check_connection, made_link
 from sbusd.client.asyncio.beginning import AsyncBeginning, begin, make_link
 from sbusd.client.asyncio.blobs import AsyncBlobMethods, AsyncBlobSubscription
 from sbusd.client.asyncio.calls import AsyncCallMethods
@@ -48,7 +48,7 @@ from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.direct_messages import direct_publication
 from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, publication, to_bytes
 from sbusd.client.features import Paced
-from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
+from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
 from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
@@ -60,11 +60,11 @@ from sbusd.protocol.keys import text_of
 from sbusd.protocol.memberships import stored_pattern
 
 if TYPE_CHECKING:
+    from sbusd.client.asyncio.last_values import AsyncLastValues
     from sbusd.client.asyncio.store import AsyncStore
-    from sbusd.client.rpc.service import Dispatcher
 
 
-class AsyncBus(AsyncBeginning, AsyncControlMethods, AsyncBlobMethods, AsyncCallMethods):
+class AsyncBus(AsyncBeginning, AsyncControlMethods, AsyncBlobMethods, AsyncCallMethods, AsyncWithBlock):
     """A connection to a bus, from :meth:`AsyncBus.connect`. ``async with`` opens and closes it; if you ``await`` it instead, close it.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
@@ -94,7 +94,10 @@ class AsyncBus(AsyncBeginning, AsyncControlMethods, AsyncBlobMethods, AsyncCallM
         self._link = made_link(link, AsyncLink, type(self).__name__)
         self._session = self._link.session
         self._is_to_pace = pace
-        self._dispatcher: Dispatcher | None = None
+        self._store: AsyncStore | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._link.state}: {self._link.target.text}>"
 
     @classmethod
     def connect(
@@ -326,7 +329,11 @@ class AsyncBus(AsyncBeginning, AsyncControlMethods, AsyncBlobMethods, AsyncCallM
     @property
     def store(self) -> AsyncStore:
         """The messages and jobs that sbus-store(8) keeps on disk."""
-        return self._begin_store()
+        if self._store is None:
+            from sbusd.client.asyncio.store import AsyncStore  # noqa: PLC0415 - most programs use no store
+
+            self._store = AsyncStore(self)
+        return self._store
 
     @property
     def state(self) -> State:
@@ -377,6 +384,12 @@ class AsyncBus(AsyncBeginning, AsyncControlMethods, AsyncBlobMethods, AsyncCallM
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    def _with_last_values(self, inbox: Inbox, on_gap: OnGap | None) -> AsyncLastValues:
+        """Return a subscription that begins with last values."""
+        from sbusd.client.asyncio.last_values import AsyncLastValues  # noqa: PLC0415 - most programs use no store
+
+        return AsyncLastValues(self._link, inbox, on_gap, self.store)
 
     async def _begun(self) -> Self:
         """Connect, unless that has been done."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from sbusd.client.arguments import check_callable
-from sbusd.client.asyncio.parts import AsyncBusParts
+from sbusd.client.asyncio.link import AsyncLink
 from sbusd.client.encoding import Data, payload_bytes, service_group
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.rpc.group_call import GroupCall
@@ -18,13 +18,16 @@ from sbusd.protocol.memberships import SERVICE_GROUP
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.requests import H
+    from sbusd.client.rpc.service import Dispatcher
 
 
-class AsyncCallMethods(AsyncBusParts):
+class AsyncCallMethods:
     """Calls and services, a part of a bus."""
 
+    _link: AsyncLink
     _session: Session
     _caller: Caller | None = None
+    _dispatcher: Dispatcher | None = None
 
     async def call(
         self,
@@ -164,3 +167,11 @@ class AsyncCallMethods(AsyncBusParts):
             if self._caller is None:
                 self._caller = Caller(self._session)
             return self._caller
+
+    def _begin_services(self) -> Dispatcher:
+        """Return the services of this connection."""
+        if self._dispatcher is None:
+            from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415 - most programs serve nothing
+
+            self._dispatcher = Dispatcher()
+        return self._dispatcher

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from sbusd.client.errors import Closed, Disconnected, SbusError
 from sbusd.client.store.requests import RENEWALS
 
-if TYPE_CHECKING:
-    from sbusd.client.asyncio.store import AsyncJob
+Renew = Callable[[], Awaitable[bool]]
+"""Renews the lease of one job; returns whether it can be renewed again."""
 
 
 class AsyncLeaseRenewal:
     """The jobs of one store whose leases are renewed: each when a third of its lease has passed."""
 
     def __init__(self) -> None:
-        self._timers: dict[AsyncJob, asyncio.TimerHandle] = {}
+        self._timers: dict[Renew, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, job: AsyncJob, lease_seconds: float) -> None:
-        """Renew the lease of *job* from now on."""
-        self.remove(job)
-        self._begin(job, lease_seconds / RENEWALS)
+    def add(self, renew: Renew, lease_seconds: float) -> None:
+        """Call *renew* each time when a third of *lease_seconds* has passed."""
+        self.remove(renew)
+        self._begin(renew, lease_seconds / RENEWALS)
 
-    def remove(self, job: AsyncJob) -> None:
-        """Do not renew it any more. Harmless if it is not renewed."""
-        if (timer := self._timers.pop(job, None)) is not None:
+    def remove(self, renew: Renew) -> None:
+        """Do not call *renew* any more. Harmless if it is not called."""
+        if (timer := self._timers.pop(renew, None)) is not None:
             timer.cancel()
 
-    def _begin(self, job: AsyncJob, interval: float) -> None:
-        """Renew the lease of *job* after *interval* seconds."""
-        self._timers[job] = asyncio.get_running_loop().call_later(interval, self._start, job, interval)
+    def _begin(self, renew: Renew, interval: float) -> None:
+        """Call *renew* after *interval* seconds."""
+        self._timers[renew] = asyncio.get_running_loop().call_later(interval, self._start, renew, interval)
 
-    def _start(self, job: AsyncJob, interval: float) -> None:
-        """Start a task that renews the lease."""
-        task = asyncio.ensure_future(self._renew(job, interval))
+    def _start(self, renew: Renew, interval: float) -> None:
+        """Start a task that calls *renew*."""
+        task = asyncio.ensure_future(self._renew(renew, interval))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, job: AsyncJob, interval: float) -> None:
-        """Renew one lease. It is not renewed again if it is lost, or the connection has ended."""
-        try:
-            await job.extend()
-        except (Closed, Disconnected):
-            return
-        except SbusError:
-            if job.is_lost:
-                return
-        if job in self._timers:
-            self._begin(job, interval)
+    async def _renew(self, renew: Renew, interval: float) -> None:
+        """Renew one lease, and again later if it can be."""
+        if await renew() and renew in self._timers:
+            self._begin(renew, interval)

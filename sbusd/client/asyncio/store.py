@@ -6,14 +6,15 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sbusd.client.arguments import check_count, time_limit
+from sbusd.client.asyncio.calls import AsyncCallMethods
 from sbusd.client.asyncio.lease_renewal import AsyncLeaseRenewal
 from sbusd.client.asyncio.put_gathering import AsyncPutGathering
 from sbusd.client.asyncio.stored_streams import AsyncRemoteStore, AsyncStoredStreams
 from sbusd.client.encoding import Data
-from sbusd.client.errors import SbusError, TimedOut
+from sbusd.client.errors import Closed, Disconnected, SbusError, TimedOut
 from sbusd.client.store.errors import StoreError
 from sbusd.client.store.items import (
     Lease,
@@ -45,9 +46,6 @@ from sbusd.client.store.requests import (
 )
 from sbusd.protocol.envelope import NUMBER_LIMITS
 from sbusd.protocol.store_ranges import MAX_JOBS
-
-if TYPE_CHECKING:
-    from sbusd.client.asyncio.bus import AsyncBus
 
 
 class AsyncJob:
@@ -122,7 +120,7 @@ class AsyncJob:
         await self._store._on_lease("extend", self, lease=seconds)
 
     async def __aenter__(self) -> Self:
-        self._store._renewal.add(self, self.lease.length)
+        self._store._renewal.add(self._renew, self.lease.length)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -135,7 +133,17 @@ class AsyncJob:
             with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
                 await self.retry(None if isinstance(error, Exception) else 0)
         finally:
-            self._store._renewal.remove(self)
+            self._store._renewal.remove(self._renew)
+
+    async def _renew(self) -> bool:
+        """Let the lease begin again; return False if it is lost, or the connection has ended: it cannot be renewed any more."""
+        try:
+            await self.extend()
+        except (Closed, Disconnected):
+            return False
+        except SbusError:
+            return not self.is_lost
+        return True
 
     async def _finish(self) -> None:
         """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on.
@@ -196,7 +204,7 @@ class AsyncStore(AsyncStoredStreams):
     stored; calls that can be repeated are repeated.
     """
 
-    def __init__(self, bus: AsyncBus) -> None:
+    def __init__(self, bus: AsyncCallMethods) -> None:
         super().__init__(bus)
         self._puts = AsyncPutGathering(self._put)
         self._renewal = AsyncLeaseRenewal()
@@ -283,13 +291,13 @@ class AsyncStore(AsyncStoredStreams):
         """
         while jobs := await self.take_many(queue, timeout=timeout, lease=lease):
             job = jobs[0]
-            self._renewal.add(job, job.lease.length)
+            self._renewal.add(job._renew, job.lease.length)
             try:
                 yield job
                 if not job.is_settled:
                     await job._finish()
             finally:
-                self._renewal.remove(job)
+                self._renewal.remove(job._renew)
 
     async def ack_many(self, jobs: Sequence[AsyncJob]) -> list[StoreError | None]:
         """Acknowledge *jobs* of one queue in one call, and return for each None or its error."""
@@ -359,7 +367,7 @@ class AsyncStore(AsyncStoredStreams):
         if is_settled:  # a renewal that came after it has found no lease
             job.is_settled, job.is_lost = True, False
         if job.is_settled or job.is_lost:
-            self._renewal.remove(job)
+            self._renewal.remove(job._renew)
 
     def _note_lost(self, job: AsyncJob) -> None:
         """Count and log a job that was done, and whose lease ended before the store knew that."""

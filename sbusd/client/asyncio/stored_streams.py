@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sbusd.client.arguments import check_count
+from sbusd.client.asyncio.calls import AsyncCallMethods
 from sbusd.client.asyncio.put_gathering import pause_for
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
 from sbusd.client.rpc.calls import Answer
@@ -15,14 +16,11 @@ from sbusd.client.store.errors import RESTARTING, StoreError, StoreNotRunning, s
 from sbusd.client.store.items import Page, StoredMessage, StoreItem, heads_and_frames, item_of, malformed, message_of, parse_response
 from sbusd.client.store.requests import ANSWER_SECONDS, COMMIT_SECONDS, WAIT_SECONDS, Pauses, key_text, request_data
 
-if TYPE_CHECKING:
-    from sbusd.client.asyncio.bus import AsyncBus
-
 
 class AsyncStoredStreams:
     """Reads the streams of one store, with durable readers."""
 
-    def __init__(self, bus: AsyncBus, twin: int | None = None) -> None:
+    def __init__(self, bus: AsyncCallMethods, twin: int | None = None) -> None:
         """*twin* is the number of the host with the store, for its relay; None is this host."""
         self._bus = bus
         self._twin = twin
@@ -184,9 +182,9 @@ class AsyncStoredStreams:
         if is_repeatable and isinstance(error, PeerDisconnected | AnswerLost):
             self._is_known = True
             return error
-        if is_repeatable and isinstance(error, Disconnected) and self._bus.state != "closed":
+        if is_repeatable and isinstance(error, Disconnected) and self._bus._link.state != "closed":
             return error
-        if is_endless and isinstance(error, TimedOut) and self._bus.state == "reconnecting":
+        if is_endless and isinstance(error, TimedOut) and self._bus._link.state == "reconnecting":
             return None
         raise error
 

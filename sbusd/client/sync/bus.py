@@ -23,12 +23,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client import operations
-from sbusd.client.arguments import check_callable, check_connection, made_link
+from sbusd.client.arguments import WithBlock, check_callable, check_connection, made_link
 from sbusd.client.bus_socket import Scope, State, bus_address, parse_target
 from sbusd.client.direct_messages import direct_publication
 from sbusd.client.encoding import Data, Patterns, group_name, pattern_list, publication, to_bytes
 from sbusd.client.features import Paced
-from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
+from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.items import PRESENCE_PATTERN
 from sbusd.client.notices import OnGap, OnRefused
 from sbusd.client.operations import Deadline
@@ -46,11 +46,11 @@ from sbusd.protocol.keys import text_of
 from sbusd.protocol.memberships import stored_pattern
 
 if TYPE_CHECKING:
-    from sbusd.client.rpc.service import Dispatcher
+    from sbusd.client.sync.last_values import LastValues
     from sbusd.client.sync.store import Store
 
 
-class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
+class Bus(Beginning, ControlMethods, BlobMethods, CallMethods, WithBlock):
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it in a ``with`` block.
 
     A call that takes longer than the bus's ``timeout`` raises TimedOut, and its ``reason`` says so if nothing was sent. A reply that
@@ -73,7 +73,10 @@ class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
         self._link = made_link(link, SyncLink, type(self).__name__)
         self._session = self._link.session
         self._is_to_pace = pace
-        self._dispatcher: Dispatcher | None = None
+        self._store: Store | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._link.state}: {self._link.target.text}>"
 
     @classmethod
     def connect(
@@ -305,7 +308,11 @@ class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
     @property
     def store(self) -> Store:
         """The messages and jobs that sbus-store(8) keeps on disk."""
-        return self._begin_store()
+        if self._store is None:
+            from sbusd.client.sync.store import Store  # noqa: PLC0415 - most programs use no store
+
+            self._store = Store(self)
+        return self._store
 
     @property
     def state(self) -> State:
@@ -356,6 +363,12 @@ class Bus(Beginning, ControlMethods, BlobMethods, CallMethods):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _with_last_values(self, inbox: Inbox, on_gap: OnGap | None) -> LastValues:
+        """Return a subscription that begins with last values."""
+        from sbusd.client.sync.last_values import LastValues  # noqa: PLC0415 - most programs use no store
+
+        return LastValues(self._link, inbox, on_gap, self.store)
 
     def _begun(self) -> Self:
         """Connect, unless that has been done."""

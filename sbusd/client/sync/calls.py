@@ -12,20 +12,23 @@ from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Inv
 from sbusd.client.rpc.group_call import GroupCall
 from sbusd.client.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbusd.client.session import Session
-from sbusd.client.sync.parts import BusParts
+from sbusd.client.sync.link import SyncLink
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.memberships import SERVICE_GROUP
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
     from sbusd.client.rpc.requests import H
+    from sbusd.client.rpc.service import Dispatcher
 
 
-class CallMethods(BusParts):
+class CallMethods:
     """Calls and services, a part of a bus."""
 
+    _link: SyncLink
     _session: Session
     _caller: Caller | None = None
+    _dispatcher: Dispatcher | None = None
 
     def call(
         self,
@@ -163,3 +166,11 @@ class CallMethods(BusParts):
             if self._caller is None:
                 self._caller = Caller(self._session)
             return self._caller
+
+    def _begin_services(self) -> Dispatcher:
+        """Return the services of this connection."""
+        if self._dispatcher is None:
+            from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415 - most programs serve nothing
+
+            self._dispatcher = Dispatcher()
+        return self._dispatcher

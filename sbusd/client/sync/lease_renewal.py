@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from sbusd.client.errors import Closed, Disconnected, SbusError
 from sbusd.client.store.requests import RENEWALS
 
-if TYPE_CHECKING:
-    from sbusd.client.sync.store import Job
+Renew = Callable[[], bool]
+"""Renews the lease of one job; returns whether it can be renewed again."""
 
 LINGER_SECONDS = 5.0
 """How long the thread stays without a job, so that a loop with short jobs does not start one for each."""
@@ -22,30 +21,30 @@ class LeaseRenewal:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[Job, tuple[float, float]] = {}
+        self._due: dict[Renew, tuple[float, float]] = {}
         self._thread: threading.Thread | None = None
         self._wakes = 0.0
         self._process = os.getpid()
 
-    def add(self, job: Job, lease_seconds: float) -> None:
-        """Renew the lease of *job* from now on."""
+    def add(self, renew: Renew, lease_seconds: float) -> None:
+        """Call *renew* each time when a third of *lease_seconds* has passed."""
         interval = lease_seconds / RENEWALS
         with self._changed:
             if self._process != os.getpid():  # the thread stayed with the parent process
                 self._process, self._thread = os.getpid(), None
                 self._due.clear()
             due = time.monotonic() + interval
-            self._due[job] = (due, interval)
+            self._due[renew] = (due, interval)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sbus-leases", daemon=True)
                 self._thread.start()
             elif due < self._wakes:
                 self._changed.notify()
 
-    def remove(self, job: Job) -> None:
-        """Do not renew it any more. Harmless if it is not renewed."""
+    def remove(self, renew: Renew) -> None:
+        """Do not call *renew* any more. Harmless if it is not called."""
         with self._changed:
-            self._due.pop(job, None)
+            self._due.pop(renew, None)
 
     def _run(self) -> None:
         """Renew each lease when it is due. Ends when the jobs have been settled for a while."""
@@ -62,22 +61,16 @@ class LeaseRenewal:
                 if self._wakes > now:
                     self._changed.wait(self._wakes - now)
                     continue
-                jobs = [job for job, (due, _) in self._due.items() if due <= now]
-            for job in jobs:
-                self._renew(job)
+                due_now = [renew for renew, (due, _) in self._due.items() if due <= now]
+            for renew in due_now:
+                self._renew(renew)
 
-    def _renew(self, job: Job) -> None:
-        """Renew one lease. It is not renewed again if it is lost, or the connection has ended."""
-        is_over = False
-        try:
-            job.extend()
-        except (Closed, Disconnected):
-            is_over = True
-        except SbusError:
-            is_over = job.is_lost
+    def _renew(self, renew: Renew) -> None:
+        """Renew one lease, and again later if it can be."""
+        goes_on = renew()
         with self._changed:
-            if is_over:
-                self._due.pop(job, None)
-            elif job in self._due:
-                interval = self._due[job][1]
-                self._due[job] = (time.monotonic() + interval, interval)
+            if not goes_on:
+                self._due.pop(renew, None)
+            elif renew in self._due:
+                interval = self._due[renew][1]
+                self._due[renew] = (time.monotonic() + interval, interval)

@@ -7,11 +7,11 @@ import contextlib
 import time
 from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sbusd.client.arguments import check_count, time_limit
 from sbusd.client.encoding import Data
-from sbusd.client.errors import SbusError, TimedOut
+from sbusd.client.errors import Closed, Disconnected, SbusError, TimedOut
 from sbusd.client.store.errors import StoreError
 from sbusd.client.store.items import (
     Lease,
@@ -41,14 +41,12 @@ from sbusd.client.store.requests import (
     reason_text,
     request_data,
 )
+from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.lease_renewal import LeaseRenewal
 from sbusd.client.sync.put_gathering import PutGathering
 from sbusd.client.sync.stored_streams import RemoteStore, StoredStreams
 from sbusd.protocol.envelope import NUMBER_LIMITS
 from sbusd.protocol.store_ranges import MAX_JOBS
-
-if TYPE_CHECKING:
-    from sbusd.client.sync.bus import Bus
 
 
 class Job:
@@ -123,7 +121,7 @@ class Job:
         self._store._on_lease("extend", self, lease=seconds)
 
     def __enter__(self) -> Self:
-        self._store._renewal.add(self, self.lease.length)
+        self._store._renewal.add(self._renew, self.lease.length)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -136,7 +134,17 @@ class Job:
             with contextlib.suppress(SbusError):  # the lease then ends by itself, and the first error is the one to see
                 self.retry(None if isinstance(error, Exception) else 0)
         finally:
-            self._store._renewal.remove(self)
+            self._store._renewal.remove(self._renew)
+
+    def _renew(self) -> bool:
+        """Let the lease begin again; return False if it is lost, or the connection has ended: it cannot be renewed any more."""
+        try:
+            self.extend()
+        except (Closed, Disconnected):
+            return False
+        except SbusError:
+            return not self.is_lost
+        return True
 
     def _finish(self) -> None:
         """Acknowledge the job, as nothing else has settled it. If its lease is lost, the next jobs can go on.
@@ -197,7 +205,7 @@ class Store(StoredStreams):
     stored; calls that can be repeated are repeated.
     """
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: CallMethods) -> None:
         super().__init__(bus)
         self._puts = PutGathering(self._put)
         self._renewal = LeaseRenewal()
@@ -284,13 +292,13 @@ class Store(StoredStreams):
         """
         while jobs := self.take_many(queue, timeout=timeout, lease=lease):
             job = jobs[0]
-            self._renewal.add(job, job.lease.length)
+            self._renewal.add(job._renew, job.lease.length)
             try:
                 yield job
                 if not job.is_settled:
                     job._finish()
             finally:
-                self._renewal.remove(job)
+                self._renewal.remove(job._renew)
 
     def ack_many(self, jobs: Sequence[Job]) -> list[StoreError | None]:
         """Acknowledge *jobs* of one queue in one call, and return for each None or its error."""
@@ -360,7 +368,7 @@ class Store(StoredStreams):
         if is_settled:  # a renewal that came after it has found no lease
             job.is_settled, job.is_lost = True, False
         if job.is_settled or job.is_lost:
-            self._renewal.remove(job)
+            self._renewal.remove(job._renew)
 
     def _note_lost(self, job: Job) -> None:
         """Count and log a job that was done, and whose lease ended before the store knew that."""

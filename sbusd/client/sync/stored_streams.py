@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sbusd.client.arguments import check_count
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
@@ -14,16 +14,14 @@ from sbusd.client.rpc.calls import Answer
 from sbusd.client.store.errors import RESTARTING, StoreError, StoreNotRunning, store_error
 from sbusd.client.store.items import Page, StoredMessage, StoreItem, heads_and_frames, item_of, malformed, message_of, parse_response
 from sbusd.client.store.requests import ANSWER_SECONDS, COMMIT_SECONDS, WAIT_SECONDS, Pauses, key_text, request_data
+from sbusd.client.sync.calls import CallMethods
 from sbusd.client.sync.put_gathering import pause_for
-
-if TYPE_CHECKING:
-    from sbusd.client.sync.bus import Bus
 
 
 class StoredStreams:
     """Reads the streams of one store, with durable readers."""
 
-    def __init__(self, bus: Bus, twin: int | None = None) -> None:
+    def __init__(self, bus: CallMethods, twin: int | None = None) -> None:
         """*twin* is the number of the host with the store, for its relay; None is this host."""
         self._bus = bus
         self._twin = twin
@@ -185,9 +183,9 @@ class StoredStreams:
         if is_repeatable and isinstance(error, PeerDisconnected | AnswerLost):
             self._is_known = True
             return error
-        if is_repeatable and isinstance(error, Disconnected) and self._bus.state != "closed":
+        if is_repeatable and isinstance(error, Disconnected) and self._bus._link.state != "closed":
             return error
-        if is_endless and isinstance(error, TimedOut) and self._bus.state == "reconnecting":
+        if is_endless and isinstance(error, TimedOut) and self._bus._link.state == "reconnecting":
             return None
         raise error
 

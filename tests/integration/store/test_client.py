@@ -213,7 +213,7 @@ def test_a_lost_lease_is_counted_and_the_loop_takes_the_next_job(program: StoreP
         asyncio.run(main(other))
         bus.store.put("mail/a", b"again")
         for job in bus.store.jobs("mail", timeout=0, lease=1):
-            bus.store._renewal.remove(job)  # as if this process had been stopped
+            bus.store._renewal.remove(job._renew)  # as if this process had been stopped
             (again,) = other.store.take_many("mail", timeout=60, lease=3_600)
             again.ack()
         assert bus.statistics.jobs_lost == 1

@@ -86,12 +86,12 @@ def test_a_lease_is_renewed_until_it_has_ended(
         bus: Any = AsyncBus(answer) if is_async else BlockingBus(answer)
         store, kind, renewals = made(bus)
         job = kind(store, "mail", lease(), None)
-        store._renewal.add(job, 3_600.0)
-        bus.is_renewed = lambda: job in renewals
+        store._renewal.add(job._renew, 3_600.0)
+        bus.is_renewed = lambda: job._renew in renewals
         await outcome(lambda: CALLS[name](store, job))
         assert bus.renewed == [True]
-        assert (job in renewals, job.is_lost, job.is_settled) == (is_renewed, is_lost, answer == DONE)
-        store._renewal.remove(job)
+        assert (job._renew in renewals, job.is_lost, job.is_settled) == (is_renewed, is_lost, answer == DONE)
+        store._renewal.remove(job._renew)
 
     asyncio.run(scenario())
 
@@ -104,7 +104,7 @@ def test_the_end_of_a_block_renews_the_lease_until_the_answer(answer: bytes, err
         bus: Any = AsyncBus(answer) if is_async else BlockingBus(answer)
         store, kind, renewals = made(bus)
         job = kind(store, "mail", lease(), None)
-        bus.is_renewed = lambda: job in renewals
+        bus.is_renewed = lambda: job._renew in renewals
         if is_async:
             await job.__aenter__()
             await outcome(lambda: job.__aexit__(error and type(error), error, None))
@@ -112,7 +112,7 @@ def test_the_end_of_a_block_renews_the_lease_until_the_answer(answer: bytes, err
             job.__enter__()
             await outcome(lambda: job.__exit__(error and type(error), error, None))
         assert bus.renewed == [True]
-        assert job not in renewals
+        assert job._renew not in renewals
 
     asyncio.run(scenario())
 
@@ -138,7 +138,7 @@ def test_a_job_that_failed_is_never_acknowledged_by_a_loop(name: str, answer: by
 
 
 def made(bus: Any) -> tuple[Any, Any, Any]:
-    """Return a store of *bus*, its class of jobs, and the jobs that it renews."""
+    """Return a store of *bus*, its class of jobs, and the leases that it renews."""
     if isinstance(bus, AsyncBus):
         store = AsyncStore(cast("Any", bus))
         return store, AsyncJob, store._renewal._timers

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sbusd.dataplane.switch import Stalls
+from sbusd.dataplane.switch import Stalls, measure_turns
 from tests.support.switch_harness import SwitchHarness
 from tests.support.wire import message
 
@@ -19,8 +19,7 @@ QUEUED_NS = 5_000_000
 
 def report_of(harness: SwitchHarness, work: Callable[[], None]) -> dict[str, Any]:
     """Return the stalls of a bus that does *work* once, in the callback of a watched descriptor."""
-    stalls = Stalls()
-    harness.switch.measure(stalls)
+    stalls = measure_turns(harness.switch)
     inner, outer = os.pipe()
 
     def callback() -> None:
@@ -93,8 +92,7 @@ def test_a_stall_without_sleep_is_time_on_the_processor(harness: SwitchHarness) 
 
 
 def test_a_wait_for_events_is_not_a_stall(harness: SwitchHarness) -> None:
-    stalls = Stalls()
-    harness.switch.measure(stalls)
+    stalls = measure_turns(harness.switch)
     harness.switch.turn(100)
     harness.switch.turn(0)
     report: dict[str, Any] = stalls.report()
@@ -111,8 +109,7 @@ def test_no_stall_is_measured_before_the_first_wait() -> None:
 
 
 def test_each_part_of_a_turn_is_charged_to_its_cause(harness: SwitchHarness) -> None:
-    stalls = Stalls()
-    harness.switch.measure(stalls)
+    stalls = measure_turns(harness.switch)
     client = harness.connect()
     for packet in (b"SUB a", b"UNSUB a", b"CMSG !/bus/ping\0", b"CMSG order/stack", b"CMSG " + b"x" * 100, message(b"!/no"), message(b"a")):
         harness.send(client, packet)
