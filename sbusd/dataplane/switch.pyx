@@ -464,7 +464,7 @@ cdef class Switch:
         restore_all(self.plane, packets, queues, totals, next_connection)
 
 
-def measure_turns(Switch switch):
+def measure_turns(Switch switch not None):
     """Return the stalls of *switch*: they measure every turn from now on."""
     switch.plane.stalls = Stalls()
     switch.plane.is_measured = True
