@@ -46,6 +46,18 @@ VersionOption = Annotated[
 ]
 """The option of every program that prints its version; its parameter is ``_version``."""
 
+CheckOption = Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")]
+
+
+def program_app(words: str, program: str) -> typer.Typer:
+    """Return the application of *program*, whose help begins with *words*."""
+    return typer.Typer(help=words, epilog=f"See {program}(8).", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def config_option(file_name: str) -> Any:
+    """Return the option that names another configuration file than *file_name* of /etc/sbus."""
+    return typer.Option("--config", "-C", metavar="FILE", help=f"Configuration file (default: /etc/sbus/{file_name}).")
+
 
 _MAY_BE_EMPTY = frozenset(("ARG", "DATA", "KEY", "PATTERN", "PAYLOAD"))
 """Metavariables of arguments whose empty value has a meaning, such as the pattern that matches every key."""

@@ -16,53 +16,41 @@ from sbusd.blob.listener import listening_socket
 from sbusd.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
-from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
+from sbusd.program import check_configuration, failing_with_status
 from sbusd.protocol.blobs import blob_address
-from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
-app = typer.Typer(
-    help="Pass large messages and descriptors between the users of a message bus.",
-    epilog="See sbus-blob(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Pass large messages and descriptors between the users of a message bus.", "sbus-blob")
 
 
 @app.command(cls=PlainCommand)
 def blob(
     context: typer.Context,
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/blob.toml).")
-    ] = None,
+    config: Annotated[Path | None, config_option("blob.toml")] = None,
     user: Annotated[bool, typer.Option("--user", help="Serve the bus of the calling user.")] = False,
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="PATH", help="Create this socket, instead of using the one of systemd.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Pass large messages and descriptors between the users of a message bus, see sbus-blob(8)."""
     if check:
         require_only(context, "--check", "check", "config", "user")
     main_file = config or default_main_file("blob.toml", user_bus=user)
-    try:
+    with failing_with_status("sbus-blob"):
         if check:
-            with acting_as_user_of("sbus-blob.service", main_file) as reader:
-                load_settings(main_file, BlobSettings, required=config is not None)
-            print_line("sbus-blob", valid(reader))
+            check_configuration("sbus-blob", main_file, lambda: load_settings(main_file, BlobSettings, required=config is not None))
             return
         exit_on_ending_signals()
         settings = load_settings(main_file, BlobSettings, required=config is not None)
@@ -78,10 +66,6 @@ def blob(
             if listen is not None:
                 with contextlib.suppress(OSError):
                     os.unlink(listen)
-    except ConfigError as wrong:
-        fail("sbus-blob", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-blob", str(wrong))
 
 
 def main() -> None:

@@ -8,13 +8,11 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.link import LinkSettings
 from sbusd.config.loading import load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.link import log_messages
 from sbusd.link.events import NETWORK_UNAVAILABLE, Event
 from sbusd.link.network.direct import DirectNetwork
@@ -23,50 +21,39 @@ from sbusd.link.network.stall import Writable
 from sbusd.link.rules import Rules
 from sbusd.link.service import Link
 from sbusd.link.settings import make_network, rules_of
+from sbusd.program import check_configuration, failing_with_status
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
-app = typer.Typer(
-    help="Link buses of several hosts: publish and subscribe between them.",
-    epilog="See sbus-link(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Link buses of several hosts: publish and subscribe between them.", "sbus-link")
 
 
 @app.command(cls=PlainCommand)
 def link(
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/link.toml).")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    config: Annotated[Path | None, config_option("link.toml")] = None,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Link the bus of this host with those of other hosts, see sbus-link(8)."""
     main_file = config or default_main_file("link.toml")
-    try:
+
+    def load(*, is_start: bool) -> tuple[LinkSettings, Rules]:
+        settings, rules = _load(main_file, config)
+        make_network(settings, main_file, _writable, _ignore).check(is_start=is_start)  # at boot, the clock can be wrong
+        return settings, rules
+
+    with failing_with_status("sbus-link", ValueError):
         if check:
-            with acting_as_user_of("sbus-link.service", main_file) as reader:
-                settings, _ = _load(main_file, config)
-                make_network(settings, main_file, _writable, _ignore).check(is_start=False)
-            print_line("sbus-link", valid(reader))
+            check_configuration("sbus-link", main_file, lambda: load(is_start=False))
             return
         exit_on_ending_signals()
-        settings, rules = _load(main_file, config)
-        make_network(settings, main_file, _writable, _ignore).check(is_start=True)  # at boot, the clock can be wrong
+        settings, rules = load(is_start=True)
         run_service(_run(settings, rules, main_file))
-    except ConfigError as wrong:
-        fail("sbus-link", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-link", str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
 
 
 def main() -> None:

@@ -14,12 +14,12 @@ import typer
 
 from sbusd.client import bus_address
 from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
-from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.metrics import log_messages
 from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, Admission
 from sbusd.metrics.checked_sockets import MAX_CLOSES, without_descriptors
@@ -28,13 +28,11 @@ from sbusd.metrics.exposition import check_library
 from sbusd.metrics.key_prefixes import KeyPrefixes
 from sbusd.metrics.listener import address_of, created_socket, passed_sockets, remove_created
 from sbusd.metrics.server import MetricsServer
-from sbusd.protocol.errors import SbusError
+from sbusd.program import check_configuration, failing_with_status
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
 STATUS_SECONDS = 5.0
@@ -46,38 +44,28 @@ _OWN_DESCRIPTORS = 32
 LEAST_DESCRIPTORS = _OWN_DESCRIPTORS + MAX_PREFIXES + MAX_CONNECTIONS + MAX_OTHERS + MAX_CLOSES
 """With fewer, those that users have sent could leave none for Prometheus."""
 
-app = typer.Typer(
-    help="Serve the metrics of a message bus to Prometheus.",
-    epilog="See sbus-metrics(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Serve the metrics of a message bus to Prometheus.", "sbus-metrics")
 
 
 @app.command(cls=PlainCommand)
 def metrics(
     context: typer.Context,
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/metrics.toml).")
-    ] = None,
+    config: Annotated[Path | None, config_option("metrics.toml")] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option("--listen", metavar="PLACE", help="Create a socket at PATH or HOST:PORT, instead of using those of systemd."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Serve the metrics of a message bus to Prometheus, see sbus-metrics(8)."""
     if check:
         require_only(context, "--check", "check", "config")
-    try:
+    with failing_with_status("sbus-metrics"):
         main_file = config or default_main_file("metrics.toml")
         if check:
-            with acting_as_user_of("sbus-metrics.service", main_file) as reader:
-                load_settings(main_file, MetricsSettings, required=config is not None)
-            print_line("sbus-metrics", valid(reader))
+            check_configuration("sbus-metrics", main_file, lambda: load_settings(main_file, MetricsSettings, required=config is not None))
             return
         exit_on_ending_signals()
         settings = load_settings(main_file, MetricsSettings, required=config is not None)
@@ -88,10 +76,6 @@ def metrics(
         with contextlib.ExitStack() as created:
             sockets = _sockets(listen or [], created)
             run_service(_run(settings, bus, sockets, ends_when_idle=not listen and not settings.prefixes))
-    except ConfigError as wrong:
-        fail("sbus-metrics", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-metrics", str(wrong))
 
 
 def main() -> None:

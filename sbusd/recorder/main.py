@@ -16,23 +16,16 @@ from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
 from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
+from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
 CLOSE_SECONDS = 60.0
 """Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
 
-app = typer.Typer(
-    help="Record the traffic of a bus.",
-    epilog="See sbus-recorder(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Record the traffic of a bus.", "sbus-recorder")
 
 
 @app.command(cls=PlainCommand)
@@ -42,10 +35,8 @@ def record(
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the bus.")] = None,
     system: Annotated[bool, typer.Option("--system", help="Use the system bus.")] = False,
     user: Annotated[bool, typer.Option("--user", help="Use the bus of the calling user.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/recorder.toml).")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    config: Annotated[Path | None, config_option("recorder.toml")] = None,
+    check: CheckOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="After each write, print the position of the last row on disk.")] = False,
     _version: VersionOption = False,
 ) -> None:
@@ -58,9 +49,7 @@ def record(
     try:
         main_file = config or default_main_file("recorder.toml", user_bus=user)
         if check:
-            with acting_as_user_of("sbus-recorder.service", main_file) as reader:
-                load_recorder_settings(main_file, required=config is not None)
-            print_line("sbus-recorder", valid(reader))
+            check_configuration("sbus-recorder", main_file, lambda: load_recorder_settings(main_file, required=config is not None))
             return
         exit_on_ending_signals()
         settings = load_recorder_settings(main_file, required=config is not None)

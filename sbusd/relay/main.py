@@ -16,7 +16,7 @@ from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.relay import RelaySettings, WebAddress
 from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.http.credentials import check_identity
@@ -28,13 +28,7 @@ from sbusd.systemd.signals import exit_on_ending_signals
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
-app = typer.Typer(
-    help="Relay requests between hosts over Redis and HTTP (Reliable Message Bus).",
-    epilog="See sbus-relay(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Relay requests between hosts over Redis and HTTP (Reliable Message Bus).", "sbus-relay")
 
 
 @app.command(cls=PlainCommand)
@@ -46,10 +40,8 @@ def relay(
     substrate: Annotated[str | None, typer.Option(metavar="URL", help="GraphQL service that looks up addresses of hosts.")] = None,
     network: Annotated[str | None, typer.Option(metavar="NAME", help="Public network to look up hosts in: dev, test or main.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log each delivery attempt to standard error.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/relay.toml).")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    config: Annotated[Path | None, config_option("relay.toml")] = None,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Relay requests between hosts over Redis and HTTP, see sbus-relay(8)."""

@@ -28,7 +28,8 @@ from sbusd.archive.storage.store import FileStore, store_of
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
-from sbusd.helptext import PlainCommand, VersionOption, require_only
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
+from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
@@ -41,7 +42,6 @@ from sbusd.standard_output import print_line
 from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.machine_identity import machine_identity
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import EndingSignals, exit_on_ending_signals
 from sbusd.wall_clock import WallClock
 
@@ -56,13 +56,7 @@ _ADVICE = (
 )
 """What to do if the name of this host belongs to another shipper."""
 
-app = typer.Typer(
-    help="Copy the archive of sbus-recorder to an object store.",
-    epilog="See sbus-ship(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Copy the archive of sbus-recorder to an object store.", "sbus-ship")
 
 
 class StateInUseError(SbusError):
@@ -84,10 +78,8 @@ _FOR_ADMINISTRATORS = (
 def ship(
     context: typer.Context,
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/ship.toml).")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    config: Annotated[Path | None, config_option("ship.toml")] = None,
+    check: CheckOption = False,
     once: Annotated[bool, typer.Option("--once", help="Ship the segments that exist now, and exit.")] = False,
     claim: Annotated[bool, typer.Option("--claim", help="Claim the name of this host, also if another machine has it, and exit.")] = False,
     _version: VersionOption = False,
@@ -99,9 +91,7 @@ def ship(
     try:
         main_file = config or default_main_file("ship.toml", user_bus=False)
         if check:
-            with acting_as_user_of("sbus-ship.service", main_file) as reader:
-                _load(main_file, config)
-            print_line("sbus-ship", valid(reader))
+            check_configuration("sbus-ship", main_file, lambda: _load(main_file, config))
             return
         exit_on_ending_signals()
         settings, destination, host = _load(main_file, config)

@@ -18,10 +18,10 @@ from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
 from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
+from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
 from sbusd.store import log_messages
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
@@ -30,28 +30,19 @@ from sbusd.store.service import StoreService
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
 FILE_NAME = "store.sqlite"
 
-app = typer.Typer(
-    help="Store messages: last values, durable readers and work queues.",
-    epilog="See sbus-store(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Store messages: last values, durable readers and work queues.", "sbus-store")
 
 
 @app.command(cls=PlainCommand)
 def store(
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/store.toml).")
-    ] = None,
+    config: Annotated[Path | None, config_option("store.toml")] = None,
     user: Annotated[bool, typer.Option("--user", help="Use the bus of the user, and the configuration file in ~/.config/sbus.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Store messages of the bus, see sbus-store(8)."""
@@ -62,9 +53,7 @@ def store(
 
     try:
         if check:
-            with acting_as_user_of("sbus-store.service", main_file) as reader:
-                load()
-            print_line("sbus-store", valid(reader))
+            check_configuration("sbus-store", main_file, load)
             return
         exit_on_ending_signals()
         settings = load()

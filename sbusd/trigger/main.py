@@ -16,7 +16,7 @@ from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerSettings
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.standard_output import print_line
@@ -33,25 +33,17 @@ from sbusd.trigger.service_manager_calls import ServiceManagerCalls
 
 SYSTEM_FOLDER = "/run/sbus-trigger"
 
-app = typer.Typer(
-    help="Start units of systemd when messages arrive on the bus.",
-    epilog="See sbus-trigger(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Start units of systemd when messages arrive on the bus.", "sbus-trigger")
 
 
 @app.command(cls=PlainCommand)
 def trigger(
     *,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/trigger.toml).")
-    ] = None,
+    config: Annotated[Path | None, config_option("trigger.toml")] = None,
     user: Annotated[
         bool, typer.Option("--user", help="Start units of the user, by the bus of the user and the file in ~/.config/sbus.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    check: CheckOption = False,
     _version: VersionOption = False,
 ) -> None:
     """Start units of systemd when messages arrive on the bus, see sbus-trigger(8)."""

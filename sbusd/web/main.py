@@ -13,7 +13,7 @@ import typer
 from sbusd.client import PatternWarning, Scope, bus_address
 from sbusd.config.quantities import Size
 from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption
+from sbusd.helptext import PlainCommand, VersionOption, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
@@ -38,13 +38,7 @@ _QUEUE = Size(1 << 10, 64 << 20, "each pattern of each session can use it")
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager."""
 
-app = typer.Typer(
-    help="Show and use a message bus in a browser.",
-    epilog="See sbus-web(8).",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program_app("Show and use a message bus in a browser.", "sbus-web")
 
 
 @app.command(cls=PlainCommand)

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "passed_descriptors": set(),
     "systemd": {"exhaustion", "protocol"},
     "config": {"protocol"},
+    "program": {"protocol", "config", "systemd", "standard_error", "standard_output"},
     "dataplane": {"protocol", "config", "owner_threads"},
     "state": {"protocol", "dataplane"},
     "broker": {"descriptor_limit", "protocol", "config", "systemd", "dataplane", "state"},
@@ -44,17 +45,17 @@ MAY_IMPORT = {
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "link": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "backoff"},
+    "link": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "backoff"},
     "blob": _CLIENTS_USE
-    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "standard_error", "standard_output", "owner_threads", "passed_descriptors"},
+    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "standard_error", "owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "store": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "wall_clock", "backoff"},
+    "store": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "metrics": _CLIENTS_USE
-    | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"}
+    | {"systemd", "helptext", "program", "standard_error", "socket_owner"}
     | {"owner_threads", "passed_descriptors", "descriptor_limit"},
-    "recorder": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "archive", "wall_clock"},
-    "shipping": {"protocol", "config", "systemd", "helptext", "standard_error", "standard_output", "archive", "wall_clock"},
+    "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
+    "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},
     "pipeline": _CLIENTS_USE | {"helptext", "systemd", "archive", "standard_error", "standard_output"},
     "report": {"protocol", "archive"},
     "ctl": _CLIENTS_USE
