@@ -10,7 +10,7 @@ The rules of delivery, which the tests check:
 2. A recipient gets a packet once, however many of its patterns match, in the order in which the switch read the packets.
 3. The soft mode decides on packets that a recipient's socket does not take, and the hard mode on those that its queue does not take.
    Discarded packets are counted, and as soon as there is room the recipient gets the loss notice ``CMSG !/bus/lost NUL <count>``: with
-   ``Order.QUEUE`` in the place of the gap, with ``Order.FAIR`` at that place among the messages of the publisher's user. Packets of
+   ``Order.QUEUE`` where packets are missing, with ``Order.FAIR`` at that place among the messages of the publisher's user. Packets of
    the bus itself keep their order among themselves, whatever the order of messages.
    Messages that ``Order.LATEST`` replaces are not lost: they are counted separately, and reported by ``CMSG !/bus/replaced NUL <count>``
    before the next messages, if the queue has no packet of the bus itself.
@@ -142,8 +142,8 @@ class Order(enum.IntEnum):
     """Of the oldest :data:`RANDOM_PACKETS` the one that frees most memory: the largest that no other queue holds; among equals the
     oldest."""
     LATEST = 3
-    """The oldest. Of messages with the same key the queue keeps only the newest, in the place of the first: frequent updates do not delay
-    a key. Messages that were in the queue before this order was chosen stay as they are."""
+    """The oldest. Of messages with the same key the queue keeps only the newest, at the position of the first: frequent updates do not
+    delay a key. Messages that were in the queue before this order was chosen stay as they are."""
     FAIR = 4
     """The oldest of the user whose turn it is: publishers' users take turns, one message each. The first :data:`FAIR_PACKETS` of
     the queue have had their turns. Such a connection gets no batches."""
@@ -186,20 +186,17 @@ REFUSED_KEY_BYTES = 1_024
 MAX_PUBLISH_RULES = 63
 """So that a sender's rules fit into one machine word, and a decision takes one instruction."""
 
-
 UNREAD_BYTES = 4 << 20
 """What all connections of one user may have sent that is read and not handled, before they are not read any more: ten of the longest
 batches.
 
 No queue counts this memory. One read takes at most a megabyte, so the last one exceeds this by one packet at most."""
 
-
 MAX_GROUPS = 16
 """Groups of one connection. A publisher looks at each member that a message matches, whichever user it belongs to."""
 
 MAX_USER_GROUPS = 256
 """Groups of one user: as many as it has connections by default, so that a message gets no more recipients by groups than without."""
-
 
 MAX_LISTED_RECIPIENTS = 64
 """Recipients that a receipt lists. A caller that wants to know more of them asks for the members."""
@@ -208,18 +205,14 @@ MISSED = 64
 """Connections in a tap's report that missed a message. If there are more, none is named: otherwise the reports of messages to many slow
 clients would be as long as the number of these. The compiled switch has it in ``outbox.pxd``."""
 
-
 FAIR_PACKETS = 64
 """With ``Order.FAIR``: messages that have left their lines and are the next to be sent. The compiled switch has it in ``outbox.pxd``."""
-
 
 RANDOM_PACKETS = 512
 """Packets among which ``Order.RANDOM`` chooses. To look at all of a long queue for each packet would delay all other clients."""
 
-
 KNOWN_KEY_BYTES = 64
 """Memory for the place of a key in a queue, with ``Order.LATEST``; charged to the recipient's user."""
-
 
 ENTRY_BYTES = 26
 """Memory for a packet's place in a queue: 24 bytes, and its part of what holds these together."""

@@ -1,4 +1,4 @@
-"""Routing in the model: which connections a key matches, which messages are refused, and what a tap is told. Every pattern is tried."""
+"""Routing in the model: which connections a key matches, which messages are refused, and what a tap receives. Every pattern is tried."""
 
 from __future__ import annotations
 
