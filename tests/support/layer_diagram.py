@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import textwrap
+from collections.abc import Iterable, Mapping, Set
+from itertools import zip_longest
 
 TOP_OF_THE_BUS = "daemon"
 """The part that joins all parts of the daemon; no client imports it."""
 
 Rules = Mapping[str, Set[str]]
 """For each part of the project, the other parts that it may import."""
+
+CELL_WIDTH = 46
+"""Columns of the widest cell in a layer; longer ones are wrapped, so that the picture has at most 120 columns."""
+
+IMPORTS_WIDTH = 92
+"""Columns of the list of parts that a part may import; a longer one is wrapped."""
 
 _BEGIN, _END = "<!-- layers: begin -->", "<!-- layers: end -->"
 
@@ -30,9 +38,22 @@ def draw(rules: Rules) -> str:
     titles = ["the daemon", "programs and clients", "used by both"]
     rows = [["layer", *titles]]
     for height in sorted(set(heights.values()), reverse=True):
-        rows.append([str(height), *("  ".join(sorted(p for p in column if heights[p] == height)) for column in columns)])
-    imports = [[part, "  ".join(sorted(parts[part])) or "-"] for part in sorted(parts, key=lambda each: (-heights[each], each))]
-    return f"{_table(rows)}\n{_table([['part', 'may import'], *imports])}"
+        cells = [_lines((part for part in column if heights[part] == height), CELL_WIDTH) for column in columns]
+        rows += _rows([str(height)], *cells)
+    imports = [["part", "may import"]]
+    for part in sorted(parts, key=lambda each: (-heights[each], each)):
+        imports += _rows([part], _lines(parts[part], IMPORTS_WIDTH) or ["-"])
+    return f"{_table(rows)}\n{_table(imports)}"
+
+
+def _lines(names: Iterable[str], width: int) -> list[str]:
+    """Return *names*, sorted, as lines of at most *width* columns."""
+    return textwrap.wrap("  ".join(sorted(names)), width)
+
+
+def _rows(*cells: list[str]) -> list[list[str]]:
+    """Return a row of cells as rows of one line each."""
+    return [list(row) for row in zip_longest(*cells, fillvalue="")]
 
 
 def _height(part: str, rules: Rules) -> int:

@@ -19,6 +19,11 @@ CODE = {".py", ".pyi", ".pyx", ".pxi", ".pxd", ".c", ".h"}
 
 MAX_LINES = 500
 
+PAGE_COLUMNS = 120
+
+WIDE_TABLES = {"clocks.md", "routing-thread.md", "tables.md", "waits.md"}
+"""The pages with a list of everything of a kind, or a comparison, whose rows may be long."""
+
 _DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "tools", "stuff", "base", "core"}
 
 _STANDARD = {"bin", "boot", "dev", "etc", "home", "lib", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var"}
@@ -154,6 +159,13 @@ def _broken_links(path: Path) -> Iterable[str]:
             yield f"names {named}, which does not exist"
 
 
+def _too_wide(path: Path) -> Iterable[str]:
+    """Yield a line for each line of a page that has more columns than a window of a reader."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if len(line) > PAGE_COLUMNS and not (line.startswith("|") and path.name in WIDE_TABLES):
+            yield f"line {number} has {len(line)} columns, but the maximum is {PAGE_COLUMNS}"
+
+
 def _undocumented(path: Path) -> Iterable[str]:
     """Yield a line for each public module, class, function and method that says nothing of itself."""
     tree = ast.parse(path.read_text(), str(path))
@@ -223,6 +235,11 @@ def test_every_link_leads_somewhere() -> None:
     assert not _complaints(_broken_links, pages)
 
 
+def test_pages_for_contributors_are_not_wide() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert not _complaints(_too_wide, pages)
+
+
 def test_no_module_is_a_drawer() -> None:
     assert not _complaints(_drawer, _code("sbusd", "tests", "tools"))
 
@@ -283,6 +300,8 @@ def test_every_program_and_format_has_a_manual_page() -> None:
         (_too_long, "excused.py", "# Longer than 500 lines, for a reason.\n" + "x = 1\n" * 500),
         (_broken_links, "page.md", "See [there](nowhere.md#part) and [here](page.md).\n"),
         (_broken_links, "page.md", "See `sbusd/nowhere.py` and `sbusd/__init__.py`.\n"),
+        (_too_wide, "page.md", "| " + "x" * 120 + "\n"),
+        (_too_wide, "waits.md", "x" * 121 + "\n"),
         (_drawer, "utils.py", ""),
         (_undocumented, "bare.py", "X = 1\n"),
         (_undocumented, "function.py", '"""Words."""\ndef run() -> None: ...\n'),
@@ -301,6 +320,7 @@ def test_a_broken_rule_is_found(tmp_path: Path, check: Check, name: str, text: s
     [
         (_too_long, "full.py", "x = 1\n" * 500),
         (_broken_links, "page.md", "[a](page.md#part), [b](https://example.org/), [c](#part)\n```\n[d](nowhere)\n```\n"),
+        (_too_wide, "waits.md", "| " + "x" * 120 + "\n" + "x" * 120),
         (_undocumented, "private.py", '"""Words."""\ndef _run() -> None: ...\n'),
         (_machine_paths, "path.md", "a bus at /run/sbus.socket and a network\n"),
     ],

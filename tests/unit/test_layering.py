@@ -104,15 +104,33 @@ def test_a_changed_rule_changes_the_picture() -> None:
     assert layer_diagram.with_picture(text, {**rules, "tool": {"wire"}}) != text
 
 
+def test_a_picture_of_many_parts_is_not_wide() -> None:
+    many = {f"part_{number:02}": {"wire"} for number in range(40)}
+    picture = layer_diagram.draw({"": set(), "wire": set(), "daemon": {"wire"}, **many, "tool": set(many)})
+    assert max(map(len, picture.splitlines())) <= 120
+    assert all(picture.count(f"{name}  ") + picture.count(f"{name}\n") + picture.count(f"{name} |") >= 2 for name in many)
+
+
 def test_a_text_without_a_place_for_the_picture_is_an_error() -> None:
     with pytest.raises(ValueError, match="must have one <!-- layers: begin -->"):
         layer_diagram.with_picture("No markers.\n", MAY_IMPORT)
 
 
-def test_the_architecture_describes_each_part() -> None:
-    described = set(re.findall(r"^### `sbusd/(\w+)`$", ARCHITECTURE.read_text(), re.MULTILINE))
+def _questions(text: str) -> list[tuple[str, str]]:
+    """Return the rows of the tables of questions, each as question and file."""
+    return [(question, file) for question, file in re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE) if file != "File"]
+
+
+def test_the_architecture_says_where_to_begin_in_each_part() -> None:
+    named = {file.strip("`").split("/")[1] for _, file in _questions(ARCHITECTURE.read_text()) if file.startswith("`sbusd/")}
     packages = {part for part in MAY_IMPORT if part and (ROOT / PACKAGE / part).is_dir()}
-    assert described == packages
+    assert packages - named == set()
+
+
+def test_each_question_about_the_architecture_has_one_file() -> None:
+    questions = _questions(ARCHITECTURE.read_text())
+    assert len(questions) > 40
+    assert [row for row in questions if not re.fullmatch(r"`[\w./-]+`", row[1]) or not (ROOT / row[1].strip("`")).is_file()] == []
 
 
 def test_the_tree_is_read() -> None:

@@ -1,6 +1,6 @@
 """What is committed is published: with a bus that is away, full or does not answer, and after a kill between the two.
 
-The table in docs/architecture.md, "What the store commits and publishes", names the kinds.
+The table in docs/store.md names the kinds.
 """
 
 from __future__ import annotations
