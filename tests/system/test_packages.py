@@ -18,8 +18,9 @@ from tools.stage import ROOT
 
 @pytest.fixture(scope="module")
 def rpms(built: Packages) -> Path:
-    """A folder with this tree's RPMs; what can build the others can build them."""
-    return rpm.rpm_packages()
+    """A folder with this tree's RPMs; what can build the others can build them. The spec gets the wheel that they were built of."""
+    (wheel,) = (built.folder / debian.WHEEL).iterdir()
+    return rpm.rpm_packages(wheel)
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def rpm_machine(rpms: Path) -> Iterator[Container]:
 
 
 def test_lintian_finds_nothing_to_change(built: Packages, tmp_path: Path) -> None:
+    """It unpacks every package, and runs most of its checks on every file."""
     log = tmp_path / "log"
     assert debian.lint(built.folder, log) == 0, log.read_text()
 
@@ -44,6 +46,18 @@ def test_lintian_would_find_a_mistake(built: Packages, tmp_path: Path) -> None:
     command = ["lintian", "--no-override", *debian.LINT_OPTIONS, built.bus.name]
     assert run_in(root_of(BUILD), copies, command, log=log, check=False) != 0
     assert "W: sbusd: initial-upload-closes-no-bugs" in log.read_text()
+
+
+def test_make_rpm_builds_a_wheel_from_source_by_the_command_that_built_this_one(built: Packages, tmp_path: Path) -> None:
+    """The packages of Debian were compiled by it, and the RPMs of the other tests get what it made."""
+    (tmp_path / "macros").write_bytes((ROOT / "packaging/rpm/macros.fallback").read_bytes())
+    log = tmp_path / "log"
+    assert run_in(root_of(BUILD), tmp_path, ["rpm", "--load", "macros", "--eval", "%pyproject_wheel"], log=log, check=False) == 0
+    command, _, options = log.read_text().splitlines()[-1].partition(" -m build ")
+    assert command.startswith("CFLAGS=")
+    (other,) = [line for line in (built.folder / debian.LOG).read_text().splitlines() if "python3" in line and " -m build " in line]
+    words = other.partition(" -m build ")[2].split()
+    assert set(options.split()) - {"pyproject-wheeldir", "."} == {word for word in words if word.startswith("-")}
 
 
 def test_rpmlint_finds_nothing_to_change(rpms: Path, tmp_path: Path) -> None:

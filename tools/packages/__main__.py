@@ -42,7 +42,7 @@ def _build(kind: str) -> int:
     with BuildProgress(kind, log):
         packages = build()
     DIST.mkdir(exist_ok=True)
-    for path in sorted(packages.iterdir()):
+    for path in sorted(path for path in packages.iterdir() if path.is_file()):
         shutil.copyfile(path, DIST / path.name)
         print(f"{kind}: {DIST.name}/{path.name}")
     opinion = DIST / f"{judge}.log"

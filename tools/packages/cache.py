@@ -13,7 +13,7 @@ KEPT = 3
 """How many things of one name are kept: the one in use, and those of two other branches. A root has about 800 MB."""
 
 KEPT_SMALL = 16
-"""The same for what changes with every edit and has a megabyte: none goes while tests of another branch, however slow, still use it."""
+"""The same for what changes with every edit and has some megabytes: none goes while tests of another branch, however slow, still use it."""
 
 
 def cache_folder() -> Path:

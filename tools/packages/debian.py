@@ -17,14 +17,17 @@ LOG = "build.log"
 CACHED_LOG = "debian-packages.log"
 """The same while the build runs, in the cache; a build that fails leaves it."""
 
+WHEEL = "wheel"
+"""The folder next to the packages that has the wheel that they were made of."""
+
 LINT_OPTIONS = ("--allow-root", "--fail-on", "error,warning", "--pedantic", "--display-info", "--tag-display-limit", "0")
 
-_REVISION = 1
+_REVISION = 2
 """Raised with a change of how this module builds, so that packages built before are not taken for what it would build now."""
 
 
 def debian_packages() -> Path:
-    """Return a folder of the cache with this tree's .deb files, .changes file and build log; they are built if they have to be.
+    """Return a folder of the cache with this tree's .deb files, .changes file, build log and :data:`WHEEL`, built if they have to be.
 
     Raises:
         PackagingError: they cannot be built, or debian/changelog is for another version.
@@ -41,7 +44,8 @@ def lint(packages: Path, log: Path) -> int:
     """Run lintian(1) on the *packages* of a folder, append its output to *log*, and return its status: 0 without errors and warnings."""
     with tempfile.TemporaryDirectory(prefix="sbus-lint-") as work:
         for path in packages.iterdir():
-            shutil.copy(path, work)
+            if path.is_file():
+                shutil.copy(path, work)
         (changes,) = Path(work).glob("*.changes")
         return run_in(root_of(BUILD), Path(work), ["lintian", *LINT_OPTIONS, changes.name], log=log, check=False)
 
@@ -62,4 +66,7 @@ def _build(folder: Path, files: list[Path], version: str) -> None:
         for path in Path(work).iterdir():
             if path.is_file():
                 shutil.move(path, folder)
+        (wheel,) = tree.glob(".pybuild/*/*.whl")
+        (folder / WHEEL).mkdir()
+        shutil.move(wheel, folder / WHEEL)
     shutil.move(log, folder / LOG)

@@ -27,8 +27,10 @@ _REVISION = 1
 """Raised with a change of how this module builds, so that packages built before are not taken for what it would build now."""
 
 
-def rpm_packages() -> Path:
+def rpm_packages(wheel: Path | None = None) -> Path:
     """Return a folder of the cache with this tree's .rpm files, source and binary, and build log; they are built if they have to be.
+
+    With a *wheel* of this tree, made in the same root, nothing is compiled again, which takes minutes.
 
     Raises:
         PackagingError: they cannot be built, or the spec is for another version.
@@ -36,8 +38,8 @@ def rpm_packages() -> Path:
     require_root()
     version = require_same(spec_version(), str(_SPEC))
     files = sources.source_files()
-    digest = sources.digest_of(files, str(_REVISION), BUILD.digest)
-    return cache.kept("rpm-packages", digest, lambda folder: _build(folder, files, version), limit=cache.KEPT_SMALL)
+    digest = sources.digest_of(files, str(_REVISION), BUILD.digest, *(["wheel"] if wheel else []))
+    return cache.kept("rpm-packages", digest, lambda folder: _build(folder, files, version, wheel), limit=cache.KEPT_SMALL)
 
 
 def lint(packages: Path, log: Path) -> int:
@@ -53,8 +55,8 @@ def lint(packages: Path, log: Path) -> int:
         return run_in(root_of(BUILD), work, command, log=log, check=False)
 
 
-def _build(folder: Path, files: list[Path], version: str) -> None:
-    """Build packages of *files* into the new *folder*."""
+def _build(folder: Path, files: list[Path], version: str, wheel: Path | None) -> None:
+    """Build packages of *files* into the new *folder*, with *wheel* if there is one."""
     folder.mkdir()
     log = cache.cache_folder() / CACHED_LOG  # outlives a build that fails
     log.unlink(missing_ok=True)
@@ -68,6 +70,10 @@ def _build(folder: Path, files: list[Path], version: str) -> None:
         # No rpm has been installed in a Debian, so --nodeps; and no debugedit is there to split off what debuggers need.
         command = ["rpmbuild", "-ba", "--nodeps", "--define", "debug_package %{nil}", "--define", f"_topdir {WORK}"]
         command += ["--define", "_dbpath /tmp/rpmdb", "--define", "_tmppath /tmp", "--load", str(WORK / top / _FALLBACK), f"{top}/{_SPEC}"]
+        if wheel:
+            shutil.copy(wheel, work)
+            (work / "macros.wheel").write_text(f"%pyproject_wheel install -D --target-directory=pyproject-wheeldir {WORK / wheel.name}\n")
+            command += ["--load", str(WORK / "macros.wheel")]
         run_in(root_of(BUILD), work, command, log=log)
         for path in [*work.glob("RPMS/*/*.rpm"), *work.glob("SRPMS/*.rpm")]:
             shutil.move(path, folder)
