@@ -70,8 +70,10 @@ def test_each_program_that_checks_a_configuration_does_so_as_its_service() -> No
         entry = re.search(rf'^{program[1]} = "(sbusd\S+):main"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         assert entry is not None
         source = (ROOT / f"{entry[1].replace('.', '/')}.py").read_text()
-        if ('"--check' in source and not unit.name.startswith("sbus-feed@")) or unit.name == "sbus-feed@dbus.service":
-            assert f'acting_as_user_of("{unit.name}"' in source, unit.name
+        has_check = "CheckOption" in source or '"--check' in source
+        if (has_check and not unit.name.startswith("sbus-feed@")) or unit.name == "sbus-feed@dbus.service":
+            in_frame = f'check_configuration("{unit.stem}"' in source  # acts as the user of {program}.service
+            assert in_frame or f'acting_as_user_of("{unit.name}"' in source, unit.name
             checked += 1
     assert checked >= 9
 
