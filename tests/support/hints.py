@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,11 +66,12 @@ def hints_in(text: str) -> list[str]:
     return [found[0] for each in _COMMANDS for found in each.finditer(text)]
 
 
-def source_hints(folder: Path = ROOT / "sbusd") -> set[str]:
+@functools.cache
+def source_hints(folder: Path = ROOT / "sbusd") -> frozenset[str]:
     """Return each hint in the Python files below *folder*, after the path of its file."""
-    return {
+    return frozenset(
         f"{path.relative_to(folder)}: {command}"
         for path in folder.rglob("*.py")
         for text in _messages(ast.parse(path.read_text("utf-8")))
         for command in hints_in(text)
-    }
+    )
