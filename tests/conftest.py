@@ -16,19 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from tests.support import costs, skips, tiers
+from tests.support import costs, examples, skips, tiers
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
     from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
-
-# No test may depend on how fast the machine is, nor on what else it does.
-settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("sbusd")
 
 TOGETHER = "tests/integration/spark/"
 """A folder whose files share a fixture of scope "package", so that they all run in one worker."""
@@ -54,9 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the tiers, and begin to watch what tests start."""
+    """Describe the tiers, choose how many examples are tried, and begin to watch what tests start."""
     for tier, meaning in tiers.TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
+    examples.use("part" if config.option.markexpr == "fast" else "all")
     STARTED.watch()
     # A shell without job control starts a background command with SIGINT ignored, and the programs that tests interrupt inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

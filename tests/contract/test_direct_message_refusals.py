@@ -13,6 +13,7 @@ from sbusd.protocol.direct_messages import direct_packet, parse_direct
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import join_batch
 from sbusd.protocol.vouching import parse_vouched, vouched_packet
+from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.switch_harness import SwitchHarness
 from tests.support.wire import error_code, message
@@ -137,7 +138,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(PIECES, max_size=6).map(b"".join), st.booleans())
 def test_the_switch_and_the_reference_agree(rest: bytes, may_vouch: bool) -> None:
     harness = SwitchHarness()

@@ -17,6 +17,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import parse_vouched, vouched_packet
+from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import error_code, message
@@ -278,7 +279,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(PIECES, max_size=8).map(b"".join))
 def test_the_switch_and_the_reference_agree(rest: bytes) -> None:
     harness = SwitchHarness()

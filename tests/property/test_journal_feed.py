@@ -21,6 +21,7 @@ from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
 from sbusd.feeds.journal.feed import JournalFeed, StartPosition
+from tests.support.examples import examples
 
 
 class KilledError(Exception):
@@ -218,5 +219,5 @@ class JournalFeedMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-JournalFeedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+JournalFeedMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestJournalFeed = JournalFeedMachine.TestCase

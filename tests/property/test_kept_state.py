@@ -17,6 +17,7 @@ from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
+from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus
 
 PATTERNS = [b"", b"a", b"a/", b"a/b", b"b\xff", b"c" * 30, b"d", b"e"]
@@ -150,7 +151,7 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
 def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_log, "STEP_PATTERNS", 2)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sbusd.link import subjects
 from sbusd.protocol.keys import pattern_matches
+from tests.support.examples import examples
 
 SEGMENTS = ["", "a", "ab", "b", "!", "*", "a*", "ab*", "a*b", "**", "cred", ".", ">", "=", "\xff", "abcdefgh", "abcdefgh*", "abcdefgx"]
 PATTERNS = st.lists(st.sampled_from(SEGMENTS), max_size=5).map(lambda parts: "/".join(parts).encode("latin-1"))
@@ -24,7 +25,7 @@ def _network_matches(pattern: str, subject: str) -> bool:
     return len(tokens) == len(wanted) and all(want in {"*", each} for want, each in zip(wanted, tokens, strict=True))
 
 
-@settings(deadline=None, max_examples=1_500)
+@settings(deadline=None, max_examples=examples(1_500))
 @given(PATTERNS, KEYS, st.sampled_from([2, 3, 24]))
 @example(b"a/", b"a/", 24)
 @example(b"a/", b"a", 24)
@@ -42,7 +43,7 @@ def test_no_key_that_matches_a_pattern_is_missed_by_its_subject(pattern: bytes, 
         assert len(segments) > most or any(segment.strip(b"*") and b"*" in segment for segment in segments)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.binary(max_size=200).filter(lambda segment: b"/" not in segment), st.binary(max_size=200).filter(lambda segment: b"/" not in segment)
 )

@@ -13,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
+from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus
 
 OWNER, ALICE, BOB, SEEING = 0, 1_000, 1_001, 1_002
@@ -163,6 +164,9 @@ class PresenceMachine(RuleBasedStateMachine):
 
 
 PresenceMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(100),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestPresence = PresenceMachine.TestCase

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import PublishRule
 from sbusd.protocol.packets import BATCH_HEAD, is_batch, parse_batch
+from tests.support.examples import examples
 from tests.support.malformed_batches import FAULTS, batch_of
 from tests.support.switch_harness import SwitchHarness
 
@@ -62,7 +63,7 @@ def summed(reported: list[tuple[object, ...]]) -> tuple[list[tuple[object, ...]]
     return others, sums
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(sent=sendings(), turns=st.none() | st.integers(1, 8))
 def test_the_results_for_one_sender_are_unchanged(sent: list[bytes], turns: int | None) -> None:
     limits = LimitSettings(key_bytes=2_000)

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Router
 from sbusd.protocol.keys import KeySpace
+from tests.support.examples import examples
 
 TOKENS = [b"!", b"/", b"*", b"cred", b"1", b"a", b"ab", b".", b"!/cred/", b"1/"]
 TEXTS = st.lists(st.sampled_from(TOKENS), max_size=8).map(b"".join)
@@ -115,7 +116,7 @@ def can_match(pattern: bytes, separator: bytes) -> bool:
     return all(not segment.partition(b"*")[2].strip(b"*") for segment in pattern.split(separator))
 
 
-RouterMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+RouterMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
 TestRouter = RouterMachine.TestCase
 
 

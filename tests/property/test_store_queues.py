@@ -15,6 +15,7 @@ from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, Stream
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NOWHERE, EngineError, JobState, NewMessage, PutResult, Sender, Worker
 from sbusd.store.engine.rows import MESSAGE_BYTES
+from tests.support.examples import examples
 from tests.support.store_clocks import OneClock
 
 RETAIN, TRIES, LEASES = 100_000, 3, 4
@@ -297,7 +298,7 @@ class Machine:
         assert set(self.engine.lease_holders()) == {each.worker.connection for each in self.leased() if each.worker}
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTIONS, min_size=1, max_size=40))
 def test_queues_behave_as_lists(actions: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

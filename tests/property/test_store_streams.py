@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sbusd.config.store import StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NOWHERE, EngineError, NewMessage, PutResult, Sender
+from tests.support.examples import examples
 from tests.support.store_clocks import OneClock
 from tests.support.store_model import StreamModel
 
@@ -215,7 +216,7 @@ class Machine:
         return found
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTIONS, min_size=1, max_size=30))
 def test_streams_behave_as_lists(actions: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

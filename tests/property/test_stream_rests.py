@@ -17,6 +17,7 @@ from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import Sight
 from tests.oracle.kernel import SocketModel
 from tests.property.test_switches import IGNORED, by_connection, timeless
+from tests.support.examples import examples
 from tests.support.switch_harness import MakeSwitch, SwitchHarness
 
 SETTINGS = st.sampled_from(
@@ -156,5 +157,8 @@ class StreamsAndModel(RuleBasedStateMachine):
 
 TestStreamsAndModel = StreamsAndModel.TestCase
 TestStreamsAndModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(60),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from sbusd.dataplane.switch import ScheduleModel
 from tests.oracle.fairness import MILLISECOND, RECENT, SECOND, Schedule
 from tests.oracle.turns import Loop, Service, Work
+from tests.support.examples import examples
 
 MOST_CONNECTIONS = 80
 START = 1_000 * SECOND
@@ -156,6 +157,9 @@ class CompiledAndModelled(RuleBasedStateMachine):
 
 
 CompiledAndModelled.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(300),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestCompiledAndModelled = CompiledAndModelled.TestCase

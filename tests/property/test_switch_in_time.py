@@ -26,6 +26,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from tests.oracle.fairness import MILLISECOND, SECOND
 from tests.oracle.kernel import SocketModel
 from tests.property.test_switches import LIMITS, SwitchAndModel
+from tests.support.examples import examples
 from tests.support.malformed_batches import batch_of
 from tests.support.switch_harness import MakeSwitch, SwitchHarness
 from tools.stage import ROOT
@@ -33,7 +34,7 @@ from tools.stage import ROOT
 pytestmark = pytest.mark.slow
 
 SOURCE = ROOT / "tests" / "oracle" / "clock.c"
-EXAMPLES = 150
+EXAMPLES = examples(150)
 END_SECONDS = 900
 """When it hangs, whatever the machine does. It takes half a minute of processor time."""
 

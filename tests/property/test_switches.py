@@ -17,6 +17,7 @@ from sbusd.config.settings import LimitSettings
 from sbusd.dataplane.contract import PublishRule, Sight
 from sbusd.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from tests.oracle.kernel import SocketModel
+from tests.support.examples import examples
 from tests.support.malformed_batches import FAULTS, batch_of
 from tests.support.switch_harness import MakeSwitch, Party, SwitchHarness
 
@@ -479,7 +480,10 @@ class SwitchAndModel(RuleBasedStateMachine):
 
 
 SwitchAndModel.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(200),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestSwitchAndModel = SwitchAndModel.TestCase
 

@@ -25,6 +25,7 @@ from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from sbusd.wall_clock import Clocks
 from tests.support.dates import fixed_date
+from tests.support.examples import examples
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message, numbered, rows
 from tests.support.relays import wait_for
@@ -72,7 +73,7 @@ def test_files_become_segments_and_go(tmp_path: Path, make: Callable[..., Conver
 
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_any_rows_reconnect_through_write_ahead_and_segments(tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]]) -> None:
     folder = tmp_path_factory.mktemp("through")
     flat = numbered([row for batch in some for row in batch])

@@ -25,6 +25,7 @@ from sbusd.recorder.retention import Retention
 from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove, with_charged
 from sbusd.recorder.wal import WalWriter
 from tests.support.dates import fixed_date
+from tests.support.examples import examples
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
 
@@ -244,7 +245,7 @@ def test_the_users_with_the_most_rows(own: tuple[int, int] | None, common: int, 
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 120_000), min_size=1, max_size=4), max_size=60), st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], restarts: bool) -> None:
     """A plain model: the rows that each user has written, and those that remain."""
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record.schema import Row, batch_of, rows_of
 from sbusd.recorder.wal import Frames, WalContent, WalError, WalWriter, read_wal, set_aside, wal_files, wal_path
+from tests.support.examples import examples
 from tests.support.records import message, numbered, rows
 
 BATCHES = [[message(1), message(2)], [message(3)], [message(4), message(5), message(6)]]
@@ -44,7 +45,7 @@ def test_written_rows_are_read(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=3), max_size=4), st.randoms())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_any_rows_cut_anywhere_give_the_whole_batches(
     tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]], random: object
 ) -> None:

@@ -19,6 +19,7 @@ from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import find_entry, list_index, read_entries, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
 from sbusd.archive.storage.local import LocalStore
+from tests.support.examples import examples
 from tests.support.records import NOON
 from tests.unit.archive.record.test_index import entry
 
@@ -64,7 +65,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(actions=ACTIONS)
 def test_an_index_says_what_a_plain_model_says(actions: list[tuple[str, int, int, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,7 @@ from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Row, RowKind, batch_of, rows_of
 from sbusd.archive.record.segments import RecordReader, write_segments
+from tests.support.examples import examples
 from tests.support.records import NOON, message, numbered, rows
 
 
@@ -39,7 +40,7 @@ def _sort_key(row: Row) -> tuple[object, ...]:
     return (row.kind, row.key is None, (row.key or "").encode(), row.ts, row.seq)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(rows(), max_size=12).map(numbered))
 def test_any_rows_come_back_sorted_in_their_hours(some: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.feeds.dbus.changes import Change, ChangeKind, ChangeTable
+from tests.support.examples import examples
 
 
 class Subscriber:
@@ -78,7 +79,7 @@ class Run:
         assert {change.key: change.attributes for change in self.table.snapshot()} == self.current
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(STEPS, max_size=60))
 def test_a_subscriber_ends_with_the_state_and_hears_of_each_key_at_a_bounded_rate(steps: list[tuple[str, str, int]]) -> None:
     run = Run()
