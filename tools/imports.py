@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,10 +32,14 @@ class Import:
 def imports_of_tree(root: Path) -> Iterator[Import]:
     """Yield every import in the package under *root*; paths are relative to *root*."""
     for path in sorted((root / PACKAGE).rglob("*")):
-        if path.suffix in {".py", ".pyi"}:
-            yield from _python_imports(path, path.relative_to(root))
-        elif path.suffix in {".pyx", ".pxi", ".pxd"}:
-            yield from _cython_imports(path, path.relative_to(root))
+        if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}:
+            yield from _imports_of(path, path.relative_to(root), path.read_text())
+
+
+@functools.cache
+def _imports_of(path: Path, relative: Path, text: str) -> tuple[Import, ...]:
+    """Return the imports of a file; reading the whole tree takes seconds."""
+    return tuple((_python_imports if path.suffix in {".py", ".pyi"} else _cython_imports)(text, relative))
 
 
 def included_in(path: Path) -> list[str]:
@@ -54,9 +59,9 @@ def module_of(path: Path) -> str:
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
-def _python_imports(path: Path, relative: Path) -> Iterator[Import]:
+def _python_imports(text: str, relative: Path) -> Iterator[Import]:
     """Yield the imports of a Python file, those inside functions and those by name too."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(ast.parse(text, str(relative))):
         match node:
             case ast.Import(names=names):
                 yield from (Import(relative, node.lineno, alias.name) for alias in names)
@@ -68,9 +73,8 @@ def _python_imports(path: Path, relative: Path) -> Iterator[Import]:
                     yield Import(relative, node.lineno, target)
 
 
-def _cython_imports(path: Path, relative: Path) -> Iterator[Import]:
+def _cython_imports(text: str, relative: Path) -> Iterator[Import]:
     """Yield the imports and cimports of a Cython file."""
-    text = path.read_text()
     for match in _CYTHON_IMPORT.finditer(text):
         line = text.count("\n", 0, match.start("names")) + 1
         for name in match["names"].strip("()").split(","):

@@ -23,19 +23,23 @@ _START = {"Popen", "create_subprocess_exec", "create_subprocess_shell", "waitpid
 _WITHOUT_TIME = {"wait", "join", "recv", "accept", "get", "acquire", "communicate", "poll"}
 """Methods that wait without a limit if they are called without arguments."""
 
+_NAMES = {"select", *_RUN, *_START, *_WITHOUT_TIME}
+
 _IN_COROUTINES = re.compile(r"process|child|program", re.IGNORECASE)
 """What a coroutine waits for and another process ends. Other waits of coroutines are those of the event loop."""
 
 
 def _waits(source: str) -> Iterator[int]:
     """Return the lines of all waits without a time limit."""
-    tree = ast.parse(source)
-    awaited = {id(each) for node in ast.walk(tree) for each in _coroutines(node)}
+    nodes = list(ast.walk(ast.parse(source)))
+    awaited = {id(each) for node in nodes for each in _coroutines(node)}
     variables = {
-        ast.unparse(node.target) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and "ContextVar" in ast.unparse(node)
+        ast.unparse(node.target)
+        for node in nodes
+        if "ContextVar" in source and isinstance(node, ast.AnnAssign) and "ContextVar" in ast.unparse(node)
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _is_unlimited(node, variables, is_awaited=id(node) in awaited):
+    for node in nodes:
+        if isinstance(node, ast.Call) and _name_of(node) in _NAMES and _is_unlimited(node, variables, is_awaited=id(node) in awaited):
             yield node.lineno
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _sockets(node)
@@ -45,14 +49,21 @@ def _coroutines(node: ast.AST) -> list[ast.expr]:
     """Return the expressions that *node* passes to the event loop."""
     if isinstance(node, ast.Await):
         return [node.value]
-    is_given = isinstance(node, ast.Call) and ast.unparse(node.func) in {"asyncio.wait_for", "asyncio.ensure_future", "asyncio.create_task"}
-    return node.args[:1] if is_given and isinstance(node, ast.Call) else []
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return []
+    is_given = node.func.attr in {"wait_for", "ensure_future", "create_task"} and ast.unparse(node.func.value) == "asyncio"
+    return node.args[:1] if is_given else []
+
+
+def _name_of(call: ast.Call) -> str:
+    """Return the name of the function or method that *call* calls."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
 
 
 def _is_unlimited(call: ast.Call, variables: set[str], *, is_awaited: bool) -> bool:
     """Whether *call* waits, and is given no time."""
-    function = call.func
-    name = function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    function, name = call.func, _name_of(call)
     owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
     time = next((each.value for each in call.keywords if each.arg == "timeout"), None)
     has_time = time is not None and not (isinstance(time, ast.Constant) and time.value is None)
@@ -76,8 +87,10 @@ def _sockets(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
     """Return the lines of *function* that connect a blocking socket without a time limit."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     names = {node.func.attr for node in calls if isinstance(node.func, ast.Attribute)}
+    if names & {"settimeout", "setblocking"} or not names & {"create_connection", "connect", "connect_ex"}:
+        return
     text = ast.unparse(function)
-    if names & {"settimeout", "setblocking"} or "NONBLOCK" in text:
+    if "NONBLOCK" in text:
         return
     yield from (node.lineno for node in calls if isinstance(node.func, ast.Attribute) and _connects(node.func, text))
 
@@ -105,8 +118,8 @@ def _look_ups(source: str) -> set[str]:
     """Return the names in *source* that ask for users and groups, called or passed on."""
     found = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute):
-            name = ast.unparse(node)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = f"{node.value.id}.{node.attr}"
             if re.fullmatch(r"(?:pwd|grp)\.get\w+|os\.(?:getgrouplist|initgroups)", name):
                 found.add(name)
         elif isinstance(node, ast.ImportFrom) and node.module in {"pwd", "grp", "os"}:
