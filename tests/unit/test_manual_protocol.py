@@ -1,25 +1,21 @@
-"""sbus-protocol(7) says what the code does, in the sections that the code cites; it and sbus(7) are clean."""
+"""sbus-protocol(7) says what the code does, in the sections that the code cites."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from sbusd.broker import connection_settings, control_messages, events, recipients, taps
 from sbusd.broker.log import LogCounters
 from sbusd.client.bus_socket import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings, QuotaSettings
-from sbusd.dataplane import contract, socket_closer
+from sbusd.dataplane import contract
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls, vouching
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, pattern_matches
 from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, control_packet, publish_packet, subscribe_packet, unsubscribe_packet
-from tests.support import skips
 from tools.stage import ROOT
 
 OVERVIEW, PROTOCOL = ROOT / "man" / "sbus.7", ROOT / "man" / "sbus-protocol.7"
@@ -223,25 +219,3 @@ def test_the_overview_names_the_addresses_that_clients_use() -> None:
     text = OVERVIEW.read_text("utf-8")
     assert f".It Pa {SYSTEM_ADDRESS}\n" in text
     assert f".It Ev {ADDRESS_VARIABLE}\n" in text
-
-
-def test_the_sockets_with_which_no_connection_is_accepted_are_documented() -> None:
-    text = " ".join(OVERVIEW.read_text("utf-8").split())
-    assert f"While {socket_closer.MAX_SOCKETS} connections wait to be closed, the bus accepts none." in text
-    assert f"it would have to be below {socket_closer.MAX_SOCKETS - 1}." in text
-
-
-@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
-def test_the_page_is_clean(page: Path) -> None:
-    skips.require_program("mandoc", "mandoc")
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
-    # Other pages need not be installed on this machine.
-    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
-
-
-@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
-def test_man_has_no_warnings(page: Path) -> None:
-    skips.require_program("man", "man-db")
-    done = subprocess.run(["man", "--warnings", "-l", str(page)], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
-    assert done.stderr == ""
-    assert "SEE ALSO" in done.stdout

@@ -1,20 +1,14 @@
-"""sbus-rpc(7) says what the code does, in the sections that the code cites, and is clean."""
+"""sbus-rpc(7) has the envelope, counts and examples of the code, in the sections that the code cites."""
 
 from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 from sbusd.client.rpc import service
-from sbusd.client.rpc.request_queue import WAITING_PER_USER
-from sbusd.client.rpc.stream_call import STREAM_WINDOW
-from sbusd.client.rpc.streaming import MAX_WINDOW, STREAMS_PER_USER
-from sbusd.ctl.program_runner import MAX_ANSWER_BYTES
-from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
+from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, TEXT_LIMITS, Envelope
 from sbusd.protocol.trace_context import MAX_CONTEXT_BYTES
-from tests.support import skips
 from tools.stage import ROOT
 
 PAGE = ROOT / "man" / "sbus-rpc.7"
@@ -63,20 +57,6 @@ def test_the_members_of_the_envelope_and_their_bounds() -> None:
     assert CONTEXT in _section(2)
 
 
-def test_the_bounds_in_the_text() -> None:
-    assert f"at most {TEXT_LIMITS['cmd']} bytes" in " ".join(_section(1).split())
-    assert f"queues at most {WAITING_PER_USER} requests for each user" in " ".join(_section(7).split())
-    assert f"remembers the last {service._REMEMBERED_UIDS} .Cm uid of each of {service._REMEMBERED_CONNECTIONS} connections" in " ".join(
-        _section(7).split()
-    )
-    assert f"more than {MAX_WINDOW} parts beyond" in " ".join(_section(3).split())
-    assert f"more than {MAX_WINDOW} parts beyond" in " ".join(_section(7).split())
-    assert f"grants {STREAM_WINDOW} parts by default" in " ".join(_section(3).split())
-    assert f"can have {STREAMS_PER_USER} open streams" in " ".join(_section(7).split())
-    assert f"at most {MAX_ANSWER_BYTES} bytes" in (ROOT / "man" / "sbusctl.1").read_text("utf-8")
-    assert SERVICE_HEAD.decode() in _section(1)
-
-
 def test_the_counts_are_those_of_the_code() -> None:
     documented = set(re.findall(r"^\.It Cm (\w+)$", _section(8), re.MULTILINE))
     written = "".join(
@@ -92,10 +72,3 @@ def test_the_examples_are_python() -> None:
     assert len(blocks) == 6
     for block in blocks:
         ast.parse(block.replace("\\e", "\\"))
-
-
-def test_the_page_is_clean() -> None:
-    skips.require_program("mandoc", "mandoc")
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
-    # Other pages need not be installed on this machine.
-    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
