@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tools.stage import ROOT
 
@@ -49,9 +50,14 @@ def source(name: str) -> str:
     return (ROOT / "man" / name).read_text("utf-8")
 
 
+def sources() -> list[Path]:
+    """Return every source file of the package."""
+    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}]
+
+
 def section(name: str, title: str) -> str:
-    """Return one section of a page, with its subsections, or one subsection."""
-    end = rf"{re.escape(title)}\n(.*?)(?=^\.S"
+    """Return one section of a page, by its title or its number, with its subsections, or one subsection."""
+    end = rf"{re.escape(title)}(?:\. [^\n]*)?\n(.*?)(?=^\.S"
     pattern = rf"^\.Sh {end}h |\Z)|^\.Ss {end}[hs] |\Z)"
     (found,) = re.findall(pattern, source(name), re.MULTILINE | re.DOTALL)
     return "".join(found)
@@ -60,7 +66,7 @@ def section(name: str, title: str) -> str:
 def words(text: str) -> str:
     """Return *text* in one line, without macros and escapes, its marks without spaces before them."""
     plain = re.sub(r"^\.\w+ ?", "", re.sub(r"^\.(?:\\\"|T[SE]).*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
-    plain = re.sub(r" (?:No|Xr|Li|Ar|Cm|Ql|Pa|Pc|Po)(?= )", "", plain.replace("Fl Fl ", "--").replace("Fl ", "-"))
+    plain = re.sub(r"(?<=\s)(?:No|Xr|Li|Ar|Cm|Ql|Pa|Pc|Po) ", "", plain.replace("Fl Fl ", "--").replace("Fl ", "-"))
     return re.sub(r" (?=[,.;:)](?: |$))", "", " ".join(unescaped(plain).replace(" Ns ", "").split()))
 
 

@@ -110,6 +110,21 @@ FIGURES = {
         "at least {pipeline.session.FEWEST_PARTITIONS}",
         "{WORDS[pipeline.session.PARTITIONS_PER_CORE].capitalize()} for each processor that Spark has when it starts",
     ],
+    "sbus-protocol.7": [
+        "The bus accepts packets of at most {protocol.packets.MAX_PACKET_BYTES} bytes.",
+        "by default {protocol.keys.MAX_KEY_BYTES} bytes. "
+        "It also rejects any packet of more than {protocol.packets.MAX_PACKET_BYTES} bytes.",
+        "The bus makes no batch of more than {protocol.packets.MAX_BATCH_BYTES} bytes.",
+        "A page has at most {broker.recipients.PAGE_MEMBERS} connections",
+        "A page has at most {broker.control_messages.PAGE_CLIENTS} connections with numbers above <after>. !/bus/users",
+        "A page has at most {broker.control_messages.PAGE_CLIENTS} connections with numbers above <after>, and fewer",
+        "A page has at most {broker.control_messages.PAGE_USERS} users",
+        "A page has at most {broker.taps.PAGE_PATTERNS} subscriptions",
+        "if the connection has more than {broker.recipients.MAX_TRACED_PATTERNS} patterns,",
+        "blocked now by at most {broker.recipients.LISTED_BLOCKERS} recipients",
+        "While all connections of a user hold more than {dataplane.contract.UNREAD_BYTES >> 20} MiB of them",
+        "Each queued key needs {dataplane.contract.KNOWN_KEY_BYTES} bytes of memory",
+    ],
     "sbus-record.5": [
         "at most {recorder.user_shares.MAX_USERS} users",
         "{archive.record.entry.OTHERS} for a segment of the users beyond the {recorder.user_shares.MAX_USERS} lowest user ids",
@@ -198,6 +213,8 @@ FIGURES = {
         "logged once in {systemd.limited_log.QUIET_SECONDS:g} s",
     ],
     "sbus.7": [
+        "For an owner, the limits that the table above gives for one user are "
+        "{config.settings.QuotaSettings().owner_factor} times as large.",
         "While {dataplane.socket_closer.MAX_SOCKETS} connections wait to be closed, the bus accepts none.",
         "it would have to be below {dataplane.socket_closer.MAX_SOCKETS - 1}.",
     ],

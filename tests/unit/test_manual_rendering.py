@@ -12,11 +12,22 @@ from pathlib import Path
 import pytest
 
 from tests.support import skips
-from tests.support.manual import examples
+from tests.support.manual import examples, source, sources
 from tests.unit.test_house import committed_files
 from tools.stage import ROOT
 
 PAGES = tuple(sorted(path for path in (ROOT / "man").iterdir() if re.fullmatch(r".+\.[1-8]", path.name)))
+
+NUMBERED = {
+    "sbus-protocol.7": [
+        *("TRANSPORT", "PACKETS", "ROUTING KEYS AND PATTERNS", "PRIVATE KEYS", "THE RESERVED NAMESPACE", "CONTROL MESSAGES"),
+        *("QUEUES AND LOSSES", "ERRORS", "LIMITS"),
+    ],
+    "sbus-rpc.7": [
+        *("KEYS", "THE ENVELOPE", "A CALL", "VALID RESPONSES", "FAILURES", "CALLS TO A GROUP", "SERVICES", "STATISTICS", "REMOTE HOSTS"),
+    ],
+}
+"""The pages whose sections have numbers, which the code cites."""
 
 _MACROS = (
     "A[dopqr]|B[cdfkloq]|Br[coq]|Cm|D[cdlqtv]|E[cdfklmnorv]|F[acdlnort]|Ic|L[ikp]|M[st]|N[dms]|O[copt]|P[acfopq]|Q[cloq]|Rs|S[chmqsxy]|Tn|"
@@ -124,6 +135,17 @@ def test_mandoc_and_man_have_no_warnings(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_references_to_sections_lead_somewhere(page: Path) -> None:
     assert [each for each in itertools.starmap(_wrong_reference, _section_references(page)) if each] == []
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_numbered_sections_are_those_that_are_cited(name: str) -> None:
+    titles = re.findall(r"^\.Sh (\d+\. .+)$", source(name), re.MULTILINE)
+    assert titles == [f"{number}. {title}" for number, title in enumerate(NUMBERED[name], 1)]
+    citation = re.compile(rf"{name[:-2]}\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
+    cited = [run for path in sources() for run in citation.findall(path.read_text("utf-8"))]
+    assert len(cited) > 5
+    cited += re.findall(r"\bsections? (\d+)", source(name))
+    assert {int(each) for run in cited for each in re.findall(r"\d+", run)} <= set(range(1, len(titles) + 1))
 
 
 def test_references_to_our_pages_lead_somewhere() -> None:
