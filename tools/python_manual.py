@@ -6,6 +6,7 @@ The sources are read, not imported, so the page is the same with every version o
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
@@ -150,6 +151,7 @@ def _public_names() -> dict[str, str]:
     return {name: module for module, names in ast.literal_eval(modules).items() for name in names}
 
 
+@functools.cache
 def _parse(module: str) -> ast.Module:
     """Return the source of *module*."""
     path = ROOT.joinpath(*module.split("."))
