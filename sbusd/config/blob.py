@@ -46,17 +46,11 @@ class BlobQuotas:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     blobs: Annotated[int, Count(0, 10_000, "each of them is a descriptor of the service")] = 64
-    """Blobs and descriptors of other kinds."""
     bytes: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 256 << 20
-    """Sum of the sizes of the blobs."""
     connections: Annotated[int, Count(1, 1_000, "each of them is a descriptor of the service")] = 16
-    """Connections to the service."""
     requests: Annotated[int, Count(1, 1_000, "each of them is a request to the bus")] = 4
-    """Requests that wait for the bus at the same time."""
     closes: Annotated[int, Count(1, 100, "each of them is a descriptor of the service")] = 8
-    """Descriptors that wait to be closed, and connections with unread ones. With more, the requests of the user wait."""
     wrong_tickets: Annotated[int, Count(1, 100_000, "a ticket has 128 random bits")] = 60
-    """Unknown tickets per minute. After that, each request for a ticket is refused until the minute is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,6 @@ class BlobRights:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     passing: Annotated[Subjects, Field(alias="pass")] = field(default_factory=Subjects)
-    """``pass``: may pass descriptors of any kind to others that have the right, and take theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +69,9 @@ class BlobSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     bus: Annotated[str, AbsoluteFile()] = ""
-    """The socket of the bus; empty means that of the system, or with ``--user`` of the user."""
     host: Annotated[str, HostName()] = ""
-    """The name of this host in messages that refer to blobs; empty means that of the system. For other hosts it is that of the link."""
     max_pulled: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 256 << 20
-    """Maximum size of the blobs of other hosts that are kept here, of all users."""
     max_expire: Annotated[float, Duration(1.0, 600.0, "a blob is a message, not a file")] = 600.0
-    """Maximum number of seconds for which a blob is kept."""
     allow_sparse: Annotated[bool, Switch()] = False
-    """Whether a blob may have pages that are not allocated: the first reader of such a page pays for it."""
     quotas: BlobQuotas = field(default_factory=BlobQuotas)
-    """The quotas of each user."""
     rights: BlobRights = field(default_factory=BlobRights)
-    """The rights."""

@@ -99,16 +99,11 @@ class SignalRule:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     key: Annotated[str, KeyTemplate()]
-    """The template of the key."""
     sender: Annotated[str, DBusText(_WELL_KNOWN, 'the well-known name of a service, such as "org.freedesktop.UPower"')]
-    """The well-known name of the service."""
     interface: Annotated[str, DBusText(_INTERFACE, 'an interface, such as "org.freedesktop.DBus.Properties"')]
     member: Annotated[str, DBusText(_MEMBER, 'the name of a signal, such as "PropertiesChanged"')] = ""
-    """The name of the signal; empty: all signals of the interface."""
     path: Annotated[str, DBusText(_PATH, 'an object path, such as "/org/freedesktop/UPower"', MAX_TEXT_BYTES)] = ""
-    """The object; empty: all objects."""
     path_namespace: Annotated[str, DBusText(_PATH, 'an object path, such as "/org/freedesktop"', MAX_TEXT_BYTES)] = ""
-    """The objects at and below this path; empty: all objects."""
     arg0: Annotated[str | None, FirstArgument()] = None
     """The first argument, a string; None: any."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
@@ -125,9 +120,7 @@ class DBusFeedSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     rate: Annotated[int, Count(1, 1_000_000, "more signals than a D-Bus bus delivers")] = 1000
-    """Maximum number of signals per second."""
     signals: Annotated[tuple[SignalRule, ...], Field(alias="signal")] = field(default_factory=tuple)
-    """``[[signal]]``: the signals."""
 
     def __post_init__(self) -> None:
         if len(self.signals) > MAX_SIGNALS:

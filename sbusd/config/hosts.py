@@ -45,11 +45,8 @@ class TlsSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     certificate: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with the certificate, which names this host: ``DNS:twin-<number>`` for the relay, ``DNS:<host>`` for the link."""
     key: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with its private key."""
     authority: Annotated[str, AbsoluteFile()] = ""
-    """PEM file with the certificates of the authorities that sign those of other hosts."""
 
     def __post_init__(self) -> None:
         if len({bool(each) for each in (self.certificate, self.key, self.authority)}) > 1:

@@ -91,15 +91,10 @@ class ExportSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     keys: Annotated[str, Pattern()]
-    """The pattern of their keys."""
     hosts: tuple[Annotated[str, NameOrEvery()], ...] = (EVERY_HOST,)
-    """The hosts that may receive them."""
     rate: Annotated[int, Bound(1, 10_000_000, "a link transfers fewer")] = NO_BOUND
-    """Maximum number of messages per second. Further ones are lost for other hosts, which is reported there."""
     max_payload: Annotated[int, Size(0, MAX_PACKET_BYTES, "no payload is longer than a packet")] = MAX_PACKET_BYTES
-    """Maximum size of a payload. Messages with longer ones are lost for other hosts, which is reported there."""
     max_blob: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 0
-    """Maximum size of a blob to which one of them refers, and which those hosts may pull; 0: no blob."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 
@@ -110,13 +105,9 @@ class ImportSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     keys: Annotated[str, Pattern()]
-    """The pattern of their keys at their origin."""
     hosts: tuple[Annotated[str, NameOrEvery()], ...] = (EVERY_HOST,)
-    """The hosts that they may come from."""
     shared: bool = False
-    """Whether they keep their keys. Otherwise they get ``host/<origin>/<key>``."""
     max_blob: Annotated[int, Size(0, 1 << 50, "no machine has more memory")] = 0
-    """Maximum size of a blob to which one of them refers, and which users here may get; 0: no blob."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 
@@ -127,9 +118,7 @@ class LinkPeerSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     host: Annotated[str, Name()]
-    """Its name, which is in its certificate."""
     address: Annotated[str, PeerAddress()] = ""
-    """Where it listens. Empty: it connects to this host."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 
@@ -140,37 +129,21 @@ class LinkSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     realm: Annotated[str, Name()] = ""
-    """The name that all linked hosts have in common."""
     host: Annotated[str, Name()] = ""
-    """The name of this host in the realm."""
     transport: Literal["nats", "direct"] = "nats"
-    """NATS servers, or connections between the hosts."""
     servers: tuple[str, ...] = ()
-    """URLs of NATS servers, such as ``tls://nats-1:4222``. One of them is used at a time."""
     password_file: Annotated[str, AbsoluteFile()] = ""
-    """File with the password for the NATS user that has the name of this host."""
     nkey_file: Annotated[str, AbsoluteFile()] = ""
-    """File with the seed of this host's nkey."""
     listen: Annotated[str, HostPort(PORT)] = ""
-    """The address on which ``transport = "direct"`` listens. Empty: it does not, and connects to each of the peers."""
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
-    """The socket of the bus."""
     spool: Annotated[int, Size(0, 1 << 30, "the link keeps it in memory")] = 8 << 20
-    """Maximum size of the messages that wait while the network is unavailable. Above it the user with the most loses the oldest."""
     max_pending: Annotated[int, Size(1 << 20, 1 << 30, "the link keeps them in memory")] = 8 << 20
-    """Maximum size of the messages that wait for the NATS server, or for one host. Above it the user with the most loses the newest."""
     state_interval: Annotated[int, Count(1, 3_600, "the state is a message on the bus")] = 10
-    """Seconds between two messages ``link/state``."""
     secret_hosts: tuple[Annotated[str, NameOrEvery()], ...] = ()
-    """The hosts with which users may exchange private messages."""
     tls: TlsSettings = field(default_factory=TlsSettings)
-    """Certificates."""
     peers: tuple[LinkPeerSettings, ...] = field(default_factory=tuple)
-    """The other hosts, for ``transport = "direct"``."""
     exports: Annotated[tuple[ExportSettings, ...], Field(alias="export")] = field(default_factory=tuple)
-    """``[[export]]``: the messages that may leave this host. The first rule with a matching pattern decides."""
     imports: Annotated[tuple[ImportSettings, ...], Field(alias="import")] = field(default_factory=tuple)
-    """``[[import]]``: the messages that may come in. The first rule with a matching pattern and the host decides."""
 
     def __post_init__(self) -> None:
         names = [peer.host for peer in self.peers]

@@ -44,7 +44,6 @@ class Threshold:
     name: Annotated[str, RuleName()]
     measure: Literal["messages", "bytes", "discarded", "lost", "denials", "slow"]
     raise_at: Annotated[int, Count(1, 1 << 62, _COUNTERS)]
-    """The alert is raised in a minute with at least this value."""
     by: Literal["all", "prefix", "user"] = "all"
     """Whether the counter is that of all messages, of each key prefix, or of each user."""
     clear_at: Annotated[int | None, Count(0, 1 << 62, _COUNTERS)] = None
@@ -68,13 +67,9 @@ class Anomaly:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     weeks: Annotated[int, Count(1, 52, "each week is read once an hour")] = 6
-    """Number of weeks before this one that are read."""
     min_weeks: Annotated[int, Count(1, 52, "each week is read once an hour")] = 3
-    """Number of these weeks that must have tables of the hour; with fewer, no alert is raised."""
     deviations: Annotated[int, Count(1, 1000, "in standard deviations")] = 6
-    """The alert is raised if the difference from the median is larger than this number of standard deviations."""
     min_difference: Annotated[int, Count(1, 1 << 62, _COUNTERS)] = 60
-    """The alert is raised only if the difference is larger than this number of messages per minute."""
 
     def __post_init__(self) -> None:
         if self.min_weeks > self.weeks:
@@ -88,9 +83,7 @@ class LiveSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     delay: Annotated[float, Duration(1.0, 600.0, "rows arrive some seconds after their minute")] = 10.0
-    """Seconds from the end of a minute to the comparison with the thresholds."""
     slow_call: Annotated[float, Duration(0.001, 600.0, "replies are waited for at most 600 seconds")] = 1.0
-    """Seconds from a request to its reply from which on a call is slow."""
     thresholds: tuple[Threshold, ...] = field(default_factory=tuple)
     anomaly: Anomaly = field(default_factory=Anomaly)
 

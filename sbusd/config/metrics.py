@@ -51,13 +51,9 @@ class MetricsSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     bus: Annotated[str, AbsoluteFile()] = ""
-    """The socket of the bus; empty means that of the system."""
     users: tuple[Annotated[str, ScrapeUser()], ...] = (_SYSTEM_USER,)
-    """The users that may read the metrics, besides root."""
     max_users: Annotated[int, Count(0, 500, "the bus remembers 512 users, and each adds about 25 series to every scrape")] = 100
-    """The users with series of their own. The others are summed."""
     prefixes: tuple[Annotated[str, CountedPrefix()], ...] = ()
-    """The prefixes of keys whose messages are counted."""
     idle_timeout: Annotated[float, Duration(1.0, 86_400.0, "an endpoint without requests for a day is not used")] = 300.0
     """Seconds without a request after which the program ends. systemd starts it again. With ``prefixes`` it does not end."""
 

@@ -88,33 +88,19 @@ class RecorderSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     archive: Annotated[str, Folder()] = "/var/lib/sbus-recorder/archive"
-    """Directory of the archive, sbus-record(5). Hosts may share one."""
     spool: Annotated[str, Folder()] = "/var/lib/sbus-recorder/spool"
-    """Directory of the write-ahead files, on a local disk."""
     host: Annotated[str, HostName()] = ""
-    """The name of this host in the archive; empty means the output of hostname(1)."""
     pattern: str = ""
-    """The pattern of recorded keys; empty means all keys."""
     sync_interval: Annotated[float, Duration(0.001, 60.0, "rows that are not yet written are lost if the machine fails")] = 0.2
-    """Maximum number of seconds between receiving a row and writing it to disk."""
     sync_rows: Annotated[int, Count(1, 100_000, "pending rows are in memory")] = 1_000
-    """Number of rows after which they are written sooner."""
     rotate_interval: Annotated[float, Duration(1.0, 3_600.0, "a segment covers one hour")] = 900.0
-    """Seconds after which a write-ahead file becomes a segment; the end of an hour (UTC) always ends one."""
     rotate_rows: Annotated[int, Count(1, 10_000_000, "rows are sorted in memory")] = 1_000_000
-    """Number of rows after which it becomes a segment."""
     rotate_bytes: Annotated[int, Size(1 << 20, 1 << 30, "rows are sorted in memory, which takes three times this size")] = 128 << 20
-    """Number of bytes after which it becomes a segment."""
     disk_quota: Annotated[int, Size(8 << 20, 1 << 50, "a write-ahead and its segment must fit")] = 10 << 30
-    """Maximum size of the segments and write-ahead files of this host together, in bytes; above it the oldest segments are removed."""
     retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "a segment covers one hour")] = 30 * 86_400.0
-    """Seconds for which a segment is kept after the end of its hour."""
     shipped: Annotated[str, OptionalFile()] = ""
-    """The list of sbus-ship: ``retention`` keeps segments that it does not have. Empty: nothing is shipped."""
     keep: Annotated[int | Literal["whole", "none"], Keep()] = "whole"
-    """How much is kept of payloads without a rule. Payloads of reserved keys, ``!/``, are never kept."""
     payloads: tuple[PayloadRule, ...] = field(default_factory=tuple)
-    """The rules. The longest prefix decides; of equal prefixes, the last one."""
 
     def __post_init__(self) -> None:
         if len(self.payloads) > MAX_PAYLOAD_RULES:

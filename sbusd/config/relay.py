@@ -46,9 +46,7 @@ class PeerSettings:
 
     twin: Annotated[int, Count(1, MAX_TWIN, "the number of a twin has 32 bits")]
     address: Annotated[str, HostPort(PORT)] = ""
-    """The address of its relay. Empty: the resolver knows it, or the host only sends requests and receives none."""
     key_file: Annotated[str, AbsoluteFile()] = ""
-    """File with the key, readable only by its owner; empty means certificates."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
 
@@ -59,59 +57,34 @@ class RelaySettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     twin: Annotated[int, _TWIN] = 0
-    """The number of this host; 0 means that ``--twin`` gives it."""
     redis: str = REDIS
-    """Redis: ``HOST:PORT``, the path of a socket, or a URL."""
     listen: Annotated[str, HostPort(PORT)] = ""
-    """The address to listen on; empty means every address if hosts are authenticated, else loopback."""
     substrate: Annotated[str, WebAddress()] = ""
-    """A GraphQL service that looks up the addresses of hosts."""
     network: Literal["", "dev", "test", "main"] = ""
-    """The public network that looks them up if ``substrate`` is empty."""
     retry_interval: Annotated[float, Duration(0.01, 3_600.0, "a call must end")] = 5.0
-    """Seconds between two attempts to reach a host."""
     max_expiry: Annotated[float, Duration(1.0, 31_536_000.0, "the state of a call is kept for this time")] = 86_400.0
-    """The greatest accepted ``exp``, in seconds."""
     answer_lifetime: Annotated[float, Duration(1.0, 31_536_000.0, "only the relay removes responses that are not fetched")] = 86_400.0
-    """Seconds for which a return queue is kept after its last response."""
     queue_messages: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 10_000
-    """Maximum number of messages in one queue: of a command, a return queue of a client, or from remote hosts."""
     backlog_messages: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 100_000
-    """Maximum number of requests of this host that wait for responses."""
     peer_requests: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 10_000
-    """Maximum number of requests of one remote host that wait for a response of this host."""
     peer_memory: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory, a hundred bytes each")] = 250_000
-    """Requests of one remote host that are remembered until they expire, to detect replays."""
     body_bytes: Annotated[int, Size(1 << 10, 64 << 20, "a message is in memory several times")] = 1 << 20
-    """Maximum size of a message."""
     request_timeout: Annotated[float, Duration(0.1, 300.0, "a message waits this long for a dead host")] = 10.0
-    """Seconds within which a remote host must accept a message."""
     body_timeout: Annotated[float, Duration(0.1, 300.0, "a slow host occupies a connection for this time")] = 10.0
-    """Seconds within which a remote host must send a message."""
     idle_timeout: Annotated[float, Duration(0.1, 3_600.0, "an idle host occupies a connection for this time")] = 60.0
-    """Seconds for which a connection without a request is kept."""
     connections: Annotated[int, Count(1, 100_000, "each one is a file descriptor")] = 1_024
-    """Maximum number of connections of remote hosts, without the reserved ones."""
     address_connections: Annotated[int, Count(1, 100_000, "each one is a file descriptor")] = 64
-    """Maximum number of connections of one IPv4 address or IPv6 /64."""
     peer_connections: Annotated[int, Count(0, 100_000, "each one is a file descriptor")] = 256
-    """Connections that are reserved for the addresses under ``[[peers]]``."""
     pending_bytes: Annotated[int, Size(1 << 10, 1 << 30, "the relay keeps them in memory")] = 64 << 20
-    """Bytes of bodies from unverified senders. The addresses under ``[[peers]]`` have the same amount in addition."""
     clock_skew: Annotated[float, Duration(1.0, 3_600.0, "nonces are remembered for twice this time")] = 60.0
-    """Seconds by which the clock of a host with a shared key may be wrong."""
     lease: Annotated[float, Duration(0.2, 300.0, "messages held by a dead relay wait this long")] = 10.0
-    """Seconds without a sign of life after which another relay at the same Redis takes over."""
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
-    """The bus whose users can call remote hosts and serve their calls, and on which attempts are published; empty means none."""
     bus_calls: Annotated[int, Count(1, 1_000_000, "the relay keeps them in memory")] = 1_000
     """Maximum number of pending calls of one user of the bus: a hundredth of the backlog, and several times the calls of a program."""
     bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "the relay keeps them in memory")] = 8 << 20
     """Size of their data together: 26 of the largest. The relay holds it about twice, so the memory of the unit is enough for 50 users."""
     tls: TlsSettings = field(default_factory=TlsSettings)
-    """Certificates."""
     peers: tuple[PeerSettings, ...] = field(default_factory=tuple)
-    """The remote hosts."""
 
     def __post_init__(self) -> None:
         twins = [peer.twin for peer in self.peers]

@@ -100,17 +100,11 @@ class RightsSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     presence: Subjects = field(default_factory=Subjects)
-    """May see all connections."""
     tap: Subjects = field(default_factory=Subjects)
-    """May tap all traffic."""
     block_others: Subjects = field(default_factory=Subjects)
-    """May block publishers of other users by a full queue."""
     vouch: Subjects = field(default_factory=Subjects)
-    """May publish messages in the name of others, and report losses."""
     deliver: Subjects = field(default_factory=Subjects)
-    """May publish messages to one connection alone, and ask what other users may do."""
     stats: Subjects = field(default_factory=Subjects)
-    """May read the counters of the bus and of all users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +122,7 @@ class PolicyRule:
     users: tuple[Annotated[int, UserId()], ...] = ()
     groups: tuple[Annotated[int, GroupId()], ...] = ()
     units: tuple[Annotated[str, UnitName()], ...] = ()
-    """Units of the system's service manager."""
     comment: Annotated[str, Comment()] = ""
-    """Part of the log record, and of the error for what the rule rejects."""
     origin: Annotated[Origin, Origin()] = Origin()
 
     def __post_init__(self) -> None:

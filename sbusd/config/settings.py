@@ -173,9 +173,7 @@ class RateSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     burst: Annotated[int, Count(1, 100_000, "some records must be written")] = 10
-    """Records that are written per interval. The others are counted, and their number is recorded at its end."""
     interval: Annotated[float, Duration(0.1, 86_400, "the number of suppressed records must be logged in time")] = 10.0
-    """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,6 @@ class LogSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     level: Level = "info"
-    """The lowest priority that is written."""
     rate_per_cause_per_user: RateSettings = field(default_factory=RateSettings)
 
 
@@ -196,17 +193,11 @@ class DaemonSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     separator: Literal["/", "."] = "/"
-    """The separator of the segments of a key; ``.`` selects the earlier revision of the protocol, which reserves no keys."""
     credential_prefix: Annotated[str, CredentialPrefix()] = ""
-    """The prefix of ``!/cred/…`` on this bus, if it is behind another server."""
     allowed_users: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users that may connect, besides the user of the bus; empty means everyone. ``-u`` adds to them."""
     admins: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users that are owners of the bus, besides root and the user of the bus."""
     protected_users: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users whose disconnection by the bus is recorded with priority crit."""
     policy: tuple[PolicyRule, ...] = ()
-    """The rules. The first that matches decides."""
     limits: LimitSettings = field(default_factory=LimitSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     log: LogSettings = field(default_factory=LogSettings)

@@ -104,27 +104,17 @@ class StreamSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     name: Annotated[str, StoreName()]
-    """The name of the stream."""
     keys: tuple[Annotated[str, StoredKeys()], ...]
-    """The patterns of its keys."""
     last: Annotated[int, Count(0, 1_000, "more of one key are read from a stream that keeps all")] = 0
-    """The number of newest messages that are kept of each key; 0: all."""
     max_keys: Annotated[int, Count(1, 100_000_000, "each key is an entry of an index")] = 100_000
-    """Maximum number of keys, if ``last`` is set."""
     max_keys_per_user: Annotated[int, Count(1, 100_000_000, "each key is an entry of an index")] = 50_000
-    """Maximum number of keys whose newest message is of one user, if ``last`` is set."""
     retain: Annotated[float, Period(1.0, _HUNDRED_YEARS, "messages are removed once in a second")] = 0.0
-    """Seconds for which a message is kept; 0: no limit."""
     max_bytes: Annotated[int, Size(1 << 20, 1 << 50, "the largest message must fit")] = 1 << 30
-    """Maximum size of its messages. Above it the oldest are removed; a stream with a queue rejects new ones."""
     max_messages: Annotated[int, Count(0, 1 << 40, "a number of a message has 48 bits")] = 0
-    """Maximum number of its messages; 0: no limit. Above it as above ``max_bytes``."""
     max_bytes_per_user: Annotated[int, Size(1 << 20, 1 << 50, "the largest message must fit")] = 64 << 20
-    """Maximum size of the messages of one user. Above it new ones of this user are rejected."""
     publish: bool = True
     """Whether a message that is put is also published under its key after the commit."""
     on_subscribe: bool = False
-    """Whether each new subscriber gets the last values, which requires the right ``deliver``."""
     twins: tuple[Annotated[int, TwinOrEvery()], ...] = ()
     """The other hosts that may read it, by their numbers for the relay; 0: every host."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
@@ -152,25 +142,15 @@ class QueueSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     name: Annotated[str, StoreName()]
-    """The name of the queue."""
     stream: Annotated[str, StoreName()]
-    """The stream whose messages are its jobs."""
     lease: Annotated[float, Duration(MIN_LEASE_SECONDS, MAX_DELAY_SECONDS, "a worker renews the lease of a long job")] = 60.0
-    """Seconds for which a worker has a job."""
     tries: Annotated[int, Count(1, 1_000_000, "a job that never succeeds must end")] = 5
-    """Number of tries after which a job is a dead letter."""
     backoff: tuple[Annotated[float, Duration(0.0, MAX_DELAY_SECONDS, "a job must end")], ...] = (1.0, 10.0, 60.0, 600.0)
-    """Seconds between a failed try and the next one, for the first try, the second and so on; the last one is repeated."""
     in_order: Literal["none", "key"] = "none"
-    """``key``: of each key only one job is under way, in the order in which they were stored."""
     dead: Annotated[str, KeyPrefix()] = ""
-    """The prefix under which dead letters are also published; empty: they are not."""
     users: tuple[Annotated[int, UserId()], ...] = ()
-    """The users that may be workers."""
     groups: tuple[Annotated[int, GroupId()], ...] = ()
-    """The groups that may be workers. Without users and groups: all that may subscribe to the keys of the stream."""
     jobs_per_subscriber: Annotated[int, Count(0, 64, "a worker does its jobs before it gets others")] = 1
-    """Maximum number of jobs that a subscriber to ``queue/<name>/`` has at a time; 0: subscribers get none."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
@@ -187,13 +167,9 @@ class StoreLimits:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     waiting_calls: Annotated[int, Count(1, 100_000, "the store keeps them in memory")] = 64
-    """Maximum number of calls of one user that wait for messages or jobs."""
     readers: Annotated[int, Count(1, 1_000_000, "the store keeps them on disk")] = 64
-    """Maximum number of durable readers of one user."""
     leases: Annotated[int, Count(1, 1_000_000, "the store checks them after a restart")] = 1_024
-    """Maximum number of jobs that the workers of one user have."""
     pending_bytes: Annotated[int, Size(1 << 20, 1 << 30, "the store keeps them in memory")] = 8 << 20
-    """Maximum size of the messages of one user that are not yet on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +179,11 @@ class StoreSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
-    """The socket of the bus."""
     file: Annotated[str, AbsoluteFile()] = "/var/lib/sbus-store/store.sqlite"
-    """The file with the messages, on a local disk."""
     state_interval: Annotated[int, Count(1, 3_600, "the state is a message on the bus")] = 10
-    """Seconds between two messages with the state of the store."""
     streams: Annotated[tuple[StreamSettings, ...], Field(alias="stream")] = field(default_factory=tuple)
-    """``[[stream]]``: the streams."""
     queues: Annotated[tuple[QueueSettings, ...], Field(alias="queue")] = field(default_factory=tuple)
-    """``[[queue]]``: the queues."""
     limits: StoreLimits = field(default_factory=StoreLimits)
-    """``[limits]``."""
 
     def __post_init__(self) -> None:
         if not self.file:

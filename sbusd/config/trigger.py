@@ -126,31 +126,20 @@ class TriggerRule:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     keys: Annotated[tuple[str, ...], RulePatterns()]
-    """The patterns of the keys."""
     senders: Annotated[tuple[Annotated[int, SenderUser()], ...], Field(alias="from")]
-    """``from``: the users whose messages count."""
     name: str = ""
-    """The name of the rule in records and counters; empty: the action and the unit."""
     start: Annotated[str, UnitName()] = ""
     restart: Annotated[str, UnitName()] = ""
     reload: Annotated[str, UnitName()] = ""
     stop: Annotated[str, UnitName()] = ""
     instance: Annotated[str | int, InstancePart()] = "key"
-    """The part of the message that becomes the instance of a template."""
     when: Literal["message", "no-service"] = "message"
-    """``message``: for each message; ``no-service``: for a call whose command has no service."""
     service_timeout: Annotated[float, Duration(0.1, 600.0, "the call waits for the service")] = SERVICE_TIMEOUT
-    """Seconds that the service has to subscribe to the command, after the unit has started."""
     match: Annotated[tuple[tuple[str, str], ...], PayloadMatch()] = ()
-    """Conditions on the payload."""
     vouched_by: tuple[Annotated[int, UserId()], ...] = ()
-    """Users whose word counts that a message comes from a user of this host, such as sbus-store."""
     burst: Rate = field(default_factory=lambda: Rate(5, 10.0))
-    """The limit for each user; more messages are ignored and counted."""
     loop: Rate = field(default_factory=lambda: Rate(60, 600.0))
-    """More actions for one user suspend the rule for that user, for the same interval."""
     on_gap: Literal["ignore", "fire"] = "ignore"
-    """Whether the rule fires once when messages may have been lost."""
     origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
@@ -218,13 +207,9 @@ class TriggerSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     bus: Annotated[str, AbsoluteFile()] = ""
-    """The socket of the bus; empty: the system bus, or with ``--user`` that of the user."""
     folder: Annotated[str, AbsoluteFile()] = ""
-    """The directory for messages that units read; empty: that of the service manager."""
     state_interval: Annotated[int, Count(1, 3_600, "the state is a message on the bus")] = 10
-    """Seconds between two messages with the state of the trigger."""
     rules: Annotated[tuple[TriggerRule, ...], Field(alias="on")] = field(default_factory=tuple)
-    """``[[on]]``: the rules."""
 
     def __post_init__(self) -> None:
         if len(self.rules) > MAX_RULES:

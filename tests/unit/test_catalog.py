@@ -1,4 +1,4 @@
-"""Each message catalog has one entry for each log message of its program, with all facts. tests/system/ has journald read it."""
+"""Each log message is in the manual, and has an entry in the catalog of its program, with all facts. tests/system/ has journald read it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sbusd.systemd.log_records import LogMessage
 from sbusd.trigger.log_messages import MESSAGES as TRIGGER
 from sbusd.web.log_messages import MESSAGES as WEB
 from tests.support.catalog import CATALOG, Entry, entries
+from tests.support.manual import items, section
 from tools.stage import ROOT
 
 PROGRAMS = {
@@ -55,6 +56,13 @@ def test_each_message_has_one_entry_and_no_other_is_there(program: str) -> None:
     missing = [f"{wanted[each]} {each}: write an entry for it in {program}.catalog" for each in wanted.keys() - set(found)]
     assert missing == []
     assert set(found) - wanted.keys() == set()
+
+
+@pytest.mark.parametrize("program", sorted(PROGRAMS.keys() - {"sbusd", "sbus-store"}))
+def test_the_manual_lists_each_message(program: str) -> None:
+    assert [name for item in items(section(f"{program}.8", "LOG MESSAGES")) for name in item.names] == [
+        each.name for each in PROGRAMS[program]
+    ]
 
 
 @pytest.mark.parametrize("attribute", ["id", "name"])

@@ -1,97 +1,39 @@
-"""sbus-protocol(7) says what the code does, in the sections that the code cites; it and sbus(7) are clean."""
+"""The tables and lists of sbus-protocol(7), and the limits of sbus(7), are those of the code."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 
-import pytest
-
-from sbusd.broker import connection_settings, control_messages, events, recipients, taps
+from sbusd.broker import connection_settings, control_messages, events
 from sbusd.broker.log import LogCounters
 from sbusd.client.bus_socket import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings, QuotaSettings
-from sbusd.dataplane import contract, socket_closer
+from sbusd.dataplane import contract
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls, vouching
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, pattern_matches
+from sbusd.protocol.keys import KeySpace, pattern_matches
 from sbusd.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, control_packet, publish_packet, subscribe_packet, unsubscribe_packet
-from tests.support import skips
-from tools.stage import ROOT
+from tests.support.manual import section, source, sources
 
-OVERVIEW, PROTOCOL = ROOT / "man" / "sbus.7", ROOT / "man" / "sbus-protocol.7"
-
-SECTIONS = {
-    1: "TRANSPORT",
-    2: "PACKETS",
-    3: "ROUTING KEYS AND PATTERNS",
-    4: "PRIVATE KEYS",
-    5: "THE RESERVED NAMESPACE",
-    6: "CONTROL MESSAGES",
-    7: "QUEUES AND LOSSES",
-    8: "ERRORS",
-    9: "LIMITS",
-}
-
-_CITATION = re.compile(r"sbus-protocol\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
-
-
-def _section(number: int) -> str:
-    """Return one numbered section of the page, as it is written."""
-    return PROTOCOL.read_text("utf-8").split(f"\n.Sh {number}. {SECTIONS[number]}\n")[1].split("\n.Sh ")[0]
-
-
-def _words(number: int) -> str:
-    """Return one numbered section without its macros, in one line."""
-    return " ".join(re.sub(r"^\.(?:Ql|Cm|Er|Em|Xr) ", "", _section(number), flags=re.MULTILINE).split())
+PAGE = "sbus-protocol.7"
 
 
 def _rows(number: int) -> list[list[str]]:
     """Return the rows of the table of a section, without its head and without macros."""
-    lines = re.findall(r"^\.It (.+)$", _section(number).split(".Bl -column")[1].split("\n.El")[0], re.MULTILINE)
+    lines = re.findall(r"^\.It (.+)$", section(PAGE, str(number)).split(".Bl -column")[1].split("\n.El")[0], re.MULTILINE)
     return [[re.sub(r"^(?:Li|Er|Cm) ", "", cell) for cell in line.split(" Ta ")] for line in lines[1:]]
 
 
 def _names(head: str) -> set[str]:
     """Return what the heads of the items between *head* and the end of their list name, in section 6."""
-    items = _section(6).split(head)[1].split("\n.El")[0]
+    items = section(PAGE, "6").split(head)[1].split("\n.El")[0]
     return {name for line in re.findall(r"^\.It Cm (.+)$", items, re.MULTILINE) for name in line.split(" , ")}
 
 
-def _sources() -> list[Path]:
-    """Return every source file of the package."""
-    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}]
-
-
-def test_the_sections_have_their_numbers() -> None:
-    found = re.findall(r"^\.Sh (\d+)\. (.+)$", PROTOCOL.read_text("utf-8"), re.MULTILINE)
-    assert {int(number): title for number, title in found} == SECTIONS
-    assert [int(number) for number, _ in found] == sorted(SECTIONS)
-
-
-def test_every_section_that_is_cited_exists() -> None:
-    cited = [(path, run) for path in _sources() for run in _CITATION.findall(path.read_text("utf-8"))]
-    assert len(cited) > 10
-    assert [(path, run) for path, run in cited if not {int(each) for each in re.findall(r"\d+", run)} <= SECTIONS.keys()] == []
-
-
-def test_a_section_that_is_referred_to_within_the_page_exists() -> None:
-    referred = {int(each) for each in re.findall(r"\bsections? (\d+)", PROTOCOL.read_text("utf-8"))}
-    assert referred
-    assert referred <= SECTIONS.keys()
-
-
-def test_the_largest_sizes_are_the_codes() -> None:
-    assert f"The bus accepts packets of at most {MAX_PACKET_BYTES} bytes." in _words(1)
-    assert f"by default {MAX_KEY_BYTES} bytes. It also rejects any packet of more than {MAX_PACKET_BYTES} bytes." in _words(2)
-    assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes." in _words(6)
-
-
 def test_the_example_bytes_equal_those_of_the_code() -> None:
-    lines = re.findall(r"^((?:[0-9a-f]{2} )+) +(\S.*)$", _section(2), re.MULTILINE)
+    lines = re.findall(r"^((?:[0-9a-f]{2} )+) +(\S.*)$", section(PAGE, "2"), re.MULTILINE)
     shown = [bytes.fromhex(digits) for digits, _ in lines]
     assert shown == [subscribe_packet(b"a/*"), publish_packet(b"a/b", b"hi"), unsubscribe_packet(b"a/*"), control_packet(b"echo/off")]
     assert [text.replace("\\e0", "\0").encode() for _, text in lines] == shown
@@ -112,55 +54,27 @@ def test_the_reserved_namespaces_are_the_codes() -> None:
 
 def test_the_control_messages_are_the_codes() -> None:
     constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | contract.MODES.keys()
-    documented = re.findall(r"^\.It Li (\S+)", _section(6), re.MULTILINE)
+    documented = re.findall(r"^\.It Li (\S+)", section(PAGE, "6"), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert {name.encode() for name in documented} == constants
 
 
 def test_the_features_are_the_codes() -> None:
-    item = _section(6).split(".It Li !/bus/features\n")[1].split("\n.It ")[0]
+    item = section(PAGE, "6").split(".It Li !/bus/features\n")[1].split("\n.It ")[0]
     assert tuple(re.findall(r"^\.Ql (\w+)", item, re.MULTILINE)) == control_messages.FEATURES
 
 
-def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
-    assert _words(6).count(f"A page has at most {control_messages.PAGE_CLIENTS} connections") == 2
-    assert f"A page has at most {recipients.PAGE_MEMBERS} connections" in _words(6)
-    assert f"A page has at most {control_messages.PAGE_USERS} users" in _words(6)
-    assert f"A page has at most {taps.PAGE_PATTERNS} subscriptions" in _words(6)
-    assert f"if the connection has more than {recipients.MAX_TRACED_PATTERNS} patterns," in _words(6)
-    assert f"blocked now by at most {recipients.LISTED_BLOCKERS} recipients" in _words(6)
-
-
 def test_the_counters_are_the_codes() -> None:
-    described = {
-        "id",
-        "name",
-        "pid",
-        "uid",
-        "gid",
-        "unit",
-        "slice",
-        "user_unit",
-        "since",
-        "inode",
-        "subscriptions",
-        "soft",
-        "hard",
-        "order",
-        "sender",
-        "batch",
-        "tap",
-    }
+    described = {"id", "name", "pid", "uid", "gid", "unit", "slice", "user_unit", "since", "inode"}
+    described |= {"subscriptions", "soft", "hard", "order", "sender", "batch", "tap"}
     described |= {"pace", "blocked_ms", "blocked_by_count", "blocked_by", "blocked_others_ms", "blocks_count", "blocks"}
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
-    records = _section(6).split(".Cm log\nhas")[1].split(".Ss ")[0]
+    records = section(PAGE, "6").split(".Cm log\nhas")[1].split(".Ss ")[0]
     assert tuple(re.findall(r"^\.Cm (\w+)", records, re.MULTILINE)) == LogCounters._fields
 
 
 def test_the_bounds_are_the_defaults_of_the_code() -> None:
-    assert f"While all connections of a user hold more than {contract.UNREAD_BYTES >> 20} MiB of them" in _words(7)
-    assert f"Each queued key needs {contract.KNOWN_KEY_BYTES} bytes of memory" in _words(7)
     limits = LimitSettings()
     assert {name: default for name, default, _ in _rows(7)} == {
         "queue_packets": "none" if limits.queue_packets == NO_BOUND else str(limits.queue_packets),
@@ -201,7 +115,7 @@ def test_the_errors_are_the_codes() -> None:
 def test_the_errors_that_are_sent_are_those_that_the_code_names() -> None:
     bus = [
         path
-        for path in _sources()
+        for path in sources()
         if path.parent.name in {"dataplane", "broker", "restart", "daemon", "protocol"} and path.name != "errors.py"
     ]
     named = {code for path in bus for code in re.findall(r"\bErrorCode\.([A-Z]+)\b", path.read_text("utf-8"))}
@@ -210,38 +124,13 @@ def test_the_errors_that_are_sent_are_those_that_the_code_names() -> None:
 
 def test_the_limits_of_the_overview_are_the_defaults_of_the_code() -> None:
     limits, quotas = LimitSettings(), QuotaSettings()
-    section = OVERVIEW.read_text("utf-8").split("\n.Sh LIMITS\n")[1].split("\n.Sh ")[0]
-    shown = re.findall(r"^\.It (\d+)(?: (bytes|MiB))?$", section, re.MULTILINE)
+    shown = re.findall(r"^\.It (\d+)(?: (bytes|MiB))?$", section("sbus.7", "LIMITS"), re.MULTILINE)
     assert [int(number) << (20 if unit == "MiB" else 0) for number, unit in shown] == [
         *(MAX_PACKET_BYTES, limits.key_bytes, limits.queue_bytes, quotas.queued_bytes, limits.queued_memory),
         *(quotas.connections, quotas.subscriptions, quotas.control_rate),
     ]
-    assert f"For an owner, the limits that the table above gives for one user are {quotas.owner_factor} times as\nlarge." in section
 
 
 def test_the_overview_names_the_addresses_that_clients_use() -> None:
-    text = OVERVIEW.read_text("utf-8")
-    assert f".It Pa {SYSTEM_ADDRESS}\n" in text
-    assert f".It Ev {ADDRESS_VARIABLE}\n" in text
-
-
-def test_the_sockets_with_which_no_connection_is_accepted_are_documented() -> None:
-    text = " ".join(OVERVIEW.read_text("utf-8").split())
-    assert f"While {socket_closer.MAX_SOCKETS} connections wait to be closed, the bus accepts none." in text
-    assert f"it would have to be below {socket_closer.MAX_SOCKETS - 1}." in text
-
-
-@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
-def test_the_page_is_clean(page: Path) -> None:
-    skips.require_program("mandoc", "mandoc")
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
-    # Other pages need not be installed on this machine.
-    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
-
-
-@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
-def test_man_has_no_warnings(page: Path) -> None:
-    skips.require_program("man", "man-db")
-    done = subprocess.run(["man", "--warnings", "-l", str(page)], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
-    assert done.stderr == ""
-    assert "SEE ALSO" in done.stdout
+    assert f".It Pa {SYSTEM_ADDRESS}\n" in source("sbus.7")
+    assert f".It Ev {ADDRESS_VARIABLE}\n" in source("sbus.7")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -21,8 +23,9 @@ from sbusd.feeds.logind import manager as logind_manager
 from sbusd.feeds.systemd import manager as systemd_manager
 from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
+from tests.support.manual import examples, section, source
+from tools.stage import ROOT
 
-ROOT = Path(__file__).parents[2]
 UNITS = sorted(path for path in (ROOT / "units").glob("*/*.*") if path.suffix in {".service", ".socket", ".timer"})
 IDS = [f"{unit.parent.name}/{unit.name}" for unit in UNITS]
 
@@ -229,6 +232,37 @@ def test_the_shipper_reads_the_record_and_the_recorder_its_list() -> None:
     assert service["ExecStart"] == "/usr/bin/sbus-ship"
     apart = {"IPAddressDeny=any", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX", "ProtectProc=default"}
     assert hardening(ROOT / "units/system/sbus-recorder.service") - hardening(ROOT / "units/system/sbus-ship.service") <= apart
+
+
+def test_the_manual_of_the_shipper_agrees_with_its_unit() -> None:
+    unit = (ROOT / "units/system/sbus-ship.service").read_text()
+    (claim,) = [each for each in examples("sbus-ship.8") if each[0].startswith("# systemd-run ")]
+    command = shlex.split("\n".join(claim[: next(number for number, line in enumerate(claim) if not line.endswith("\\")) + 1])[2:])
+    assert command[-2:] == ["/usr/bin/sbus-ship", "--claim"]
+    properties = {following for place, following in itertools.pairwise(command) if place == "-p"}
+    assert len(properties) == 6
+    assert properties <= set(unit.splitlines())
+    drop_ins = [each for each in examples("sbus-ship.8") if re.fullmatch(r"\[[A-Z]\w+\]", each[0])]
+    assert len(drop_ins) == 3
+    keys = {line.partition("=")[0] for lines in drop_ins for line in lines if not line.startswith("[")}
+    assert {key for key in keys if f"\n{key}=" not in unit} == {"RequiresMountsFor", "ReadWritePaths"}
+
+
+def test_the_manual_names_the_addresses_of_the_metrics() -> None:
+    socket = (ROOT / "units/system/sbus-metrics.socket").read_text()
+    places = re.findall(r"^ListenStream=(.*)$", socket, re.MULTILINE)
+    assert places == ["127.0.0.1:19722", "/run/sbus-metrics.socket"]
+    for text in (source("sbus-metrics.8"), (ROOT / "packaging/debian/sbus-metrics.README.Debian").read_text()):
+        assert set(re.findall(r"127\.0\.0\.1:(\d+)", text)) == {"19722"}
+    assert f".It Pa {places[1]}\n" in section("sbus-metrics.8", "FILES")
+
+
+def test_the_unit_of_the_gateway_writes_its_link_where_the_manual_says() -> None:
+    unit = (ROOT / "units/user/sbus-web.service").read_text()
+    assert "--url-file %t/sbus-web/url" in unit
+    assert "RuntimeDirectory=sbus-web\nRuntimeDirectoryMode=0700" in unit
+    assert "$XDG_RUNTIME_DIR/sbus-web/url" in section("sbus-web.8", "FILES")
+    assert "--url-file %t/sbus-web/url" in section("sbus-web.8", "EXAMPLES")
 
 
 def test_a_program_that_compares_boots_can_read_the_identity_of_this_one() -> None:

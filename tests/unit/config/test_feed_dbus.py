@@ -9,7 +9,6 @@ import pytest
 from sbusd.config.feed_dbus import DBusFeedSettings
 from sbusd.config.files import ConfigError
 from sbusd.config.loading import load_settings
-from tools.stage import ROOT
 
 WHOLE = """rate = 5
 [[signal]]
@@ -42,19 +41,6 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert settings.rate == 5
     assert (rule.key, rule.sender, rule.interface) == ("dbus/lab/{object}/{arg0}-{member}", "org.example.Lab-1", "org.example.Lab")
     assert (rule.member, rule.path, rule.path_namespace, rule.arg0) == ("Value", "", "/org/example", "it's")
-
-
-def test_the_packaged_file_is_valid_and_so_is_its_example(tmp_path: Path) -> None:
-    text = (ROOT / "etc/feed-dbus.toml").read_text()
-    assert load(tmp_path, text) == DBusFeedSettings()
-    example = "\n".join(line.removeprefix("#") for line in text.splitlines() if not line.startswith("# "))
-    assert [rule.sender for rule in load(tmp_path, example).signals] == ["org.freedesktop.UPower"]
-
-
-def test_the_examples_of_the_manual_are_valid(tmp_path: Path) -> None:
-    page = (ROOT / "man/feed-dbus.toml.5").read_text()
-    blocks = [part.split("\n.Ed")[0] for part in page.split(".Bd -literal -offset indent\n")[1:]]
-    assert [len(load(tmp_path, block).signals) for block in blocks] == [1, 1]
 
 
 @pytest.mark.parametrize(

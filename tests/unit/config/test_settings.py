@@ -1,4 +1,4 @@
-"""The settings' own rules, and whose quotas are which; the defaults are compared with the manual in test_manual.py."""
+"""The settings' own rules, and whose quotas are which; the defaults are compared with the manual in test_manual_settings.py."""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ import pytest
 
 from sbusd.config.documents import read_settings
 from sbusd.config.files import ConfigError
+from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
+from tools.stage import ROOT
 
 LOG = '[[stream]]\nname = "log"\nkeys = ["log/"]\n'
 QUEUE = '[[queue]]\nname = "jobs"\nstream = "log"\n'
@@ -19,6 +21,11 @@ def read(folder: Path, text: str) -> StoreSettings:
     file = folder / "store.toml"
     file.write_text(text)
     return read_settings([file], StoreSettings)
+
+
+def test_the_packages_of_feeds_add_streams() -> None:
+    streams = load_settings(ROOT / "etc/store.toml", StoreSettings, required=True).streams
+    assert sorted(each.name for each in streams) == ["logind", "net", "systemd", "udev"]
 
 
 def test_streams_and_queues_are_read(tmp_path: Path) -> None:

@@ -1,98 +1,22 @@
-"""The command line, and that it agrees with the manual page."""
+"""The command line: its errors, and what each feed is started with."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import sys
-import tomllib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from pydantic import TypeAdapter
-from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from sbusd.config.feed_dbus import MAX_SIGNALS, DBusFeedSettings, SignalRule
-from sbusd.config.quantities import show_duration
-from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
-from sbusd.feeds.dbus.changes import INTERVAL_SECONDS, MAX_UNPUBLISHED
-from sbusd.feeds.dbus.key_template import MAX_PART_BYTES
-from sbusd.feeds.dbus.signal_feed import QUEUE_BYTES, QUEUE_MESSAGES, SignalCounters
-from sbusd.feeds.dbus.state_feed import StateCounters
-from sbusd.feeds.journal.batch_reader import BATCH_ENTRIES
 from sbusd.feeds.journal.checked_publisher import AccessCheckError
-from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
-from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalCounters, StartPosition
-from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
-from sbusd.feeds.logind.manager import READ_SECONDS
-from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
-from sbusd.feeds.netlink.feed import NetlinkCounters
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, StartPosition
+from sbusd.feeds.journal.reader import JournalError
 from sbusd.feeds.netlink.sockets import KernelError
-from sbusd.feeds.udev.devices import HEAD, VALUE_CHARACTERS
-from sbusd.feeds.udev.devices import PAYLOAD_BYTES as UDEV_BYTES
-from sbusd.feeds.udev.feed import RATE as UDEV_RATE
-from sbusd.feeds.udev.feed import REQUEST, UdevCounters
-from sbusd.feeds.udev.waiting_events import MAX_WAITING
-from tests.support import skips
-
-PAGE = Path(__file__).parents[3] / "man" / "sbus-feed.8"
-TEXT = PAGE.read_text()
-
-
-def options_of_the_program() -> set[str]:
-    group = typer.main.get_command(main.app)
-    context = typer.Context(group)
-    assert isinstance(group, TyperGroup)
-    commands = [group.get_command(context, name) for name in group.list_commands(context)]
-    given = [parameter for command in (group, *commands) if command is not None for parameter in command.get_params(context)]
-    return {name for parameter in given for name in parameter.opts}
-
-
-def test_manual_page_has_the_options_of_the_program() -> None:
-    listed = re.findall(r"^\.It Fl Fl (\S+)", TEXT, flags=re.MULTILINE)
-    in_synopsis = re.findall(r"Fl Fl (\S+)", TEXT[: TEXT.index(".Sh DESCRIPTION")])
-    assert {f"--{name}" for name in listed} == options_of_the_program()
-    assert set(in_synopsis) == set(listed)
-    pages = {"netlink", "journal", "udev", "systemd", "logind", "dbus"}
-    assert pages == set(re.findall(r"^\.Nm\n\.Cm (\S+)$", TEXT, flags=re.MULTILINE))
-
-
-def _flat(text: str) -> str:
-    """Return the text of a page without macros, in one line."""
-    return re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Cm|Fl Fl|Pa) ", "", text, flags=re.MULTILINE))
-
-
-def test_manual_page_has_the_bounds_and_counters_of_the_feeds_of_dbus() -> None:
-    flat = _flat(TEXT)
-    assert f"by default {main._CHANGE_RATE}" in flat
-    assert f"because more than {MAX_UNPUBLISHED} waited" in flat
-    assert f"less than {INTERVAL_SECONDS * 1000:.0f} ms can be missing" in flat
-    assert f"reads these every {READ_SECONDS:.0f} seconds" in flat
-    assert "memory of 512 MiB" in flat
-    counted = flat[flat.index("Of both feeds") : flat.index("Of the D-Bus feed")]
-    for name in ("coalesced", "dropped", *(each.name for each in fields(StateCounters)), "requests", "refused", "reconnects"):
-        assert re.search(rf"\b{name}\b", counted), name
-    of_signals = flat[flat.index("Of the D-Bus feed") : flat.index("LAST VALUES")]
-    for name in (each.name for each in fields(SignalCounters)):
-        assert re.search(rf"\b{name}\b", of_signals), name
-
-
-def test_manual_page_of_the_configuration_has_its_keys_and_bounds() -> None:
-    page = (PAGE.parent / "feed-dbus.toml.5").read_text()
-    documented = re.findall(r"^\.It Cm (\w+)", page, flags=re.MULTILINE)
-    assert documented == ["rate", *(each.name for each in fields(SignalRule) if each.name != "origin")]
-    flat = _flat(page)
-    assert f"rate No = {DBusFeedSettings().rate} " in flat
-    assert f"a queue for {QUEUE_MESSAGES} signals and {QUEUE_BYTES >> 20} MiB" in flat
-    assert f"There can be {MAX_SIGNALS}." in flat
-    assert f"more than {MAX_PART_BYTES} bytes is truncated" in flat
 
 
 @pytest.mark.slow
@@ -104,62 +28,6 @@ def test_without_dbus_fast_it_says_which_package_is_missing(tmp_path: Path) -> N
     assert done.stderr == (
         "sbus-feed: this feed needs the Python package dbus-fast: install python3-dbus-fast, or pip install 'sbusd[dbus]'\n"
     )
-
-
-def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
-    flat = re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Fl Fl) ", "", TEXT, flags=re.MULTILINE))
-    assert f"entries, 0 to {main._LINES_MOST}; default {StartPosition().lines}." in flat
-    assert f"up to 3650d; default {show_duration(StartPosition().backlog_seconds)}." in flat
-    assert f"1 to {main._RATE_MOST}; default {RATE}." in flat
-    assert f"limit is {MESSAGE_BYTES >> 10} KiB for MESSAGE and {VALUE_BYTES >> 10} KiB for any other field" in flat
-    assert f"at most {PAYLOAD_BYTES >> 10} KiB" in flat
-    assert f"the {MEMORY_BYTES >> 20} MiB of memory" in flat
-    assert f"before each batch of up to {BATCH_ENTRIES} entries" in flat
-    assert f"by default {UDEV_RATE}. Up to {MAX_WAITING} further events wait in the feed" in flat
-    assert f"up to {main._SUBSYSTEMS_MOST} times" in flat
-    assert f"A value has at most {VALUE_CHARACTERS} characters" in flat
-    assert f"All properties together have at most {UDEV_BYTES >> 10} KiB" in flat
-    assert ", ".join(PRIORITIES) in flat.replace(" ,", ",")
-    assert f"status {os.EX_CONFIG}" in flat
-
-
-def test_manual_page_has_the_rules_that_are_shipped() -> None:
-    shipped = (PAGE.parents[1] / "etc/sbusd.toml.d/50-journal.toml").read_text()
-    rules = "".join(line for line in shipped.splitlines(keepends=True) if not line.startswith("#")).lstrip("\n")
-    assert f".Bd -literal -offset indent\n{rules}.Ed" in TEXT
-
-
-def test_the_bus_accepts_the_shipped_rules() -> None:
-    shipped = tomllib.loads((PAGE.parents[1] / "etc/sbusd.toml.d/50-journal.toml").read_text())
-    for rule in shipped["policy"]:
-        known = {**rule, "groups": [0] if "groups" in rule else [], "users": [0] if "users" in rule else []}
-        assert TypeAdapter(PolicyRule).validate_python(known).keys == PREFIX
-
-
-def test_manual_page_has_every_field_of_a_payload() -> None:
-    fields = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"^\.(?:It )?(?:Li|Pq) .*|^\.Pq.*", TEXT, flags=re.MULTILINE))))
-    entries: list[Entry] = [
-        Link(1, b"lo", "up", (), 1, None, None, None),
-        Address(1, "inet", "10.0.0.1", None, 24, "global", (), None, None),
-        Route("inet", "main", "default", None, 0, 0, "unicast", "global", "boot", 1, None, None, (), ()),
-        Neighbour(1, "inet", "10.0.0.2", None, "stale", ()),
-    ]
-    for entry in entries:
-        assert entry.attributes(lambda index: b"lo").keys() <= fields
-    assert set(NetlinkCounters.__dataclass_fields__) <= fields
-    assert set(JournalCounters.__dataclass_fields__) <= fields
-    assert set(UdevCounters.__dataclass_fields__) <= fields
-    assert {"coalesced", "cut", "omitted", "devices", "waiting", "receive_kib"} <= fields
-    assert {"reason", "count", "vacuumed", "backlog", "unreadable", "refused", "cursor"} <= fields
-    assert {"generation", "reason", "entries", "interrupted", "receive_kib", "namespace", "event", "time"} <= fields
-
-
-def test_manual_page_is_clean() -> None:
-    skips.require_program("mandoc", "mandoc")
-    result = subprocess.run(["mandoc", "-T", "lint", str(PAGE)], capture_output=True, text=True, check=False, timeout=60)
-    # Other pages may be missing on this machine.
-    wrong = [line for line in result.stdout.splitlines() if "referenced manual not found" not in line]
-    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -261,16 +129,6 @@ def test_choices_of_the_udev_feed(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["udev", "--user", "--subsystem", "block", "--subsystem", "net", "--receive-buffer", "64", "--rate", "7"]
     assert CliRunner().invoke(main.app, words).exit_code == 0
     assert given[1:] == [None, "user", ["block", "net"], 65536, 7]
-
-
-def test_the_rules_of_the_store_protect_devices_but_not_requests() -> None:
-    shipped = tomllib.loads((PAGE.parents[1] / "etc/sbusd.toml.d/50-store.toml").read_text())
-    rules = [rule for rule in shipped["policy"] if rule["keys"].startswith("udev/")]
-    assert [(rule["keys"], rule["publish"], rule.get("users")) for rule in rules] == [
-        (REQUEST, "allow", None),
-        (HEAD, "allow", ["root", "sbus-feed", "sbus-store"]),
-        (HEAD, "deny", None),
-    ]
 
 
 def test_a_closed_standard_error_does_not_stop_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:

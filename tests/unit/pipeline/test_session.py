@@ -14,8 +14,6 @@ from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.session import (
     DIRECT_MEMORY,
     DRIVER_MEMORY,
-    FEWEST_PARTITIONS,
-    PARTITIONS_PER_CORE,
     check_java,
     initial_partitions,
     is_local,
@@ -109,10 +107,6 @@ def test_under_spark_submit_the_run_may_be_on_a_cluster(monkeypatch: pytest.Monk
 
 def test_the_initial_number_of_partitions_grows_with_the_cluster() -> None:
     assert [initial_partitions(cores) for cores in (1, 2, 3, 500)] == [8, 8, 12, 2_000]
-    text = " ".join((ROOT / "man" / "sbus-pipeline.8").read_text().split())
-    assert f"at least {FEWEST_PARTITIONS}" in text
-    assert PARTITIONS_PER_CORE == 4
-    assert "Four for each processor that Spark has when it starts" in text
 
 
 _ADVICE = r"Install Java 17 or later \(Debian: apt-get install default-jre-headless\), or set JAVA_HOME"

@@ -22,7 +22,17 @@ from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, Subordina
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.user_shares import MAX_USERS, ROW_BYTES, Ranking, bytes_by_user, common_limit, next_to_remove, with_charged
+from sbusd.recorder.user_shares import (
+    FEW_USERS,
+    MAX_USERS,
+    ROW_BYTES,
+    Ranking,
+    bytes_by_user,
+    common_limit,
+    next_to_remove,
+    spool_limit,
+    with_charged,
+)
 from sbusd.recorder.wal import WalWriter
 from tests.support.dates import fixed_date
 from tests.support.examples import examples
@@ -311,3 +321,10 @@ def test_outdated_entries_are_removed() -> None:
         ranking.put("changing", number)
         assert len(ranking._items) <= 100
     assert ranking.first() == "first"
+
+
+def test_the_limits_are_those_of_the_manual() -> None:
+    size = 1 << 40
+    assert common_limit(size, 1) == common_limit(size, FEW_USERS) == size // 128
+    assert common_limit(size, 100) == size * 3 // 4 // 100 // 3
+    assert (spool_limit(size, 1), spool_limit(size, size // 4)) == (size // 4, size // 2)

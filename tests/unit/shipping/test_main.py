@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.record.shipped import LIST
 from sbusd.archive.storage.location import LocationError, RemotePath
+from sbusd.config.documents import read_settings
 from sbusd.config.files import ConfigError
+from sbusd.config.recorder import RecorderSettings
 from sbusd.config.ship import ShipSettings
 from sbusd.shipping import main
+from tests.support.manual import examples
 
 
 def test_the_host_is_that_of_the_recorder_by_default(tmp_path: Path) -> None:
@@ -28,6 +32,15 @@ def test_the_host_is_that_of_the_recorder_by_default(tmp_path: Path) -> None:
         main._host(ShipSettings(), recorder)
     with pytest.raises(LocationError, match="invalid host name 'a/b' for an archive"):
         main._host(ShipSettings(host="a/b"), recorder)
+
+
+def test_the_example_of_the_manual_ships_what_the_recorder_waits_for(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("ship.toml", "recorder.toml")]
+    for file, lines in zip(files, [each for each in examples("sbus-ship.8") if " = " in each[0]], strict=True):
+        file.write_text("\n".join(lines))
+    settings = read_settings(files[:1], ShipSettings)
+    assert main._destination(settings) == RemotePath("s3", "records", "fleet")
+    assert read_settings(files[1:], RecorderSettings).shipped == f"{settings.state}/{LIST}"
 
 
 def test_only_the_owner_of_the_state_may_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import sbusd.client
-from tests.support import skips
 from tools import python_manual
 from tools.python_manual import PAGE, SECTIONS, date_of, main, page
 
@@ -46,16 +44,6 @@ def test_only_errors_are_left_for_the_section_of_errors() -> None:
     rest = set(sbusd.client.__all__) - {name for section in SECTIONS.values() for name in section}
     classes = [getattr(sbusd.client, name) for name in rest - {"ErrorCode"}]
     assert all(issubclass(each, Exception) for each in classes)
-
-
-def test_lint_finds_nothing() -> None:
-    skips.require_program("mandoc", "mandoc")
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
-    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
-
-
-def test_no_line_is_longer_than_80_bytes() -> None:
-    assert not [line for line in PAGE.read_bytes().splitlines() if len(line) > 80]
 
 
 def test_the_date_changes_with_the_page_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

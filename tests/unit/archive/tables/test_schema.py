@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS, LINK_SECONDS, TABLES, TOP, Table, bucket_of, percentile, upper_bound
-from sbusd.pipeline.partials.deliveries import MAX_EVENTS
-from sbusd.pipeline.partials.subscriptions import MAX_ROUTES
+from sbusd.archive.tables.schema import LATENCY_STEPS, TABLES, Table, bucket_of, percentile, upper_bound
 
 _PAGE = (Path(__file__).parents[4] / "man" / "sbus-pipeline.8").read_text()
 _TYPES = {"TEXT": "string", "COUNT": "int64", "TIME": "timestamp", "HISTOGRAM": "list<bucket,calls>"}
@@ -34,15 +32,6 @@ def test_the_manual_describes_each_column(table: Table) -> None:
 def test_the_manual_names_no_other_table() -> None:
     tables = _PAGE.split("\n.Sh TABLES\n")[1].split("\n.Sh ")[0]
     assert re.findall(r"^\.Ss (\w+)$", tables, flags=re.MULTILINE) == [*(table.name for table in TABLES), "Latencies", "Names"]
-
-
-def test_the_manual_states_the_bounds() -> None:
-    text = _plain(_PAGE)
-    assert f"Only the {TOP} most used" in text
-    assert f"during {CALL_SECONDS} seconds" in text
-    assert f"within {LINK_SECONDS} seconds after that hour" in text
-    assert f"the first {MAX_EVENTS} rows about subscriptions" in text
-    assert f"the first {MAX_ROUTES} periods" in text
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import hmac
 import os
 import pwd
 import shlex
@@ -152,3 +155,14 @@ def test_key_in_a_fifo_is_rejected_at_once(tmp_path: Path) -> None:
             read_key(tmp_path / "key")
     finally:
         os.close(fifo)
+
+
+def test_signatures_are_made_as_the_manual_says() -> None:
+    stamp = SignatureHeaders(1001, 1_795_000_000, "0" * 32, "")
+    digest = hashlib.sha256(b"{}").hexdigest()
+    lines = ["sbus-relay-2", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, digest]
+    request = hmac.new(KEY, "\n".join(lines).encode(), "sha256").hexdigest()
+    assert request_signature(KEY, stamp, 1002, "/zbus-remote", b"{}") == request
+    lines = ["sbus-relay-2", "response", "0" * 32, request, "200", digest]
+    response = hmac.new(KEY, "\n".join(lines).encode(), "sha256").hexdigest()
+    assert response_signature(KEY, dataclasses.replace(stamp, signature=request), 200, b"{}") == response
