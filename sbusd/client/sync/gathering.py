@@ -64,7 +64,7 @@ class GatheringLink(SyncLink):
         """Do as :meth:`SyncLink.send_now`, and gather the packet if it closely follows another."""
         threads = self.threads
         with threads.lock:  # as Threads.run() does, without calls
-            if threads.is_inside:
+            if threads.is_inside or threads.late:
                 return False
             threads.is_inside = True
             try:
@@ -148,11 +148,11 @@ class GatheringLink(SyncLink):
                 time.sleep(pause)
             is_woken = pause is not None or wake.wait(_IDLE_SECONDS)
             wake.clear()
-            ends, pause = self.locked(partial(self._look_or_end, is_woken))
+            ends, pause = self.locked(partial(self._look_or_end, is_woken=is_woken))
             if ends:
                 return
 
-    def _look_or_end(self, is_woken: bool) -> tuple[bool, float | None]:
+    def _look_or_end(self, *, is_woken: bool) -> tuple[bool, float | None]:
         """Return whether the flusher ends, and what :meth:`_look` returns."""
         if self._flusher is not threading.current_thread():
             return True, None  # an exception of a signal handler has come before it was known

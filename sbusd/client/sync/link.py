@@ -94,6 +94,8 @@ class SyncLink(Connection):
         if self.threads.is_held:
             self.threads.late.append(work)
             return
+        if self.threads.late:
+            self._finish()
         self.locked(partial(self._change, work))
 
     def send(self, packet: bytes) -> None:
@@ -107,7 +109,7 @@ class SyncLink(Connection):
         try:  # without Threads.run(), and faster than by with: this is the most frequent use, and sends without changing anything first
             threads.acquire()
             outgoing = session.outgoing
-            if threads.is_inside:
+            if threads.is_inside or threads.late:
                 return False
             if self._gathering and get_ident() in self._gathering and outgoing.takes_batches is not False:
                 threads.is_inside = True
@@ -145,6 +147,8 @@ class SyncLink(Connection):
             self._check_post(packet)
             self.threads.late.append(partial(self._post, packet))
         else:
+            if self.threads.late:  # of another handler, which came just before the interrupted call had released the lock
+                self._finish()
             self.locked(partial(self._send_later, packet))
 
     def begin_gathering(self) -> None:

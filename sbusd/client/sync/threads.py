@@ -63,7 +63,7 @@ class Threads:
     def __init__(self, do_late: Callable[[], None]) -> None:
         self.lock = threading.RLock()
         """Reentrant, so that a signal handler is refused instead of waiting for its own thread."""
-        self.acquire, self.release = self.lock.acquire, self.lock.release
+        self.acquire, self.release = self.lock.acquire, self.lock.release  # for the shortest use
         self.is_inside = False
         """Whether the thread with the lock may have changed a half of something."""
         self.reader = 0

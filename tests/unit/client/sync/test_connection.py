@@ -88,6 +88,21 @@ def test_handlers_change_things_while_a_call_changes_others(fake: FakeBus) -> No
         assert bus.state == "closed"
 
 
+@pytest.mark.parametrize("gather", [False, True])
+def test_a_handler_does_not_overtake_what_another_has_left(fake: FakeBus, *, gather: bool) -> None:
+    """It comes when the call has released the lock, and has not yet done that."""
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS, gather=gather) as bus, bus.subscribe("x") as sub:
+        peer = fake.peer()
+        for first, second in ((b"1", b"2"), (b"3", b"4")):
+            bus._link.threads.late.append(partial(bus._link._post, b"MSG x\0" + first))
+            bus.publish("x", second)
+        bus._link.threads.late.append(partial(bus._link._post, b"MSG x\0" + b"5"))
+        sub.close()
+        bus.ping()
+        sent = [packet for packet in peer.received if packet.startswith((b"MSG x", b"UNSUB"))]
+        assert sent == [*(b"MSG x\0%d" % number for number in range(1, 6)), b"UNSUB x"]
+
+
 def test_a_call_that_a_handler_has_delayed_is_in_time(fake: FakeBus) -> None:
     """The handler ends after the time limit of the call, and the response has arrived."""
     with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus:
