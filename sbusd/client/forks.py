@@ -12,7 +12,7 @@ from typing import Protocol
 class Forkable(Protocol):
     """A link with a socket."""
 
-    def entered(self) -> AbstractContextManager[None]:
+    def entered(self) -> AbstractContextManager[object]:
         """Keep other threads from the link: the child must not get what one of them has half changed."""
 
     def forked(self) -> None:

@@ -89,8 +89,7 @@ class Session:
         A message that is for *taker* alone is returned instead of queued, if no item waits before it. Most messages are, and that saves
         a third of the work.
 
-        Raises:
-            ProtocolError: no bus sends this packet; close the connection.
+        Raises ProtocolError if no bus sends this packet: close the connection.
         """
         if packet.startswith(BATCH_HEAD):
             self._receive_batch(packet)
@@ -246,6 +245,7 @@ class Session:
         is_routed = self._stop_routing(inbox)
         if self._hand_over(inbox) or (is_routed and patterns):
             self._send_unsubscribe(*patterns if is_routed else ())  # its barrier also wakes a thread that waits for one of those items
+        inbox.patterns.clear()
 
     def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
         """Send UNSUBs, and end the subscription of *inbox* when everything has arrived that the bus sent before. Its items stay.

@@ -75,9 +75,7 @@ class AsyncCallMethods:
             while (outcome := await self._link.run(group.next())) is not None:
                 yield outcome
         finally:
-            with self._link.entered():
-                group.close()
-            self._link.push()
+            self._link.change(group.close)
 
     async def stream(
         self,
@@ -102,9 +100,7 @@ class AsyncCallMethods:
             while (part := await self._link.run(stream.next())) is not None:
                 yield part
         finally:
-            with self._link.entered():
-                stream.close()
-            self._link.push()
+            self._link.change(stream.close)
 
     def service(
         self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP

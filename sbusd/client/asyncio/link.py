@@ -81,7 +81,7 @@ class AsyncLink:
         unit = unit_of(target.text)
         self._unit = None if unit is None else UnitCheck(unit)
 
-    def entered(self) -> contextlib.AbstractContextManager[None]:
+    def entered(self) -> contextlib.AbstractContextManager[object]:
         """Do nothing: no other thread uses this link. Its counterpart is that of SyncLink."""
         return contextlib.nullcontext()
 
@@ -204,8 +204,7 @@ class AsyncLink:
 
     def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
         """Begin to end the subscription of *inbox*, but for patterns that begin with *keep*."""
-        self.session.drain(inbox, keep)
-        self.push()
+        self.change(partial(self.session.drain, inbox, keep))
 
     @property
     def state(self) -> State:
@@ -218,6 +217,11 @@ class AsyncLink:
         """Raise RuntimeError in another event loop, or another thread, than that which opened the link."""
         if self.is_open and self._make_failure is None and asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("this AsyncBus belongs to another event loop: connect one for each loop, or use run_coroutine_threadsafe()")
+
+    def change(self, work: Callable[[], object]) -> None:
+        """Call *work*, which changes the state, and send what follows from it."""
+        work()
+        self.push()
 
     def push(self) -> None:
         """Send the packets that can be sent now, and the rest as soon as there is room. Wake waiting tasks, so that they see changes."""

@@ -217,7 +217,6 @@ class AsyncServer:
         dispatcher.watch = None
         self._link.session.turns.end()
         self._link.session.unsubscribe_all(inbox)
-        inbox.patterns.clear()
         # Before anything is awaited: a look-up that ends then would queue its requests, and a task would begin.
         packets += dispatcher.stop(self._unbegun.values())
         self._unbegun.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -104,10 +105,7 @@ class AsyncSubscription(AsyncIteration):
 
         Messages of a queue group that wait here go to its other members on this connection, if there are any.
         """
-        with self._link.entered():
-            self._link.session.unsubscribe_all(self._inbox)
-            self._inbox.patterns.clear()
-        self._link.push()
+        self._link.change(partial(self._link.session.unsubscribe_all, self._inbox))
 
     async def __aenter__(self) -> Self:
         return await self._begun()
@@ -181,9 +179,7 @@ class AsyncTap(AsyncEvents[TapItem]):
 
     async def close(self) -> None:
         """End it. Harmless when already closed."""
-        with self._link.entered():
-            end_tap(self._link.session, self._inbox)
-        self._link.push()
+        self._link.change(partial(end_tap, self._link.session, self._inbox))
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,8 +9,9 @@ the threads in such a call reads for all of them, and queues messages for other 
 full queue stops the reading. A call then waits up to 30 s for the thread that received from that subscription last; if that is its own
 thread, or none, it raises ``InboxFull``.
 
-Signal handlers may use the bus. If one interrupts a call that allows no other, it gets RuntimeError; ``close`` acts at the end of the
-call.
+A signal handler may use the bus. If it has interrupted a call of the same bus, it can publish without ``receipt``, end a subscription,
+and call ``stop_serving`` and ``close``. These take effect at the end of the interrupted call at the latest, in their order; errors
+that the bus finds only then are not raised. Any other call can raise RuntimeError there: let the handler set a flag.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
@@ -248,9 +250,7 @@ class Bus(Beginning, ControlMethods, BlobMethods, CallMethods, WithBlock):
 
         A subscription without patterns ends. Raises NotSubscribed if no subscription has it.
         """
-        with self._link.entered():
-            self._session.unsubscribe(stored_pattern(to_bytes(pattern, "pattern"), group_name(group)))
-        self._link.push()
+        self._link.change(partial(self._session.unsubscribe, stored_pattern(to_bytes(pattern, "pattern"), group_name(group))))
 
     def whoami(self) -> str:
         """Return this client's credentials as the bus sees them: ``!/cred/<gid>/<uid>/<pid>``, the prefix of its private keys.

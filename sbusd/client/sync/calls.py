@@ -74,9 +74,7 @@ class CallMethods:
             while (outcome := self._link.run(group.next())) is not None:
                 yield outcome
         finally:
-            with self._link.entered():
-                group.close()
-            self._link.push()
+            self._link.change(group.close)
 
     def stream(
         self,
@@ -101,9 +99,7 @@ class CallMethods:
             while (part := self._link.run(stream.next())) is not None:
                 yield part
         finally:
-            with self._link.entered():
-                stream.close()
-            self._link.push()
+            self._link.change(stream.close)
 
     def service(
         self, command: str, *, allow: Allow | None = None, twins: Twins | None = None, group: str | bytes = SERVICE_GROUP

@@ -1,6 +1,6 @@
 """The connection of a blocking program, shared by its threads: sends and receives packets, waits, disconnects and connects again.
 
-Every method needs the lock, once, and releases it while it waits.
+Every method but :meth:`Connection.locked` is called in :meth:`~sbusd.client.sync.threads.Threads.run`, which it leaves while it waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from threading import get_ident
 from typing import TypeVar
 
 from sbusd.client.bus_calls import Call
@@ -52,26 +51,6 @@ _STALLED_SECONDS = 30.0
 """Time that a thread waits for another one to receive from a full subscription."""
 
 
-class _Use:
-    """The exclusive use of a connection by a thread, for the with statement.
-
-    Not a generator with :func:`contextlib.contextmanager`: for :class:`Threads` its frame would look like that of a signal handler.
-    """
-
-    __slots__ = ("_connection", "threads")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.threads = connection.threads
-        """By this, :class:`Threads` recognizes the frames of these methods."""
-
-    def __enter__(self) -> None:
-        self.threads.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.leave()
-
-
 class Connection:
     """The connections of one session, one after another. :class:`~sbusd.client.sync.link.SyncLink` uses it."""
 
@@ -79,66 +58,48 @@ class Connection:
         self.target = target
         self.session = session
         self.timeout = timeout
-        self.threads = Threads()
+        self.threads = Threads(self._finish)
         """Those that use this link."""
         self._reconnect = reconnect
         self._sock: socket.socket | None = None
         self._buffer = receive_buffer()
         self._backoff = ReconnectAttempts(time.monotonic())
         self._resuming: list[Call] = []
-        self._owes_packet = False
         self._make_failure: Callable[[], SbusError] | None = None
         self._reads_in_background = background
         self._background: threading.Thread | None = None
         self._log = session.notice_log.connection
         unit = unit_of(target.text)
         self._unit = None if unit is None else UnitCheck(unit)
-        self._use = _Use(self)
 
-    def entered(self) -> AbstractContextManager[None]:
-        """Let this thread alone use the state of the link and the session. Entering raises RuntimeError as :meth:`Threads.enter`."""
-        return self._use
+    def entered(self) -> AbstractContextManager[object]:
+        """Keep other threads from the link."""
+        return self.threads.lock
 
-    def leave(self) -> None:
-        """End the use of the state, and write the records about the connection."""
+    def locked(self, work: Callable[[], T]) -> T:
+        """Return the result of *work*, which uses the state. Raises what :meth:`Threads.run` raises."""
         try:
-            if self._owes_packet:
-                self._wake_interrupted_call()
+            return self.threads.run(work)
         finally:
-            self.threads.exit()
-        if self._log.pending:
-            self.write_log()
+            if self.threads.late or self._log.pending:
+                self._finish()
 
-    def _wake_interrupted_call(self) -> None:
-        """Let the bus send a packet, if this is a signal handler.
-
-        The call that it has interrupted polls the socket, and may wait for something in the packets that the handler has read.
-        """
-        if self.threads.reader != get_ident():
-            return
-        if self._sock is not None:
-            self.session.send_barrier()
-            if not self._flush() and self._sock is not None:
-                self._send_in_background(self._sock)
-        self._owes_packet = False
-
-    def _send_in_background(self, sock: socket.socket) -> None:
-        """Send the session's packets to *sock*, as long as that is the connection: its end wakes the interrupted call too."""
-
-        def send() -> None:
-            with self.entered():
-                while self._sock is sock and not self._flush():
-                    self._wait_writable(_FOREVER)
-
-        try:
-            threading.Thread(target=send, name="sbus-sender", daemon=True).start()
-        except RuntimeError as error:
-            self._hang_up(f"cannot send: {error}")
-
-    def write_log(self) -> None:
-        """Write the records about the connection; as the only thing here, it does not need the lock, and nothing is done with it."""
-        if self._log.pending and get_ident() not in (self.threads.alone, self.threads.inside):
+    def _finish(self) -> None:
+        """Do what is late, and write the records about the connection. Call it without the lock: a handler of them may wait."""
+        if self.threads.late and not self.threads.is_held:
+            with contextlib.suppress(SbusError, OSError, RuntimeError):  # what has not been sent waits for the next call
+                self.threads.run(self._do_late)
+        if self._log.pending and not self.threads.is_held:
             self._log.write()
+
+    def _do_late(self) -> None:
+        """Do what signal handlers have left to the thread that they interrupted, and send what follows from it."""
+        late = self.threads.late
+        while late:
+            with contextlib.suppress(SbusError):
+                late.popleft()()
+        if self._sock is not None:
+            self._send_all(Deadline("publishing", self.timeout))
 
     def _flush(self) -> bool:
         """Send the session's packets; return whether all were sent. False also when the connection has ended."""
@@ -239,36 +200,39 @@ class Connection:
 
     def _receive_single(self, inbox: Inbox) -> Message | None:
         """Wait for a packet, and return it if it is a message for *inbox* alone; None if something else has to be done."""
-        session, threads, thread = self.session, self.threads, get_ident()
-        if threads.owner == thread and not threads.alone:  # as in send_now()
-            threads.alone = thread
-            if threads.owner != thread:
-                threads.alone = 0
-                threads.enter()
-        else:
-            threads.enter()
-        try:
-            while True:
-                sock, outgoing = self._sock, session.outgoing
-                if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
-                    return None
-                if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
-                    return None
+        threads = self.threads
+        with threads.lock:  # as Threads.run() does, without calls
+            if threads.is_inside:
+                return None
+            threads.is_inside = True
+            try:
+                return self._receive_next(inbox)
+            finally:
                 try:
-                    size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to go outside costs more
-                    return self._accept(size, inbox)
-                except BlockingIOError:
-                    self._poll(select.POLLIN, _FOREVER)
-                except OSError:
-                    return None  # receive() gets the same error, and handles it
-                except BaseException:  # as in _read()
-                    session.lost(0)
-                    raise
-        finally:
-            if threads.alone == thread:
-                threads.alone = 0
-            else:
-                threads.exit()
+                    if threads.waiting:
+                        threads.hand_over()
+                finally:
+                    threads.is_inside = False
+
+    def _receive_next(self, inbox: Inbox) -> Message | None:
+        """Do as :meth:`_receive_single`."""
+        session, threads = self.session, self.threads
+        while True:
+            sock, outgoing = self._sock, session.outgoing
+            if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
+                return None
+            if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
+                return None
+            try:
+                size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)  # mostly there is one, and to wait costs more
+                return self._accept(size, inbox)
+            except BlockingIOError:
+                self._poll(select.POLLIN, _FOREVER)
+            except OSError:
+                return None  # receive() gets the same error, and handles it
+            except BaseException:  # as in _read()
+                session.lost(0)
+                raise
 
     def _read_ahead(self) -> bool:
         """Receive one packet if nothing else is to be done; return whether there was one."""
@@ -282,7 +246,6 @@ class Connection:
             return True
         try:
             size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
-            self._owes_packet = self.threads.reader != 0
             self._accept(size)
         except BlockingIOError:
             return False
@@ -333,22 +296,26 @@ class Connection:
     def _start_background(self) -> None:
         """Start the thread that reads in the background, if that is wanted; a child process has to start one of its own."""
         if self._reads_in_background and self._background is None:
-            self._background = threading.Thread(target=self._read_in_background, name="sbus-reader", daemon=True)
+            self._background = threading.Thread(target=self._run_in_background, name="sbus-reader", daemon=True)
             self._background.start()
+
+    def _run_in_background(self) -> None:
+        """Read in the background, until the bus is closed."""
+        with contextlib.suppress(SbusError):  # the next call of another thread raises it
+            self.locked(self._read_in_background)
 
     def _read_in_background(self) -> None:
         """Read, and connect again, until the bus is closed or the connection has ended for good."""
         session, threads = self.session, self.threads
-        with self.entered(), contextlib.suppress(SbusError):  # the next call of another thread raises it
-            while self._make_failure is None:
-                if self._log.pending and not threads.has_reader:
-                    threads.unlocked(self._log.write)
-                elif session.stalled:
-                    threads.wait(lambda: not session.stalled or self._make_failure is not None, _FOREVER)
-                elif self._sock is None or self._resuming:
-                    self._open_again(_FOREVER)
-                else:
-                    self._step(_FOREVER, lambda: self._make_failure is not None)
+        while self._make_failure is None:
+            if self._log.pending and not threads.has_reader:
+                threads.unlocked(self._log.write)
+            elif session.stalled:
+                threads.wait(lambda: not session.stalled or self._make_failure is not None, _FOREVER)
+            elif self._sock is None or self._resuming:
+                self._open_again(_FOREVER)
+            else:
+                self._step(_FOREVER, lambda: self._make_failure is not None)
 
     def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
         """Wait until each of *calls* is done."""
@@ -440,24 +407,17 @@ class Connection:
         if self._log.pending:
             self.threads.unlocked(self._log.write)  # it may take long to connect
         while True:
-            if not self._is_connected():
-                self._sleep_until(backoff.due, deadline)
-            if self._is_connected():  # by a signal handler, during any of these waits
-                return
+            self._sleep_until(backoff.due, deadline)
             backoff.attempt(time.monotonic())
             self.session.counters.reconnect_attempts += 1
             try:
                 sock = self.threads.unlocked(partial(self._opened, deadline.remaining()))
             except NoBus:
-                if not self._is_connected():
-                    deadline.check()
+                deadline.check()
                 continue
             if self._make_failure is not None:  # closed meanwhile
                 sock.close()
                 raise self._failure()
-            if self._is_connected():
-                sock.close()
-                return
             break
         self._sock = sock
         try:
@@ -482,10 +442,6 @@ class Connection:
         sock = open_socket(self.target, timeout)
         sock.setblocking(self.target.is_connected)  # gevent ignores MSG_DONTWAIT; flags of a given socket are shared with others
         return sock
-
-    def _is_connected(self) -> bool:
-        """Return whether there is a connection. Only a signal handler, or the caller itself, makes one while the caller connects."""
-        return self._sock is not None
 
     def _sleep_until(self, due: float, deadline: Deadline) -> None:
         """Wait until *due*. Raises TimedOut if the deadline comes first, and Closed if the bus is closed meanwhile."""

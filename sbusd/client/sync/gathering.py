@@ -15,17 +15,17 @@ Rules:
 from __future__ import annotations
 
 import atexit
-import contextlib
 import threading
 import time
 import weakref
+from functools import partial
 from threading import get_ident
 
 from sbusd.client.bus_socket import Target
 from sbusd.client.errors import SbusError
 from sbusd.client.features import Paced
 from sbusd.client.operations import Deadline
-from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_SECONDS
+from sbusd.client.outgoing import POSTED_SECONDS
 from sbusd.client.session import Session
 from sbusd.client.sync.connection import SEND_FLAGS
 from sbusd.client.sync.link import SyncLink
@@ -63,13 +63,22 @@ class GatheringLink(SyncLink):
     def send_now(self, packet: bytes) -> bool:
         """Do as :meth:`SyncLink.send_now`, and gather the packet if it closely follows another."""
         threads = self.threads
-        threads.enter()
-        try:
-            is_sent = self._send_or_gather(packet)
-            self._published_at = self.clock()
-            return is_sent
-        finally:
-            self.leave()
+        with threads.lock:  # as Threads.run() does, without calls
+            if threads.is_inside or threads.late:
+                return False
+            threads.is_inside = True
+            try:
+                is_sent = self._send_or_gather(packet)
+                self._published_at = self.clock()
+            finally:
+                try:
+                    if threads.waiting:
+                        threads.hand_over()
+                finally:
+                    threads.is_inside = False
+        if threads.late or self._log.pending:
+            self._finish()
+        return is_sent
 
     def send_later(self, packet: bytes) -> None:
         """Do as :meth:`SyncLink.send_later`."""
@@ -78,9 +87,7 @@ class GatheringLink(SyncLink):
 
     def flush_at_exit(self) -> None:
         """Send what is gathered, if there is room for it in time: the program ends without closing the bus."""
-        with self.entered(), contextlib.suppress(SbusError):
-            if self.session.outgoing.posted_bytes and self._sock is not None:
-                self._send_all(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
+        self.locked(self._send_last)
 
     def _send_or_gather(self, packet: bytes) -> bool:
         """Send or gather *packet*; return False if neither can be done without waiting."""
@@ -141,14 +148,20 @@ class GatheringLink(SyncLink):
                 time.sleep(pause)
             is_woken = pause is not None or wake.wait(_IDLE_SECONDS)
             wake.clear()
-            with self.entered():
-                if self._flusher is not threading.current_thread():
-                    return  # an exception of a signal handler has come before it was known
-                if self._make_failure is not None or (self._is_idle and not is_woken):
-                    self._flusher, self._is_idle = None, False
-                    return
-                pause = self._look()
-                self._is_idle = pause is None
+            ends, pause = self.locked(partial(self._look_or_end, is_woken=is_woken))
+            if ends:
+                return
+
+    def _look_or_end(self, *, is_woken: bool) -> tuple[bool, float | None]:
+        """Return whether the flusher ends, and what :meth:`_look` returns."""
+        if self._flusher is not threading.current_thread():
+            return True, None  # an exception of a signal handler has come before it was known
+        if self._make_failure is not None or (self._is_idle and not is_woken):
+            self._flusher, self._is_idle = None, False
+            return True, None
+        pause = self._look()
+        self._is_idle = pause is None
+        return False, pause
 
     def _look(self) -> float | None:
         """Send what has waited for 1 ms; return the seconds until the next look, or None if nothing was gathered lately."""

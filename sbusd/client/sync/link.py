@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +13,7 @@ from sbusd.client import forks
 from sbusd.client.arguments import check_count
 from sbusd.client.bus_socket import State, Target, packet_limit
 from sbusd.client.bus_unit import explained
-from sbusd.client.errors import Closed, Disconnected, ForkedError, NoBus, SbusError
+from sbusd.client.errors import Closed, ForkedError, NoBus, SbusError
 from sbusd.client.features import Paced
 from sbusd.client.inbox import Inbox
 from sbusd.client.items import Item, Message
@@ -23,8 +22,13 @@ from sbusd.client.operations import Begin, Deadline, Operation, Send, Step
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.session import Session
 from sbusd.client.sync.connection import SEND_FLAGS, Connection
+from sbusd.client.sync.threads import refusal
 
 T = TypeVar("T")
+
+
+_MOST_LATE = 1_000
+"""Packets and changes that signal handlers may leave to the call that they have interrupted."""
 
 
 class SyncLink(Connection):
@@ -51,16 +55,14 @@ class SyncLink(Connection):
             forks.watch(self)
             if self._reconnect or self._reads_in_background:
                 import_late_modules("sync")
-            with self.entered():
-                self._log.connected(self.target.text)
-                self._start_background()
+            self.locked(self._begin)
 
     def fileno(self) -> int:
         """Return the socket's descriptor. Raises Closed, or Disconnected while there is none."""
-        with self.entered():
-            if self._sock is None:
-                raise self._failure() if self._make_failure else Disconnected(self.target.text)
-            return self._sock.fileno()
+        sock = self._sock
+        if sock is None:
+            raise self._failure()
+        return sock.fileno()
 
     def forked(self) -> None:
         """Give up the parent's connection: the next call connects again, or raises ForkedError."""
@@ -81,17 +83,20 @@ class SyncLink(Connection):
 
         A signal handler that has interrupted a call of this link closes it at the end of that call.
         """
-        if self.threads.is_interrupted:
-            threading.Thread(target=self.close, name="sbus-closer").start()
-            return
-        with self.entered():
-            try:
-                if self.session.outgoing.posted_bytes and self._sock is not None:
-                    with contextlib.suppress(SbusError):
-                        self._send_all(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
-            finally:
-                self._end()
+        self.change(self._close)
         self.session.refusals.report()
+
+    def change(self, work: Callable[[], object]) -> None:
+        """Call *work*, which changes the state, and send what follows from it without waiting; the next call sends the rest.
+
+        In a signal handler that has interrupted a call of this link, do it at the end of that call.
+        """
+        if self.threads.is_held:
+            self.threads.late.append(work)
+            return
+        if self.threads.late:
+            self._finish()
+        self.locked(partial(self._change, work))
 
     def send(self, packet: bytes) -> None:
         """Send *packet* after all packets before it, or gather it. On TimedOut, and any other error, it was not sent."""
@@ -100,63 +105,59 @@ class SyncLink(Connection):
 
     def send_now(self, packet: bytes) -> bool:
         """Do as :meth:`send`, unless the packet has to wait for room or for others; return whether it was sent or gathered."""
-        session, threads, thread = self.session, self.threads, get_ident()
-        # As enter() does, without a call: this is the shortest and the most frequent use.
-        if threads.owner == thread and not threads.alone:
-            threads.alone = thread
-            if threads.owner != thread:
-                threads.alone = 0
-                threads.enter()
-        else:
-            threads.enter()
-        try:
+        session, threads = self.session, self.threads
+        try:  # without Threads.run(), and faster than by with: this is the most frequent use, and sends without changing anything first
+            threads.acquire()
             outgoing = session.outgoing
-            if self._gathering and thread in self._gathering and outgoing.takes_batches is not False:
-                self._gather(packet)
-                return True
-            sock, pacing = self._sock, session.pacing
-            if sock is None or not outgoing.is_empty or pacing.is_on is not (pacing.always or isinstance(packet, Paced)):
+            if threads.is_inside or threads.late:
                 return False
-            sock.send(packet, SEND_FLAGS)
+            if self._gathering and get_ident() in self._gathering and outgoing.takes_batches is not False:
+                threads.is_inside = True
+                try:
+                    self._gather(packet)
+                finally:
+                    try:
+                        if threads.waiting:
+                            threads.hand_over()
+                    finally:
+                        threads.is_inside = False
+            else:
+                sock, pacing = self._sock, session.pacing
+                if sock is None or not outgoing.is_empty or pacing.is_on is not (pacing.always or isinstance(packet, Paced)):
+                    return False
+                sock.send(packet, SEND_FLAGS)
+                session.is_dirty = True
         except OSError:
             return False  # send_later() gets the same error
-        else:
-            session.is_dirty = True
-            return True
         finally:
-            if threads.alone != thread or self._owes_packet:
-                self.leave()
-            else:
-                threads.alone = 0  # as leave() does, which costs more
+            try:  # noqa: SIM105 - a context manager would take longer than the lock
+                threads.release()
+            except RuntimeError:  # an exception of a signal handler came before this thread had the lock
+                pass
+        if threads.late:
+            self._finish()
+        return True
 
     def send_later(self, packet: bytes) -> None:
-        """Send *packet* when there is room, or a new connection. On TimedOut, and any other error, it was not sent."""
-        threads = self.threads
-        threads.enter()
-        try:
-            self._send_later(packet)
-        finally:
-            self.leave()
+        """Send *packet* when there is room, or a new connection. On TimedOut, and any other error, it was not sent.
+
+        In a signal handler, it is left to the interrupted call if that has the lock, or has to connect again.
+        """
+        if self.threads.is_held:
+            self._check_post(packet)
+            self.threads.late.append(partial(self._post, packet))
+        else:
+            if self.threads.late:  # of another handler, which came just before the interrupted call had released the lock
+                self._finish()
+            self.locked(partial(self._send_later, packet))
 
     def begin_gathering(self) -> None:
         """Gather the packets that this thread sends from now on. Raises Disconnected, Closed."""
-        with self.entered():
-            if self._make_failure is not None:
-                raise self._failure()
-            if not self._gathering:
-                self.session.ask_for_batches()
-                self._push()
-            thread = get_ident()
-            self._gathering[thread] = self._gathering.get(thread, 0) + 1
+        self.locked(self._begin_gathering)
 
     def end_gathering(self) -> None:
         """Send the gathered packets, and wait for room if necessary; not inside another gathering. Raises what :meth:`flush` raises."""
-        with self.entered():
-            thread = get_ident()
-            if count := self._gathering.pop(thread) - 1:
-                self._gathering[thread] = count
-            elif self.session.outgoing:
-                self._send_all(Deadline("flushing", self.timeout))
+        self.locked(self._end_gathering)
 
     def flush(self) -> None:
         """Send all packets that wait.
@@ -165,20 +166,11 @@ class SyncLink(Connection):
             TimedOut: there was no room in time; the rest still waits.
             Disconnected: there is no connection.
         """
-        with self.entered():
-            self._send_all(Deadline("flushing", self.timeout))
+        self.locked(partial(self._send_all, Deadline("flushing", self.timeout)))
 
     def drain(self, inbox: Inbox, keep: bytes = b"") -> None:
-        """Begin to end the subscription of *inbox*, but for patterns that begin with *keep*.
-
-        A signal handler that has interrupted a call of this link may do that too.
-        """
-        if self.threads.is_interrupted:
-            threading.Thread(target=self.drain, args=(inbox, keep), name="sbus-drain").start()
-            return
-        with self.entered():
-            self.session.drain(inbox, keep)
-            self._push()
+        """Begin to end the subscription of *inbox*, but for patterns that begin with *keep*. For signal handlers as :meth:`change`."""
+        self.change(partial(self.session.drain, inbox, keep))
 
     @property
     def state(self) -> State:
@@ -189,62 +181,32 @@ class SyncLink(Connection):
 
     def push(self) -> None:
         """Send the packets that can be sent without waiting; the next call sends the rest."""
-        with self.entered():
-            self._push()
+        self.locked(self._push)
 
     def run(self, operation: Operation[T]) -> T:
-        """Perform the steps of *operation*, and return its result."""
-        with self.entered():
-            try:
-                step = next(operation)
-                while True:
-                    try:
-                        self._perform(step)
-                    except BaseException as error:  # also Ctrl-C: the operation undoes what it has begun
-                        step = operation.throw(error)
-                    else:
-                        step = next(operation)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            except BaseException:
-                self._push()  # the packets that undo what it has begun
-                raise
+        """Perform the steps of *operation*, and return its result. Raises RuntimeError in a signal handler that it would wait for."""
+        if self.threads.is_under_handler:
+            raise refusal()
+        return self.locked(partial(self._run, operation))
 
     def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
-        deadline = Deadline("receiving", timeout)
-        threads, thread = self.threads, get_ident()
-        while True:
-            threads.enter()
-            try:
-                item = self._receive(inbox, deadline)
-            finally:
-                if threads.alone != thread or self._owes_packet or self._log.pending:
-                    self.leave()
-                else:
-                    threads.alone = 0
-            if item is not None:
-                return item
-            self.session.refusals.report()
+        threads, wait = self.threads, partial(self._receive, inbox, Deadline("receiving", timeout))
+        try:  # as locked() does, without a call
+            while (item := threads.run(wait)) is None:
+                self.session.refusals.report()
+            return item
+        finally:
+            if threads.late or self._log.pending:
+                self._finish()
 
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
         check_count(limit, "limit", 1)
-        deadline = Deadline("receiving", timeout)
-        threads, thread = self.threads, get_ident()
-        while True:
-            threads.enter()
-            try:
-                first = self._receive(inbox, deadline)
-                if first is not None:
-                    return [first, *inbox.take_many(limit - 1)]
-            finally:
-                if threads.alone != thread or self._owes_packet or self._log.pending:
-                    self.leave()
-                else:
-                    threads.alone = 0
+        wait = partial(self._receive_many, inbox, limit, Deadline("receiving", timeout))
+        while not (items := self.locked(wait)):
             self.session.refusals.report()
+        return items
 
     def messages(self, inbox: Inbox, on_gap: Callable[[Item], object]) -> Iterator[Message]:
         """Yield the messages of :meth:`iterate`, and call *on_gap* with the other items at their places."""
@@ -256,13 +218,15 @@ class SyncLink(Connection):
         With *on_gap*, yield only messages.
         """
         refusals, ready = self.session.refusals, inbox.ready
-        with self.entered():
-            inbox.received_by(get_ident())
+        threads = self.threads
+        self.locked(partial(inbox.received_by, get_ident()))
         while True:
             # Without the lock: one thread takes from the left, unless the subscription is shared.
             while ready and not refusals and not inbox.is_shared:
                 yield ready.popleft()
             message = self._receive_single(inbox)
+            if threads.late:
+                self._finish()
             if message is not None:
                 yield message
                 continue
@@ -275,6 +239,44 @@ class SyncLink(Connection):
             else:
                 on_gap(item)
 
+    def _begin(self) -> None:
+        """Note the first connection, and use it."""
+        self._log.connected(self.target.text)
+        self._start_background()
+
+    def _change(self, work: Callable[[], object]) -> None:
+        work()
+        self._push()
+
+    def _close(self) -> None:
+        """Send gathered packets, and close the connection."""
+        try:
+            self._send_last()
+        finally:
+            self._end()
+
+    def _send_last(self) -> None:
+        """Send gathered packets, if there is room for them in time."""
+        if self.session.outgoing.posted_bytes and self._sock is not None:
+            with contextlib.suppress(SbusError):
+                self._send_all(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
+
+    def _begin_gathering(self) -> None:
+        if self._make_failure is not None:
+            raise self._failure()
+        if not self._gathering:
+            self.session.ask_for_batches()
+            self._push()
+        thread = get_ident()
+        self._gathering[thread] = self._gathering.get(thread, 0) + 1
+
+    def _end_gathering(self) -> None:
+        thread = get_ident()
+        if count := self._gathering.pop(thread) - 1:
+            self._gathering[thread] = count
+        elif self.session.outgoing:
+            self._send_all(Deadline("flushing", self.timeout))
+
     def _gathers(self) -> bool:
         """Return whether this thread gathers, and the bus may take batches."""
         return get_ident() in self._gathering and self.session.outgoing.takes_batches is not False
@@ -282,6 +284,10 @@ class SyncLink(Connection):
     def _send_later(self, packet: bytes) -> None:
         if self._gathers():
             self._gather(packet)
+            return
+        if self.threads.reader == get_ident() and (self._sock is None or self._resuming):
+            self._check_post(packet)
+            self._post(packet)
             return
         deadline = Deadline("publishing", self.timeout)
         self._send_all(deadline)
@@ -294,6 +300,23 @@ class SyncLink(Connection):
             else:
                 self._wait_writable(deadline)
                 self._send_all(deadline)
+        self.session.is_dirty = True
+
+    def _check_post(self, packet: bytes) -> None:
+        """Raise an error if :meth:`_post` is not possible: a signal handler may queue some packets, but not without limit."""
+        if self._make_failure is not None:
+            raise self._failure()
+        if len(self.threads.late) >= _MOST_LATE or self.session.outgoing.posted_bytes >= POSTED_BYTES:
+            raise refusal()
+        self.session.outgoing.fitting(packet)
+
+    def _post(self, packet: bytes) -> None:
+        """Queue *packet* behind all others, for a signal handler."""
+        if self._make_failure is not None:  # in the meantime
+            self.session.outgoing.unsent += 1
+            return
+        self.session.pacing.prepare(packet)
+        self.session.outgoing.post(packet)
         self.session.is_dirty = True
 
     def _push(self) -> None:
@@ -335,6 +358,28 @@ class SyncLink(Connection):
             elif not self._read_ahead():
                 self._step(deadline, lambda: not inbox.is_empty or inbox.has_ended or bool(refusals))
         return None
+
+    def _receive_many(self, inbox: Inbox, limit: int, deadline: Deadline) -> list[Item]:
+        """Wait for the next items of *inbox*; return none if refusals are to be reported first."""
+        first = self._receive(inbox, deadline)
+        return [] if first is None else [first, *inbox.take_many(limit - 1)]
+
+    def _run(self, operation: Operation[T]) -> T:
+        try:
+            step = next(operation)
+            while True:
+                try:
+                    self._perform(step)
+                except BaseException as error:  # also Ctrl-C: the operation undoes what it has begun
+                    step = operation.throw(error)
+                else:
+                    step = next(operation)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except BaseException:
+            self._push()  # the packets that undo what it has begun
+            raise
 
     def _perform(self, step: Step) -> None:
         """Perform one step of an operation."""

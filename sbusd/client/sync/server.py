@@ -30,8 +30,7 @@ class Server:
 
     def run(self, ready: Callable[[], None] | None) -> None:
         """Serve until the bus is closed. Raises RuntimeError if another call serves already."""
-        with self._link.entered():
-            self._dispatcher.begin_serving()
+        self._link.locked(self._dispatcher.begin_serving)
         try:
             self._serve(ready)
         finally:
@@ -230,16 +229,18 @@ class Server:
                 self._take_in(inbox, is_waiting=False)  # what has arrived, and is read by no call
         packets = [self._dispatcher.handle(item, time.time()) for item in inbox.take_many(len(inbox))]
         self._dispatcher.watch = None
-        with self._link.entered():
-            self._link.session.turns.end()
-            self._link.session.unsubscribe_all(inbox)
-            inbox.patterns.clear()
+        self._link.change(partial(self._end, inbox))
         with contextlib.suppress(SbusError, OSError):
             for stream in self._dispatcher.streams.all():
                 self._end_stream(stream)
             for packet in filter(None, (*packets, *self._dispatcher.stop())):
                 self._link.send(packet)
         self._link.push()
+
+    def _end(self, inbox: Inbox) -> None:
+        """End the subscription of *inbox*, and take turns no more."""
+        self._link.session.turns.end()
+        self._link.session.unsubscribe_all(inbox)
 
 
 def _plain(

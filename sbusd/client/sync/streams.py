@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -99,10 +100,7 @@ class Subscription(Iteration):
 
         Messages of a queue group that wait here go to its other members on this connection, if there are any.
         """
-        with self._link.entered():
-            self._link.session.unsubscribe_all(self._inbox)
-            self._inbox.patterns.clear()
-        self._link.push()
+        self._link.change(partial(self._link.session.unsubscribe_all, self._inbox))
 
     def __enter__(self) -> Self:
         return self._begun()
@@ -168,9 +166,7 @@ class Tap(Events[TapItem]):
 
     def close(self) -> None:
         """End it. Harmless when already closed."""
-        with self._link.entered():
-            end_tap(self._link.session, self._inbox)
-        self._link.push()
+        self._link.change(partial(end_tap, self._link.session, self._inbox))
 
     def __enter__(self) -> Self:
         return self

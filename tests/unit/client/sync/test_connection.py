@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import select
 import signal
 import socket
 import threading
@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from sbusd.client import Bus, Gap, Message, NoBus, Reconnected, Subscription, TimedOut
+from sbusd.client import Bus, Gap, Message, NoBus, PayloadTooLarge, Reconnected, TimedOut
 from sbusd.client.bus_socket import Target, open_socket
 from sbusd.client.sync import connection
 from tests.support.alarms import alarm
@@ -21,49 +21,90 @@ from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
 
 def fill(bus: Bus) -> None:
     """Publish until the socket is full."""
-    bus._link.timeout = 0.0
+    before, bus._link.timeout = bus._link.timeout, 0.0
     with suppress(TimedOut):
         while True:
             bus.publish("fill", b"x" * 1_000)
+    bus._link.timeout = before
 
 
-def test_a_call_is_woken_although_the_handler_that_read_its_message_could_not_send(fake: FakeBus) -> None:
-    """A packet from the bus wakes it, and that needs room for a packet to the bus."""
+def publish_many(bus: Bus) -> None:
+    """Publish as many messages as a program could expect to be queued, and more."""
+    for _ in range(10_000):
+        bus.publish("x", "3")
+
+
+def test_a_handler_publishes_while_the_socket_of_the_call_is_full(fake: FakeBus) -> None:
+    """It waits for room, and does not read what the call waits for."""
     with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus, bus.subscribe("a") as sub:
         peer = fake.peer()
 
         def handle() -> None:
             peer.gate.clear()
             fill(bus)
-            peer.say(b"MSG a\0x")
+            bus._link.timeout = 0.0
             with pytest.raises(TimedOut):
-                bus.ping()
+                bus.publish("too early")
+            bus._link.timeout = WAIT_SECONDS
             threading.Timer(0.1, peer.gate.set).start()
+            bus.publish("from/handler")
+            peer.say(b"MSG a\0x")
 
         with alarm(handle, 0.1):
             assert sub.receive(WAIT_SECONDS) == Message(b"a", b"x")
-
-
-def test_a_call_is_woken_after_a_handler_that_only_publishes(fake: FakeBus) -> None:
-    """While packets are gathered, a publication may wait for room, and read meanwhile."""
-    fake.takes_batches = True
-    with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus, bus.subscribe("a") as sub, bus.coalesce():
-        peer = fake.peer()
         bus.ping()
+        assert b"MSG from/handler\0" in peer.received
+        assert b"MSG too early\0" not in peer.received
+
+
+def test_handlers_change_things_while_a_call_changes_others(fake: FakeBus) -> None:
+    """They publish, end subscriptions and close the bus at the end of that call, in this order, and get errors for all else."""
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus, bus.subscribe("a") as first, bus.subscribe("b") as second:
+        peer = fake.peer()
 
         def handle() -> None:
-            peer.gate.clear()
-            threading.Timer(0.2, peer.gate.set).start()
-            peer.say(b"MSG a\0x")
-            for _ in range(1_000):
-                bus.publish("fill", b"x" * 10_000)
+            bus.publish("x", "1")
+            bus.publish("x", "2")
+            first.close()
+            second.drain()
+            bus.unsubscribe("c")  # there is no such subscription, which is too late to be said
+            for call in (bus.ping, bus.whoami, bus.flush, second.receive, lambda: bus.subscribe("c")):
+                with pytest.raises(RuntimeError, match="let the handler set a flag"):
+                    call()
+            with pytest.raises(PayloadTooLarge):
+                bus.publish("x", b"x" * 10_000_000)
+            with pytest.raises(RuntimeError, match="let the handler set a flag"):
+                publish_many(bus)
 
-        with alarm(handle, 0.1):
-            assert sub.receive(WAIT_SECONDS) == Message(b"a", b"x")
+        bus._link.locked(handle)
+        bus.publish("x", "4")
+        assert list(second) == []
+        bus.ping()
+        sent = [packet for packet in peer.received if packet.startswith((b"MSG x", b"UNSUB"))]
+        assert sent[:4] == [b"MSG x\x001", b"MSG x\x002", b"UNSUB a", b"UNSUB b"]
+        assert set(sent[4:-1]) == {b"MSG x\x003"}
+        assert sent[-1] == b"MSG x\x004"
+        bus._link.locked(bus.close)
+        assert bus.state == "closed"
 
 
-def test_a_call_that_a_handler_has_completed_is_in_time(fake: FakeBus) -> None:
-    """The handler ends after the time limit of the call."""
+@pytest.mark.parametrize("gather", [False, True])
+def test_a_handler_does_not_overtake_what_another_has_left(fake: FakeBus, *, gather: bool) -> None:
+    """It comes when the call has released the lock, and has not yet done that."""
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS, gather=gather) as bus, bus.subscribe("x") as sub:
+        peer = fake.peer()
+        for first, second in ((b"1", b"2"), (b"3", b"4")):
+            bus._link.threads.late.append(partial(bus._link._post, b"MSG x\0" + first))
+            bus.publish("x", second)
+        bus._link.threads.late.append(partial(bus._link._post, b"MSG x\0" + b"5"))
+        sub.close()
+        bus.ping()
+        sent = [packet for packet in peer.received if packet.startswith((b"MSG x", b"UNSUB"))]
+        assert sent == [*(b"MSG x\0%d" % number for number in range(1, 6)), b"UNSUB x"]
+
+
+def test_a_call_that_a_handler_has_delayed_is_in_time(fake: FakeBus) -> None:
+    """The handler ends after the time limit of the call, and the response has arrived."""
     with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus:
         peer = fake.peer()
         peer.gate.clear()
@@ -71,15 +112,15 @@ def test_a_call_that_a_handler_has_completed_is_in_time(fake: FakeBus) -> None:
 
         def handle() -> None:
             peer.gate.set()
-            bus._link.timeout = WAIT_SECONDS
-            bus.ping()
+            assert select.select([bus], [], [], WAIT_SECONDS)[0]
             time.sleep(1.1)
 
         with alarm(handle, 0.1):
             assert bus.ping() > 0
 
 
-def test_a_handler_connects_again_while_an_attempt_of_the_call_fails(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_publishes_while_the_call_connects_again(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message waits for the new connection; a call that would have to connect is refused."""
     attempts = 0
 
     def fail_once(target: Target, timeout: float | None) -> socket.socket:
@@ -91,36 +132,19 @@ def test_a_handler_connects_again_while_an_attempt_of_the_call_fails(fake: FakeB
         raise NoBus(fake.address, "as the test says")
 
     with Bus.connect(fake.address, timeout=WAIT_SECONDS, reconnect=True) as bus, bus.subscribe("a") as sub:
+
+        def handle() -> None:
+            with pytest.raises(RuntimeError, match="let the handler set a flag"):
+                bus.ping()
+            bus.publish("a", "from a handler")
+
         monkeypatch.setattr(connection, "open_socket", fail_once)
-        _check_reconnection(fake, bus, sub)
-
-
-class _SignalOfLog(logging.Handler):
-    """Raises SIGALRM when the loss of the connection is logged."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "reconnecting" in record.getMessage():
-            signal.raise_signal(signal.SIGALRM)
-
-
-def test_a_handler_connects_again_while_the_call_logs_the_loss(fake: FakeBus) -> None:
-    handler = _SignalOfLog()
-    logging.getLogger("sbusd.client").addHandler(handler)
-    try:
-        with Bus.connect(fake.address, timeout=WAIT_SECONDS, reconnect=True) as bus, bus.subscribe("a") as sub:
-            _check_reconnection(fake, bus, sub)
-    finally:
-        logging.getLogger("sbusd.client").removeHandler(handler)
-
-
-def _check_reconnection(fake: FakeBus, bus: Bus, sub: Subscription) -> None:
-    """End the connection; a handler connects again, and the call that it has interrupted uses that connection."""
-    fake.peer().hang_up()
-    with alarm(bus.ping, 0.0):
-        assert isinstance(sub.receive(WAIT_SECONDS), Reconnected)
-    bus.ping()
-    assert bus.statistics.reconnects == 1
-    assert fake.peer().patterns == [b"a"]
+        fake.peer().hang_up()
+        with alarm(handle, 0.0):
+            assert isinstance(sub.receive(WAIT_SECONDS), Reconnected)
+        assert sub.receive(WAIT_SECONDS) == Message(b"a", b"from a handler")
+        assert bus.statistics.reconnects == 1
+        assert fake.peer().patterns == [b"a"]
 
 
 def test_an_exception_while_a_packet_is_handled_leaves_a_gap(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,21 +193,6 @@ def test_a_thread_reads_on_although_another_is_under_a_handler(fake: FakeBus) ->
             main.receive(1.0)
         for thread in threads:
             thread.join()
-
-
-def test_a_thread_leaves_although_it_cannot_wake_the_interrupted_call(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise RuntimeError("cannot start a thread")
-
-    with Bus.connect(fake.address, timeout=WAIT_SECONDS) as bus:
-        link = bus._link
-        with monkeypatch.context() as patch:
-            patch.setattr(link, "_owes_packet", True)
-            patch.setattr(link, "_wake_interrupted_call", fail)
-            with pytest.raises(RuntimeError, match="cannot start"), link.entered():
-                pass
-        assert (link.threads.alone, link.threads.inside) == (0, 0)
-        assert bus.ping() > 0
 
 
 def test_a_thread_receives_on_while_another_waits_for_room(fake: FakeBus) -> None:

@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from sbusd.client.errors import TimedOut
 from sbusd.client.operations import Deadline
 from sbusd.client.sync import threads as threads_module
 from sbusd.client.sync.threads import Threads
 from tests.support.alarms import Handlers, alarm
 
-SECONDS = 20.0
+SECONDS = 60.0
+
+
+def made() -> Threads:
+    """Return the threads of a link that has nothing to do late."""
+    return Threads(lambda: None)
 
 
 class Stage:
     """Threads that use one ``Threads``, with pauses at random instructions of it."""
 
     def __init__(self, seed: int) -> None:
-        self.threads = Threads()
+        self.threads = made()
         self.errors: list[str] = []
         self._seed = seed
         self._inside: list[str] = []
 
     def use(self, name: str) -> None:
-        """Be inside once, and note if another thread is too."""
-        self.threads.enter()
+        """Be inside once, go outside as the reader if there is none, and come back; note if another thread is inside too."""
+        self.threads.run(partial(self._use, name))
+
+    def _use(self, name: str) -> None:
+        self._check(name)
+        if not self.threads.has_reader:
+            self.threads.unlocked(lambda: time.sleep(0))
+            self._check(name)
+
+    def _check(self, name: str) -> None:
         self._inside.append(name)
         time.sleep(0)
         if self._inside != [name]:
             self.errors.append(f"inside at the same time: {self._inside}")
         self._inside.remove(name)
-        self.threads.exit()
-
-    def wait_outside(self, name: str) -> None:
-        """Be inside, go outside as the reader, and come back."""
-        self.threads.enter()
-        if not self.threads.has_reader:
-            self.threads.unlocked(lambda: time.sleep(0))
-        self._inside.append(name)
-        if self._inside != [name]:
-            self.errors.append(f"inside at the same time after a wait: {self._inside}")
-        self._inside.remove(name)
-        self.threads.exit()
 
     def run(self, *works: Callable[[], object]) -> None:
         """Run *works* in threads, and fail if one does not end."""
@@ -85,9 +90,8 @@ def test_one_thread_at_a_time_is_inside(seed: int) -> None:
     stage = Stage(seed)
 
     def work(name: str) -> None:
-        for _ in range(4):
+        for _ in range(8):
             stage.use(name)
-            stage.wait_outside(name)
 
     stage.run(lambda: work("a"), lambda: work("b"), *([lambda: work("c")] if seed % 3 == 0 else []))
 
@@ -99,76 +103,30 @@ def test_one_who_waits_is_woken(seed: int) -> None:
     done: list[int] = []
 
     def wait() -> None:
-        stage.threads.enter()
         deadline = Deadline("waiting", SECONDS)
         while not done:
             if stage.threads.has_reader:
                 stage.threads.wait(lambda: bool(done), deadline)
             else:
                 stage.threads.unlocked(lambda: time.sleep(0.000_1))
-        stage.threads.exit()
 
     def fulfil() -> None:
-        stage.use("fulfil")
-        stage.threads.enter()
         done.append(1)
         stage.threads.notify()
-        stage.threads.exit()
 
-    stage.run(wait, fulfil, wait)
-
-
-def test_the_owner_takes_no_lock_until_another_thread_comes() -> None:
-    threads, me = Threads(), threading.get_ident()
-    for _ in range(2):
-        threads.enter()
-        assert (threads.owner, threads.alone, threads.inside) == (me, me, 0)
-        threads.exit()
-        assert (threads.alone, threads.inside) == (0, 0)
-    stage = Stage(0)
-    stage.threads = threads
-    stage.run(lambda: stage.use("other"))
-    threads.enter()
-    assert (threads.owner, threads.alone, threads.inside) == (0, 0, me)
-    threads.exit()
-    assert threads.inside == 0
-
-
-def test_an_interrupted_exit_is_made_up_for() -> None:
-    """As after a KeyboardInterrupt before exit()."""
-    stage = Stage(0)
-    stage.threads.enter()
-    stage.use("again")
-    stage.run(lambda: stage.use("other"))
-    stage.threads.enter()
-    stage.use("again")
-    stage.run(lambda: stage.use("other"))
-
-
-def test_an_interrupted_owner_does_not_stop_others_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads_module, "_OWNER_MOST_SECONDS", 0.05)
-    stage = Stage(0)
-    stage.threads.enter()  # and never leaves
-    stage.run(lambda: stage.use("other"))
-    stage.run(lambda: stage.use("other"))
+    works = [partial(stage.threads.run, work) for work in (wait, fulfil, wait)]
+    stage.run(*works)
 
 
 def test_a_wait_ends_with_its_deadline() -> None:
-    threads = Threads()
-    Stage(0).run(lambda: None)
-    other = threading.Thread(target=threads.enter)
-    other.start()
-    other.join(SECONDS)
-    threads.alone = 0  # the thread has ended outside
-    threads.enter()
-    with pytest.raises(Exception, match=r"waiting took longer than 0\.01 s"):
-        threads.wait(lambda: False, Deadline("waiting", 0.01))
-    threads.exit()
+    threads = made()
+    with pytest.raises(TimedOut, match=r"waiting took longer than 0\.01 s"):
+        threads.run(lambda: threads.wait(lambda: False, Deadline("waiting", 0.01)))
 
 
 def test_a_handler_that_waits_reads_instead_of_the_call_that_it_has_interrupted() -> None:
     """The reader leaves while both wait; the call cannot go on before the handler ends."""
-    use = Threads()  # frames with a variable threads are taken for those of a link
+    use = made()
     is_reading, may_leave = threading.Event(), threading.Event()
     readers: list[str] = []
     deadline = Deadline("waiting", SECONDS)
@@ -177,39 +135,74 @@ def test_a_handler_that_waits_reads_instead_of_the_call_that_it_has_interrupted(
         is_reading.set()
         return may_leave.wait(SECONDS)
 
-    def read_until_told() -> None:
-        use.enter()
-        use.unlocked(begin)
-        use.exit()
-
     def wait(name: str) -> None:
-        use.enter()
-        try:
-            while not readers:
-                if use.has_reader:
-                    use.wait(lambda: bool(readers), deadline)
-                else:
-                    readers.append(name)
-                    use.notify()
-        finally:
-            use.exit()
+        while not readers:
+            if use.has_reader:
+                use.wait(lambda: bool(readers), deadline)
+            else:
+                readers.append(name)
+                use.notify()
 
     def handle() -> None:
         threading.Timer(0.1, may_leave.set).start()
-        wait("handler")
+        use.run(lambda: wait("handler"))
 
-    reader = threading.Thread(target=read_until_told)
+    reader = threading.Thread(target=use.run, args=(lambda: use.unlocked(begin),))
     try:
-        use.enter()
-        use.exit()
         reader.start()
         assert is_reading.wait(SECONDS)
         with alarm(handle, 0.1):
-            wait("call")
+            use.run(lambda: wait("call"))
     finally:
         may_leave.set()
         reader.join(SECONDS)
     assert readers == ["handler"]
+
+
+def test_a_handler_is_refused_where_the_call_cannot_go_on_without_it() -> None:
+    """While the call changes something, and while it reads."""
+    use = made()
+
+    def wait() -> None:
+        use.wait(lambda: False, Deadline("waiting", SECONDS))
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(RuntimeError, match="let the handler set a flag"):
+            call()
+
+    use.run(lambda: refused(lambda: use.run(lambda: None)))
+    use.run(lambda: use.unlocked(lambda: refused(lambda: use.run(wait))))
+    use.run(lambda: use.unlocked(lambda: use.run(lambda: None)))
+    with use.lock:  # before the call has begun to change something
+        refused(lambda: use.run(lambda: use.unlocked(lambda: None)))
+    assert is_left(use)
+
+
+def is_left(use: Threads) -> bool:
+    """Return whether no thread uses, reads or waits, and another one can begin."""
+    begun: list[int] = []
+    thread = threading.Thread(target=use.run, args=(lambda: begun.append(1),), daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return bool(begun) and (use.is_held, use.is_inside, use.reader, use.waiting) == (False, False, 0, [])
+
+
+@pytest.mark.parametrize("wait", ["unlocked", "outside"])
+def test_what_a_handler_has_left_is_done_before_the_call_waits(wait: str) -> None:
+    done: list[str] = []
+
+    def do_late() -> None:
+        while use.late:
+            use.late.popleft()()
+
+    use = Threads(do_late)
+
+    def work() -> None:
+        use.late.append(lambda: done.append("late"))
+        getattr(use, wait)(lambda: done.append("wait"))
+
+    use.run(work)
+    assert done == ["late", "wait"]
 
 
 class Passing:
@@ -240,84 +233,64 @@ class Passing:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            self._use.enter()
-            self.count += 1
-            self._use.notify()
-            go_outside = self._use.outside if self._use.has_reader else self._use.unlocked
-            go_outside(lambda: time.sleep(0))
-            self._use.exit()
+            self._use.run(self._pass)
+
+    def _pass(self) -> None:
+        self.count += 1
+        self._use.notify()
+        go_outside = self._use.outside if self._use.has_reader else self._use.unlocked
+        go_outside(lambda: time.sleep(0))
 
 
 def test_a_handler_never_waits_with_the_lock() -> None:
     """It interrupts waits at any instruction, and waits for another thread, or it is refused."""
-    use = Threads()
+    use = made()
     passing = Passing(use)
 
     def work() -> None:
         deadline = Deadline("waiting", SECONDS)
-        use.enter()
         seen = passing.count
         while passing.count == seen:
             deadline.check()
             passing.wait_once(deadline)
-        use.exit()
 
-    use.enter()
-    use.exit()
-    with passing, Handlers(work, 0.000_7, most=2) as handlers:
+    with passing, Handlers(lambda: use.run(work), 0.000_7, most=2) as handlers:
         for _ in range(3_000):
-            use.enter()
-            passing.wait_once(Deadline("waiting", SECONDS))
-            use.exit()
+            use.run(lambda: passing.wait_once(Deadline("waiting", SECONDS)))
+        end = time.monotonic() + SECONDS
+        while not handlers.done and time.monotonic() < end:
+            use.run(lambda: passing.wait_once(Deadline("waiting", SECONDS)))
     assert handlers.done
-    assert (use.alone, use.inside, use.reader, use.waiting) == (0, 0, 0, [])
+    assert is_left(use)
 
 
-def test_a_thread_whose_return_is_interrupted_is_inside_when_it_undoes_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a KeyboardInterrupt while it waits for the lock."""
-    use = Threads()
-    use.enter()
-    go_inside = Threads._go_inside
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a destructor
+def test_an_interrupt_at_any_instruction_leaves_nothing_behind() -> None:
+    """Also while another thread uses it, when the interrupted one waits for the lock."""
+    use = made()
+    passing = Passing(use)
+    is_armed = False
 
-    def interrupt(self: Threads, thread: int) -> None:
-        monkeypatch.setattr(Threads, "_go_inside", go_inside)
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_armed
+        is_armed = False
         raise KeyboardInterrupt
 
-    for wait in (use.unlocked, use.outside):
-        monkeypatch.setattr(Threads, "_go_inside", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            wait(lambda: None)
-        assert threading.get_ident() in (use.alone, use.inside)
-        assert not use.is_socket_used
-    use.exit()
+    def work() -> None:
+        try:
+            passing.wait_once(Deadline("waiting", SECONDS))
+        finally:
+            assert use.is_held  # what a call undoes needs the lock
 
-
-def test_a_wait_that_is_interrupted_leaves_no_waiter() -> None:
-    use = Threads()
-    Stage(0).run(use.enter, lambda: None)
-    use.alone = 0  # the thread has ended outside
-    use.enter()
-
-    class Interrupting(Deadline):
-        def remaining(self) -> float | None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        use.wait(lambda: False, Interrupting("waiting", SECONDS))
-    assert use.waiting == []
-    assert use.inside == threading.get_ident()
-    use.exit()
-
-
-def test_a_handler_that_is_outside_does_not_end_the_reading_of_the_call() -> None:
-    """An exception of a nested handler has prevented its return; then it leaves."""
-    use = Threads()
-    use.enter()
-
-    def leave() -> int:
-        use.exit()
-        return use.reader
-
-    assert use.unlocked(leave) == threading.get_ident()
-    assert use.reader == 0
-    use.exit()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with passing:
+            for number in range(1_000):
+                with suppress(KeyboardInterrupt):
+                    is_armed = True
+                    signal.setitimer(signal.ITIMER_REAL, 0.000_05 + number % 100 * 0.000_002)
+                    while is_armed:
+                        use.run(work)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert is_left(use)
