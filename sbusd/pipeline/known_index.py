@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.record.days import DayName
-from sbusd.archive.record.index import IndexListing
+from sbusd.archive.record.index import DayName, IndexListing
 from sbusd.archive.storage.store import FileStore
 
 KNOWN_INDEX = ".known-index.json"

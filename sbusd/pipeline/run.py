@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index
+from sbusd.archive.record.index import DayName, IndexListing, hour_of_entry, list_index, read_day
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of

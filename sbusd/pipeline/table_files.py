@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.data_files import DataFile, write_rows
+from sbusd.archive.tables.data_files import DataFile, adopt, new_staging, write_rows
 from sbusd.archive.tables.schema import TABLES, Table, Type
-from sbusd.archive.tables.staging import adopt, new_staging
 from sbusd.pipeline.errors import PipelineError, root_cause
 from sbusd.pipeline.measures.folding import spread
 

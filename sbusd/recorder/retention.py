@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import NO_ROOM, RecordError
-from sbusd.archive.record.days import DayName
-from sbusd.archive.record.entry import IndexEntry, Removal
-from sbusd.archive.record.index import Unreadable, read_index, segment_of_entry, write_entry
-from sbusd.archive.record.layout import HOUR_NS, SUFFIX, hour_of
+from sbusd.archive.record.index import DayName, Unreadable, read_index, segment_of_entry, write_entry
+from sbusd.archive.record.layout import HOUR_NS, SUFFIX, IndexEntry, Removal, hour_of
 from sbusd.archive.record.shipped import ShippedList
 from sbusd.recorder.user_shares import Ranking, next_to_remove, separate_users
 

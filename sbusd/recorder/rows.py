@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Row, RowKind
+from sbusd.archive.record.schema import Row, RowKind, key_text
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.packets import MAX_PACKET_BYTES
 from sbusd.systemd.cgroups import unit_at

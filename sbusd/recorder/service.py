@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sbusd import wall_clock
-from sbusd.archive.files import RecordError, make_folder, make_private
-from sbusd.archive.lock_files import LockHeldError, lock_file
+from sbusd.archive.files import LockHeldError, RecordError, lock_file, make_folder, make_private
 from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.entry import OTHERS
+from sbusd.archive.record.layout import OTHERS
 
 ROW_BYTES = 256
 """Estimated bytes of a row without its text and payload."""

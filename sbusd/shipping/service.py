@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.index import list_index, segment_of_entry
+from sbusd.archive.record.index import DayName, list_index, read_day, segment_of_entry
 from sbusd.archive.record.shipped import ListWriter
 from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
-from sbusd.archive.storage.immutable import DamagedCopyError
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import DamagedCopyError, LocalStore
 from sbusd.shipping.expiry import Expiry
 from sbusd.shipping.log_messages import DATE, EXPIRED, FAILED, LOST, RESUMED, UNREADABLE
 from sbusd.shipping.merging import IndexMerger

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbusd.archive.optional_packages import how_to_install
-from sbusd.archive.storage.location import ArchivePath, LocationError
-from sbusd.archive.tables.location import parse_tables_location
+from sbusd.archive.storage.location import ArchivePath, LocationError, parse_tables_location
 from sbusd.ctl.commands.recording import require_pyarrow
 from sbusd.ctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.schema import key_bytes
 from sbusd.protocol.pattern_index import PatternIndex
 
 OPEN = (1 << 63) - 1

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import IndexEntry, SegmentName
 from sbusd.pipeline.errors import SourceError
 
 DAYS_BY_NAME = 2

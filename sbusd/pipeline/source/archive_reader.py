@@ -19,11 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import find_entry, read_entries, read_index
-from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
-from sbusd.archive.record.schema import SCHEMA
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
+from sbusd.archive.record.schema import SCHEMA, key_bytes
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of

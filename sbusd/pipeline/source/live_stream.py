@@ -24,8 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Row, RowKind
+from sbusd.archive.record.schema import Row, RowKind, key_text
 from sbusd.client.errors import RemoteRefusal, TimedOut
 from sbusd.client.items import Gap, Reconnected, TapItem
 from sbusd.client.sync.bus import Bus

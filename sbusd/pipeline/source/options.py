@@ -17,8 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.compute as pc
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName, is_host
+from sbusd.archive.record.layout import IndexEntry, SegmentName, is_host
 from sbusd.archive.record.schema import RowKind
 from sbusd.archive.storage.location import ArchivePath, LocationError, parse_location
 from sbusd.pipeline.errors import SourceError

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import IndexListing, Unreadable, find_entry, list_index, segment_names
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.index import DayName, IndexListing, Unreadable, find_entry, list_index, read_day, segment_names
+from sbusd.archive.record.layout import IndexEntry, SegmentName
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of

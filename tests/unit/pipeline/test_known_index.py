@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.record.days import DayName
-from sbusd.archive.record.index import IndexListing
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.record.index import DayName, IndexListing
+from sbusd.archive.storage.store import LocalStore
 from sbusd.pipeline.known_index import KNOWN_INDEX, KnownIndex
 
 NAMES = ("2026-11-20T12.alpha.00000000000000000001.json", "2026-11-20T12.a\nb\udcff.json", '2026-11-20T13."é\u2028".json')

@@ -15,12 +15,10 @@ import pytest
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.compaction import compact
-from sbusd.archive.record.days import list_days
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import list_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, SegmentName
+from sbusd.archive.record.index import list_days, list_index, write_entry
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry, SegmentName
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import TABLES, VERSION

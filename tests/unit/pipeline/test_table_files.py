@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.data_files import read_rows
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.schema import CALLS, LOSSES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from sbusd.archive.record.entry import INDEX_VERSION, OTHERS, IndexEntry
+from sbusd.archive.record.layout import INDEX_VERSION, OTHERS, IndexEntry
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, RowKind
 from sbusd.archive.record.segments import ROW_GROUP_ROWS
 from sbusd.config import load_daemon_settings

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.archive.record.entry import MAX_ENTRY_BYTES, OTHERS, IndexEntry
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import MAX_ENTRY_BYTES, OTHERS, IndexEntry, SegmentName
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange

@@ -11,7 +11,7 @@ import pytest
 from sbusd.archive.record.index import read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.shipped import ListHeader, ListWriter, ShippedList
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.shipping.expiry import Expiry, expired_list
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver

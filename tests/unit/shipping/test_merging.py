@@ -9,9 +9,8 @@ import pytest
 
 from sbusd.archive.ownership import HostTakenError
 from sbusd.archive.record import compaction
-from sbusd.archive.record.days import list_days
-from sbusd.archive.record.index import list_index, write_entry
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.record.index import list_days, list_index, write_entry
+from sbusd.archive.storage.store import LocalStore
 from sbusd.shipping.log_messages import NOT_MERGED
 from sbusd.shipping.merging import INTERVAL_SECONDS, IndexMerger
 from tests.unit.archive.record.test_compaction import at

@@ -46,7 +46,7 @@ RUN = {
     "ctl/commands/report.py: sbusctl report --now": _REPORT,
     "pipeline/main.py: systemctl start sbus-pipeline.service": "test_recorder.py: test_the_pipeline_makes_tables_as_its_unit_has_it",
     "pipeline/progress.py: sbusctl report --now": _REPORT,
-    "archive/tables/published.py: sbusctl report --now": _REPORT,
+    "archive/tables/storage.py: sbusctl report --now": _REPORT,
     "ctl/checks/link.py: systemctl enable --now {UNIT}": "test_link.py: linked",
 }
 """For each hint, the situation of tests/system/test_hints.py or the function of another system test that runs its command."""

@@ -8,8 +8,7 @@ from collections import Counter
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import IndexEntry, SegmentName
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_offset import Offset, next_offset
 

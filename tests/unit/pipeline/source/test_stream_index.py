@@ -11,12 +11,9 @@ import pytest
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.compaction import compact
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS, INDEX
-from sbusd.archive.storage.local import LocalStore
-from sbusd.archive.storage.store import FileStore
+from sbusd.archive.record.index import DayName, read_day, write_entry
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry
+from sbusd.archive.storage.store import FileStore, LocalStore
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source import stream_index
 from sbusd.pipeline.source.archive_offset import Offset, next_offset
