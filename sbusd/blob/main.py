@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sbusd.blob import log_messages
-from sbusd.blob.listener import listening_socket
+from sbusd.blob.connection import listening_socket
 from sbusd.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings

@@ -164,7 +164,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/users.py",
+        "sbusd/blob/registry.py",
         "        if user.bytes + size > self.quotas.bytes:",
         "        if user.bytes + size >= self.quotas.bytes:",
         "the last byte of the quota cannot be used",

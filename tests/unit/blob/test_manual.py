@@ -12,10 +12,9 @@ import typer.main
 from sbusd.blob import main
 from sbusd.blob.handlers import PAGE as LIST_PAGE
 from sbusd.blob.log_messages import MESSAGES
-from sbusd.blob.refusals import FATAL, Cause
-from sbusd.blob.requests import _MEMBERS
+from sbusd.blob.registry import GUESS_SECONDS
+from sbusd.blob.requests import _MEMBERS, FATAL, Cause
 from sbusd.blob.service import LEAST_DESCRIPTORS, PAUSING_PART, SPARE_DESCRIPTORS
-from sbusd.blob.users import GUESS_SECONDS
 from sbusd.config.blob import BlobQuotas, BlobSettings
 from sbusd.config.documents import parse, settings_of
 from sbusd.config.files import PACKAGE_FOLDER

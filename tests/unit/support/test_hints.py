@@ -109,7 +109,7 @@ NOT_RUN = {
         "store/engine/disk_space.py: sbusctl store purge STREAM",
     ),
     "it is the command of another hint, which is run, for another unit": (
-        "blob/listener.py: {systemctl(default)} restart sbus-blob.socket",
+        "blob/connection.py: {systemctl(default)} restart sbus-blob.socket",
         "client/sync/blob_socket.py: {systemctl(address)} restart sbus-blob.socket",
         "ctl/checks/metrics.py: systemctl restart {UNIT}",
         "ctl/checks/trigger.py: {systemctl} reset-failed {feed}",

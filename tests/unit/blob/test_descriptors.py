@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.blob import closing
-from sbusd.blob.closing import Closer, DescriptorKind, hang_up
+from sbusd.blob import descriptors
+from sbusd.blob.descriptors import Closer, DescriptorKind, hang_up
 from tests.support.relays import wait_for
 
 HANGING = 1_000_000
@@ -87,9 +87,9 @@ def test_connections_that_cannot_be_closed_count_for_their_user(closes: Closes, 
     connection, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     hang_up(connection, 1, closes.closer)  # nothing in it can block
     assert (closes.closer.pending(1), closes.closer.pending(2), closes.closer.foreign) == (3, 0, 3)
-    monkeypatch.setattr(closing, "HANG_SECONDS", 3_600.0)
+    monkeypatch.setattr(descriptors, "HANG_SECONDS", 3_600.0)
     assert not closes.closer.is_hanging(1)
-    monkeypatch.setattr(closing, "HANG_SECONDS", 0.0)
+    monkeypatch.setattr(descriptors, "HANG_SECONDS", 0.0)
     wait_for(lambda: closes.closer.is_hanging(1), "the close to begin")
     assert not closes.closer.is_hanging(2)
     closes.go_on.set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.blob.listener import ListenError, listening_socket
+from sbusd.blob.connection import ListenError, listening_socket
 
 
 def _refusal(path: str | None, default: str) -> str:
