@@ -14,7 +14,7 @@ from sbusd.blob.registry import Blob, End, Registry, User, Users
 from sbusd.blob.remote import Pulled, RemoteBlobs
 from sbusd.blob.requests import Cause, Drop, Get, List, Put, Refusal, Request, Stats
 from sbusd.config.blob import BlobSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import UNKNOWN_ID, Credentials
 from sbusd.systemd.limited_log import LimitedLog
 

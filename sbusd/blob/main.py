@@ -18,7 +18,7 @@ from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.program import check_configuration, failing_with_status

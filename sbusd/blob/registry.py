@@ -9,7 +9,7 @@ from enum import Enum
 
 from sbusd.blob.requests import Cause, Refusal
 from sbusd.config.blob import BlobQuotas
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.blobs import MAX_EXPIRE, Recipient, new_ticket
 from sbusd.protocol.credentials import Credentials
 

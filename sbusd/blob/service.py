@@ -26,7 +26,7 @@ from sbusd.blob.handlers import Handlers, Response
 from sbusd.blob.registry import End, User
 from sbusd.blob.requests import FATAL, Cause, Refusal, parse_request
 from sbusd.config.blob import BlobSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.exhaustion import exhausted
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object

@@ -36,7 +36,7 @@ from sbusd.broker.taps import Taps
 from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateIdsWatch
+from sbusd.config.users import SubordinateIds, SubordinateIdsWatch
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.descriptor_limit import descriptor_limit

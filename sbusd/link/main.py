@@ -11,7 +11,7 @@ from typing import Annotated
 from sbusd.config.files import default_main_file
 from sbusd.config.link import LinkSettings
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.link import log_messages
 from sbusd.link.events import NETWORK_UNAVAILABLE, Event

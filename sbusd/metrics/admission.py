@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sbusd.client.asyncio.look_ups import in_thread
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.socket_owner import OVERFLOW_UID, client_user
 
 MAX_CONNECTIONS = 64

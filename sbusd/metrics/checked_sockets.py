@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.owner_threads import OwnerThreads
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 

@@ -11,7 +11,7 @@ from sbusd.client import AsyncBus, NoBus, TimedOut
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.client.errors import RemoteRefusal
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, bus_families, down_families, labelled
 from sbusd.metrics.key_prefixes import KeyPrefixes

@@ -17,7 +17,7 @@ from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.metrics import log_messages

@@ -15,7 +15,7 @@ from sbusd.archive.ownership import HostTakenError
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError

@@ -15,7 +15,7 @@ import typer
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.relay import RelaySettings, WebAddress
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.errors import SbusError

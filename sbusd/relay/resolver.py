@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from sbusd.config.address_groups import plain_address
+from sbusd.config.hosts import plain_address
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.http.client import read_body

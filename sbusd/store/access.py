@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sbusd.client.errors import RemoteRefusal
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer
 from sbusd.protocol.errors import SbusError

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from sbusd.config.store import StoreLimits
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.store.access import Access
 from sbusd.store.calls.allowances import Allowance
 from sbusd.store.calls.call_errors import CallError

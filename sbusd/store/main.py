@@ -17,7 +17,7 @@ from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError

@@ -13,7 +13,7 @@ from typing import Protocol
 from sbusd.backoff import Backoff
 from sbusd.client.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol import controls
 from sbusd.store.access import Access
 from sbusd.store.bus_connections import ServingBus

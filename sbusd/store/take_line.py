@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.store.calls.call_errors import restarting
 from sbusd.store.engine.messages import JobPage, LeasedJob
 from sbusd.store.operation_queue import QueuedOperation

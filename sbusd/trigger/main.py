@@ -14,8 +14,8 @@ import typer
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerSettings
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail

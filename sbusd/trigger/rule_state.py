@@ -6,8 +6,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from sbusd.client.items import Message
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerRule
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import Peer
 from sbusd.trigger.conditions import Payload
 from sbusd.trigger.instances import UnitNameError, unit_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import EVERY_USER, TriggerRule
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import Peer, local_author
 
 

@@ -12,7 +12,7 @@ import typer
 
 from sbusd.client import PatternWarning, Scope, bus_address
 from sbusd.config.quantities import Size
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail

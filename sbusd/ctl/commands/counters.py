@@ -126,7 +126,7 @@ def stats_command(
 def _write_metrics(settings: Settings, textfile: Path | None) -> None:
     """Print the metrics, or replace *textfile* by them. Raises SbusError, OSError."""
     # Imported here: other calls do not need the library, which is optional.
-    from sbusd.config.subordinate_ids import subordinate_ids  # noqa: PLC0415
+    from sbusd.config.users import subordinate_ids  # noqa: PLC0415
     from sbusd.metrics import exposition, families, snapshot, text_file, user_labels  # noqa: PLC0415
 
     exposition.check_library()

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sbusd.backoff import Backoff
-from sbusd.config.certificates import CertificateFiles, client_context
+from sbusd.config.certificates import CertificateFiles, Identity, client_context
 from sbusd.config.files import ConfigError
-from sbusd.config.identity_check import Identity
 from sbusd.config.link import is_name
 from sbusd.link.network import direct_frames
 from sbusd.link.network.counters import NetworkCounters, NetworkState

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from sbusd.config.address_groups import AddressGroups
 from sbusd.config.certificates import CertificateFiles, dns_names, server_context
 from sbusd.config.files import ConfigError
+from sbusd.config.hosts import AddressGroups
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.credential_files import SERVICE_USER
 from sbusd.link.network.error_words import error_words

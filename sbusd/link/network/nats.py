@@ -12,9 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbusd.backoff import Backoff
-from sbusd.config.certificates import CertificateFiles, client_context
+from sbusd.config.certificates import CertificateFiles, check_dates, client_context
 from sbusd.config.files import ConfigError
-from sbusd.config.identity_check import check_dates
 from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from sbusd.config.address_groups import AddressGroups
+from sbusd.config.hosts import AddressGroups
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.authentication import (

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import Checksums

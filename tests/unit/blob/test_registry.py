@@ -7,7 +7,7 @@ import pytest
 from sbusd.blob.registry import GUESS_SECONDS, MAX_ENDED, MAX_REMEMBERED, Blob, End, Registry, User, Users
 from sbusd.blob.requests import Cause, Refusal
 from sbusd.config.blob import BlobQuotas
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.blobs import ANYONE, MAX_EXPIRE
 from sbusd.protocol.credentials import Credentials
 

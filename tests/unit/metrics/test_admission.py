@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.metrics import admission as admission_module
 from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
 from sbusd.socket_owner import OVERFLOW_UID

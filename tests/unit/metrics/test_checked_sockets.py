@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.metrics import checked_sockets
 from sbusd.metrics.checked_sockets import THREADS, CheckedSocket, without_descriptors
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.metrics import checked_sockets, connections
 from sbusd.metrics.admission import Admission
 from sbusd.metrics.checked_sockets import without_descriptors

@@ -17,7 +17,7 @@ from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import MAX_ENTRY_BYTES, OTHERS, IndexEntry, SegmentName
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sbusd.client.errors import RemoteRefusal
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import UNKNOWN_ID, Peer
 from sbusd.protocol.errors import ErrorCode
 from sbusd.store.access import ASKS_AT_ONCE, CACHE_SECONDS, Access

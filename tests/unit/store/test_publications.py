@@ -16,7 +16,7 @@ import pytest
 
 from sbusd.client.errors import Closed
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.store.access import Access
 from sbusd.store.bus_connections import ServingBus
 from sbusd.store.context import StoreContext

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import JobPage, LeasedJob, NewMessage, Sender, Worker
 from sbusd.store.engine.queues import MAX_PASSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.trigger.rule_state import Firing, RuleState
 from tests.unit.trigger.rules import BOB, message, rate, rule
 

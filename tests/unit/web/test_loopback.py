@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 from aiohttp import web
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.socket_owner import OVERFLOW_UID
 from sbusd.systemd.limited_log import LimitedLog
 from sbusd.systemd.log_records import Record

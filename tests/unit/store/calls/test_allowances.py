@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.store.calls.allowances import Allowance
 from sbusd.store.calls.call_errors import CallError
 

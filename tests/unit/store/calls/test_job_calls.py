@@ -14,7 +14,7 @@ import pytest
 from sbusd.client import Peer
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.config.store import QueueSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.store.calls import job_calls
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import JobCalls

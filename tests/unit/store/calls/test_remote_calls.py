@@ -12,7 +12,7 @@ import pytest
 
 from sbusd.client import Peer
 from sbusd.client.rpc.requests import Request
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol.credentials import UNKNOWN_ID
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
 from sbusd.store.calls.allowances import Allowance
