@@ -41,7 +41,7 @@ from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.descriptor_limit import descriptor_limit
 from sbusd.protocol import controls
-from sbusd.protocol.connection_names import parse_name
+from sbusd.protocol.controls import parse_name
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet

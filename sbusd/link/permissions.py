@@ -8,7 +8,7 @@ from __future__ import annotations
 
 ANY, REST = "*", ">"
 """The wildcards of NATS: exactly one token, and one or more tokens at the end. A star within a token is not one, and nothing is reserved,
-so `sbusd.protocol.overlap` and `sbusd.protocol.pattern_index` would decide otherwise about subjects."""
+so `sbusd.protocol.keys` and `sbusd.protocol.pattern_index` would decide otherwise about subjects."""
 
 
 def published_by(realm: str, host: str) -> tuple[str, ...]:

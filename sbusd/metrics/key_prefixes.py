@@ -11,7 +11,7 @@ from sbusd.client.items import Gap, Reconnected, TapRecord
 from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, labelled
-from sbusd.protocol.connection_names import MAX_NAME_BYTES
+from sbusd.protocol.controls import MAX_NAME_BYTES
 from sbusd.protocol.errors import SbusError
 
 QUEUE_PACKETS = 16_384

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
 from sbusd.protocol.printable import printable
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
 from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import MAX_REASON_BYTES
 from sbusd.store.engine.engine import Engine

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import KeySpace, bytes_of
-from sbusd.protocol.overlap import covers, is_matchable
+from sbusd.protocol.keys import KeySpace, bytes_of, covers, is_matchable
 
 EVERY_ORDINARY_KEY = ""
 """The default: the empty pattern matches every key that is not reserved, so no private key."""

@@ -12,8 +12,7 @@ from sbusd.client.rpc.request_queue import WAITING_PER_USER
 from sbusd.client.rpc.stream_call import STREAM_WINDOW
 from sbusd.client.rpc.streaming import MAX_WINDOW, STREAMS_PER_USER
 from sbusd.ctl.program_runner import MAX_ANSWER_BYTES
-from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
-from sbusd.protocol.trace_context import MAX_CONTEXT_BYTES
+from sbusd.protocol.envelope import MAX_CONTEXT_BYTES, MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
 from tests.support import skips
 from tools.stage import ROOT
 

@@ -19,7 +19,7 @@ from sbusd.ctl.payloads import one_payload
 from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
 from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
 from sbusd.protocol.envelope import MAX_TWIN
-from sbusd.protocol.store_ranges import MIN_EXPIRE_SECONDS
+from sbusd.protocol.framed_data import MIN_EXPIRE_SECONDS
 
 MAX_PEEKED = 256
 """Messages of one response."""

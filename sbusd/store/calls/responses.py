@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sbusd.protocol.framed_data import MAX_DATA_BYTES, framed_data, message_frame
+from sbusd.protocol.framed_data import MAX_DATA_BYTES, MAX_MESSAGES, framed_data, message_frame
 from sbusd.protocol.keys import text_of
-from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.engine.messages import Gap, JobInfo, LeasedJob, Stored
 
 RESPONSE_BYTES = 128 << 10

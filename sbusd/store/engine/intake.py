@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbusd.config.quantities import show_size
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS
 from sbusd.store.engine.checksums import checksum
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures

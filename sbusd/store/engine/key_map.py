@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sbusd.config.store import NEVER_STORED, StreamSettings
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import KeySpace, intersection
 
 _KEYS = KeySpace()
 

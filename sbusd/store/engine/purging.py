@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import KeySpace, intersection
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import Purged

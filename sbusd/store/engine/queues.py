@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from sbusd.config.store import QueueSettings
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.clocks import StoreClock

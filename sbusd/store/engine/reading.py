@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import KeySpace, intersection
 from sbusd.store.engine.checksums import DAMAGED, HEAD, Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import StreamFigures
