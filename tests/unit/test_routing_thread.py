@@ -99,7 +99,7 @@ def test_each_call_that_can_wait_is_in_the_table_with_its_bound() -> None:
 
 def test_only_threads_and_the_start_ask_for_users_and_groups() -> None:
     asking = {source for source, calls in rows().items() if any(call.partition(".")[0] in {"grp", "pwd"} for call in calls)}
-    assert asking == {"sbusd/config/users.py", "sbusd/config/users.py", "sbusd/systemd/service_user.py"}
+    assert asking == {"sbusd/config/users.py", "sbusd/systemd/service_user.py"}
     resolving = {"getaddrinfo", "gethostbyname", "getfqdn", "getgrouplist"}
     assert {source for source, calls in rows().items() if {call.rpartition(".")[2] for call in calls} & resolving} == {
         "sbusd/systemd/service_user.py"  # only for --check-config

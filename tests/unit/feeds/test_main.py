@@ -23,23 +23,21 @@ from sbusd.config.quantities import show_duration
 from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
 from sbusd.feeds.dbus.changes import INTERVAL_SECONDS, MAX_UNPUBLISHED
-from sbusd.feeds.dbus.key_template import MAX_PART_BYTES
-from sbusd.feeds.dbus.signal_feed import QUEUE_BYTES, QUEUE_MESSAGES, SignalCounters
+from sbusd.feeds.dbus.logind import READ_SECONDS
+from sbusd.feeds.dbus.signal_feed import MAX_PART_BYTES, QUEUE_BYTES, QUEUE_MESSAGES, SignalCounters
 from sbusd.feeds.dbus.state_feed import StateCounters
 from sbusd.feeds.journal.batch_reader import BATCH_ENTRIES
 from sbusd.feeds.journal.checked_publisher import AccessCheckError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalCounters, StartPosition
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
-from sbusd.feeds.logind.manager import READ_SECONDS
 from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
 from sbusd.feeds.netlink.feed import NetlinkCounters
 from sbusd.feeds.netlink.sockets import KernelError
-from sbusd.feeds.udev.devices import HEAD, VALUE_CHARACTERS
+from sbusd.feeds.udev.devices import HEAD, MAX_WAITING, VALUE_CHARACTERS
 from sbusd.feeds.udev.devices import PAYLOAD_BYTES as UDEV_BYTES
 from sbusd.feeds.udev.feed import RATE as UDEV_RATE
 from sbusd.feeds.udev.feed import REQUEST, UdevCounters
-from sbusd.feeds.udev.waiting_events import MAX_WAITING
 from tests.support import skips
 
 PAGE = Path(__file__).parents[3] / "man" / "sbus-feed.8"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from dbus_fast import Variant
 
-from sbusd.feeds.logind import manager
-from sbusd.feeds.logind.manager import LoginSource
+from sbusd.feeds.dbus import logind
+from sbusd.feeds.dbus.logind import LoginSource
 from tests.support.dbus_services import DBusDaemon, dbus_daemon
 from tests.support.service_managers import LoginManager
 from tests.support.skips import require_program
@@ -124,7 +124,7 @@ def test_shutdowns_are_announced_and_scheduled_ones_are_asked_for(daemon: DBusDa
 
 
 def test_changes_without_signals_are_found(daemon: DBusDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(logind, "READ_SECONDS", 0.2)
 
     async def test() -> None:
         async with feeding(daemon) as feed:

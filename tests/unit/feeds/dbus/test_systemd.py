@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.feeds.systemd.manager import ServiceManagerSource
-from sbusd.feeds.systemd.units import UNIT_INTERFACE, path_of_unit
+from sbusd.feeds.dbus.systemd import UNIT_INTERFACE, ServiceManagerSource, path_of_unit
 from tests.support.dbus_services import DBusDaemon, DBusService, dbus_daemon
 from tests.support.feed_outputs import WAIT_SECONDS
 from tests.support.service_managers import NAME, ServiceManager
