@@ -14,10 +14,10 @@ from sbusd.config.loading import load_settings
 from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.link import log_messages
-from sbusd.link.events import NETWORK_UNAVAILABLE, Event
+from sbusd.link.administration import NETWORK_UNAVAILABLE, Event
 from sbusd.link.network.direct import DirectNetwork
 from sbusd.link.network.nats import NatsNetwork
-from sbusd.link.network.stall import Writable
+from sbusd.link.network.streams import Writable
 from sbusd.link.rules import Rules
 from sbusd.link.service import Link
 from sbusd.link.settings import make_network, rules_of

@@ -35,19 +35,31 @@ from sbusd.link.frames import (
     parse_messages,
     parse_tails,
 )
-from sbusd.link.host_states import HostState, host_states
 from sbusd.link.incoming import Incoming
 from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
 from sbusd.link.local_interest import LocalInterest
 from sbusd.link.loss_reports import LossReports
 from sbusd.link.message_runs import MessageRun
-from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
-from sbusd.link.peers import Peer, Peers, note_forgotten
+from sbusd.link.peers import (
+    HostState,
+    Namesakes,
+    NoteNamesake,
+    NumberedNetwork,
+    Peer,
+    Peers,
+    beat_interval,
+    count_late,
+    host_states,
+    ignore_namesake,
+    is_earlier_run_present,
+    is_next,
+    is_private,
+    note_forgotten,
+)
 from sbusd.link.ports import BLOBS, LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
-from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
 from sbusd.link.subjects import Arrival, Subjects
 
 UNCONFIRMED_BEATS = 2

@@ -186,7 +186,7 @@ def _sum(counters: JsonObject, *names: str) -> int:
 
 def _print_configuration(realm: str, hosts: list[str], listen: str, files: tuple[str, str, str], nkeys: list[str]) -> None:
     """Print the configuration of a server."""
-    from sbusd.link.server_configuration import ServerSettings, server_configuration  # noqa: PLC0415 - needs pydantic, which is slow
+    from sbusd.link.permissions import ServerSettings, server_configuration  # noqa: PLC0415 - needs pydantic, which is slow
 
     keys: dict[str, str] = {}
     for each in nkeys:

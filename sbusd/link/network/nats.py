@@ -18,7 +18,7 @@ from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret
 from sbusd.link.network.nats_connection import ConnectFailedError, Credentials, NatsConnection
-from sbusd.link.network.stall import Stall, Writable
+from sbusd.link.network.streams import Stall, Writable
 from sbusd.link.ports import LINK, NetworkEvents
 
 MAX_SUBJECT_BYTES = 3_900

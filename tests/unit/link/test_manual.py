@@ -19,8 +19,7 @@ from sbusd.config.hosts import TlsSettings
 from sbusd.config.link import PORT, ExportSettings, ImportSettings, LinkPeerSettings, LinkSettings
 from sbusd.config.quantities import NO_BOUND, Count, Size, show_size
 from sbusd.link import main
-from sbusd.link.administration import MAX_WAITING, MAX_WAITING_OF_USER, SYNC_SECONDS
-from sbusd.link.events import MAX_PATTERNS
+from sbusd.link.administration import MAX_HOSTS, MAX_PATTERNS, MAX_WAITING, MAX_WAITING_OF_USER, SYNC_SECONDS
 from sbusd.link.local_interest import HOSTED_HEAD, LIMITS, RESERVED, WITHDRAW_AFTER
 from sbusd.link.log_messages import MESSAGES
 from sbusd.link.network.direct import MAX_PEERS
@@ -28,7 +27,6 @@ from sbusd.link.peers import HOSTS_PER_SECOND, MAX_INTERVAL, MIN_INTERVAL, MISSE
 from sbusd.link.peers import MAX_PEERS as MAX_HOSTS_OF_REALM
 from sbusd.link.remote_interest import COST, MAX_ALL_PATTERNS
 from sbusd.link.rules import NEVER_EXPORTED
-from sbusd.link.status import MAX_HOSTS
 from sbusd.systemd.limited_log import QUIET_SECONDS
 from tests.support import skips
 from tools.stage import ROOT
@@ -150,7 +148,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_every_member_of_the_state_is_documented() -> None:
-    from tests.unit.link.test_status import state
+    from tests.unit.link.test_administration import state
 
     text = words(section(PAGE, "ON THE BUS"))
     assert all(re.search(rf"\b{member}\b", text) for member in state([]))

@@ -85,7 +85,7 @@ NOT_RUN = {
         "archive/optional_packages.py: python3 -m pip install --target {LOCAL} {shlex.join(EXTRAS[extra])}",
         "ctl/commands/relay.py: pip install 'sbusd[relay]'",
         "feeds/dbus/connection.py: pip install 'sbusd[dbus]'",
-        "link/network/nkey.py: pip install 'sbusd[link]'",
+        "link/network/credential_files.py: pip install 'sbusd[link]'",
         "pipeline/session.py: apt-get install default-jre-headless",
         "relay/main.py: pip install 'sbusd[relay]'",
     ),
@@ -126,7 +126,7 @@ NOT_RUN = {
         "relay/redis/client.py: systemctl start redis-server@sbus-relay.service",
         "store/service.py: {systemctl(bus)} restart sbus-store",
     ),
-    _WRITTEN_BY: ("link/server_configuration.py: sbusctl link config",),
+    _WRITTEN_BY: ("link/permissions.py: sbusctl link config",),
     "it changes the kernel of the whole machine": ("ctl/checks/installation.py: sysctl net.core.wmem_max={size}",),
     "a damaged file cannot be made without stopping at a certain write": (
         "ctl/checks/store.py: sqlite3 {newest} .recover",

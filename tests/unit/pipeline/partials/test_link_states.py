@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.link.administration import Status
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.peers import HostState
 from sbusd.link.rules import Rules
 from sbusd.link.session import LinkSession
-from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
     HOST_REJECTED,
     LINK_DROPPED,
@@ -28,7 +28,7 @@ from sbusd.pipeline.partials.link_states import (
     read_state,
 )
 from tests.support.link_states import INVALID, link_state, other_host
-from tests.unit.link.test_status import FakeSession
+from tests.unit.link.test_administration import FakeSession
 
 
 def read(**changes: Any) -> LinkState | None:

@@ -12,9 +12,9 @@ import pytest
 
 from sbusd.client.blobs import Reply
 from sbusd.client.errors import BlobRefused, NoBlobService
-from sbusd.link import blob_source
-from sbusd.link.blob_source import IDLE_SECONDS, MAX_OPEN, BlobSource
+from sbusd.link import blobs
 from sbusd.link.blob_tickets import EVERY_HOST, BlobTickets
+from sbusd.link.blobs import IDLE_SECONDS, MAX_OPEN, BlobSource
 from sbusd.link.exchange import ExchangeError
 from sbusd.protocol.blobs import CHUNK_BYTES, Reference, new_ticket
 from sbusd.protocol.framed_data import parse_framed_data
@@ -176,7 +176,7 @@ def test_a_host_has_a_bounded_number_of_open_blobs() -> None:
 
 
 def test_all_hosts_have_a_bounded_number_of_open_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_source, "MAX_OPEN_OF_ALL", 6)
+    monkeypatch.setattr(blobs, "MAX_OPEN_OF_ALL", 6)
 
     async def test(source: BlobSource, service: Service, names: list[str]) -> None:
         await source.answer("beta", {"ask": "open", "ticket": names[0]})
