@@ -127,11 +127,11 @@ def _write_metrics(settings: Settings, textfile: Path | None) -> None:
     """Print the metrics, or replace *textfile* by them. Raises SbusError, OSError."""
     # Imported here: other calls do not need the library, which is optional.
     from sbusd.config.users import subordinate_ids  # noqa: PLC0415
-    from sbusd.metrics import exposition, families, snapshot, text_file, user_labels  # noqa: PLC0415
+    from sbusd.metrics import exposition, families, snapshot, user_labels  # noqa: PLC0415
 
     exposition.check_library()
     if textfile is not None:
-        text_file.check_name(textfile)
+        exposition.check_name(textfile)
     started = time.monotonic()
     with settings.connect() as bus:
         found = snapshot.ask(bus, MAX_USERS, subordinate_ids())
@@ -141,7 +141,7 @@ def _write_metrics(settings: Settings, textfile: Path | None) -> None:
         write_bytes(exposition.openmetrics(made))
         flush()
     else:
-        text_file.replace(textfile, exposition.prometheus_text(made))
+        exposition.replace(textfile, exposition.prometheus_text(made))
 
 
 def stats_lines(stats: JsonObject, *, now: float, legend: bool) -> list[str]:

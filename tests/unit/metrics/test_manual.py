@@ -11,7 +11,7 @@ import typer.main
 from sbusd.broker.totals import MAX_USERS
 from sbusd.config.documents import settings_of
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.metrics import admission, checked_sockets, collector, connections, definitions, main
+from sbusd.metrics import collector, connections, definitions, main
 from sbusd.metrics.log_messages import MESSAGES
 from sbusd.systemd.limited_log import QUIET_SECONDS
 from tools.stage import ROOT

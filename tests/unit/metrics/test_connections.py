@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
-from sbusd.metrics import admission as admission_module
-from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
+from sbusd.metrics import connections as admission_module
+from sbusd.metrics.connections import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, user_of
 from sbusd.socket_owner import OVERFLOW_UID
 
 SCRAPER, OTHER = 1_000, 1_001

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.client.items import Gap, Message, TapRecord
-from sbusd.metrics.key_prefixes import KeyPrefixes, PrefixCounts
+from sbusd.metrics.collector import KeyPrefixes, PrefixCounts
 
 
 def ignore(_prefix: str, _reason: str) -> None:
