@@ -107,7 +107,7 @@ def _prepare_directory(tables: Path) -> None:
     from sbusd.archive.tables.data_files import STAGING  # noqa: PLC0415
     from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
     from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
-    from sbusd.pipeline.known_index import KNOWN_INDEX  # noqa: PLC0415
+    from sbusd.pipeline.run import KNOWN_INDEX  # noqa: PLC0415
 
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")

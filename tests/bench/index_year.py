@@ -26,9 +26,8 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import PipelineRun
+from sbusd.pipeline.run import KnownIndex, PipelineRun
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.support.records import message
 from tests.support.traffic import deliver

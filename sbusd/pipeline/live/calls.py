@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documen
 from sbusd.archive.record.schema import Role
 from sbusd.pipeline.live.minutes import Group
 from sbusd.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, slow_group
-from sbusd.pipeline.measures.expressions import prefix
+from sbusd.pipeline.measures import prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -27,7 +27,7 @@ from sbusd.pipeline.live.minutes import Group
 from sbusd.pipeline.live.preconditions import check_checkpoint, check_tap, query_id
 from sbusd.pipeline.live.publication import publish_decided
 from sbusd.pipeline.live.stored import AlertPublisher
-from sbusd.pipeline.measures.expressions import prefix, total
+from sbusd.pipeline.measures import prefix, total
 from sbusd.pipeline.source.datasource import register
 from sbusd.pipeline.source.outbox import Outbox
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sbusd.archive.record.schema import PARTITION_SCHEMA
 from sbusd.archive.tables.schema import CALLS, LINKS, RELAY, TABLES
-from sbusd.pipeline.partials import link_rows
+from sbusd.pipeline.partials import link_states
 from sbusd.pipeline.partials.calls import PARTIES, SUMS
 
 FOLDED = {
@@ -40,7 +40,7 @@ _BY_CALL = pa.schema(
 )
 """Attempts by call, so that different calls can be counted."""
 
-_PARTIAL = {CALLS.name: _BY_BUCKET, RELAY.name: _BY_CALL, LINKS.name: link_rows.SCHEMA}
+_PARTIAL = {CALLS.name: _BY_BUCKET, RELAY.name: _BY_CALL, LINKS.name: link_states.SCHEMA}
 
 
 def columns_of(table: str) -> pa.Schema:

@@ -12,7 +12,7 @@ from sbusd.pipeline.partials import counts
 from sbusd.pipeline.partials.calls import calls, histograms
 from sbusd.pipeline.partials.columns import FOLDED, LEAST, MOST, columns_of, keys_of, partial_columns_of
 from sbusd.pipeline.partials.deliveries import flows
-from sbusd.pipeline.partials.link_rows import links
+from sbusd.pipeline.partials.link_states import links
 from sbusd.pipeline.partials.portions import Portion
 from sbusd.pipeline.partials.rows import folded, joined, summed
 

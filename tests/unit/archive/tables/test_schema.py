@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.tables.schema import CALL_SECONDS, LATENCY_STEPS, LINK_SECONDS, TABLES, TOP, Table, bucket_of, percentile, upper_bound
 from sbusd.pipeline.partials.deliveries import MAX_EVENTS
-from sbusd.pipeline.partials.subscriptions import MAX_ROUTES
+from sbusd.pipeline.partials.routes import MAX_ROUTES
 
 _PAGE = (Path(__file__).parents[4] / "man" / "sbus-pipeline.8").read_text()
 _TYPES = {"TEXT": "string", "COUNT": "int64", "TIME": "timestamp", "HISTOGRAM": "list<bucket,calls>"}

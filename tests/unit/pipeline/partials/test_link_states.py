@@ -23,12 +23,14 @@ from sbusd.pipeline.partials.link_states import (
     MAX_COUNT,
     NETWORK_DROPPED,
     NETWORK_REJECTED,
+    UNIT,
     Entry,
     LinkState,
     read_state,
 )
 from tests.support.link_states import INVALID, link_state, other_host
 from tests.unit.link.test_administration import FakeSession
+from tools.stage import ROOT
 
 
 def read(**changes: Any) -> LinkState | None:
@@ -157,3 +159,7 @@ def test_all_counters_of_a_host_can_be_large() -> None:
     found = read(hosts=[other_host("beta") | dict.fromkeys(asdict(HostCounters()), MAX_COUNT)])
     assert found is not None
     assert found.entries[1].rejected == len(HOST_REJECTED) * MAX_COUNT
+
+
+def test_the_unit_of_the_link_is_installed() -> None:
+    assert (ROOT / "units" / "system" / UNIT).exists()

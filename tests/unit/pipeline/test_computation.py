@@ -11,8 +11,8 @@ from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.data_files import read_rows
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.schema import CALLS, LOSSES
-from sbusd.pipeline import table_files
-from sbusd.pipeline.table_files import _write_partition
+from sbusd.pipeline import computation
+from sbusd.pipeline.computation import _write_partition
 
 DAY = "2026-11-20"
 
@@ -20,7 +20,7 @@ DAY = "2026-11-20"
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_rows_become_one_file_for_each_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Times are microseconds; a histogram is a list of pairs."""
-    monkeypatch.setattr(table_files, "BATCH_ROWS", size)
+    monkeypatch.setattr(computation, "BATCH_ROWS", size)
     nothing: list[object] = [None] * (len(CALLS.names) - 2)
     rows = [("alpha", *nothing, [(5, hour)], DAY, hour) for hour in (1, 1, 2)]
     files = list(_write_partition(tmp_path, CALLS.name, rows))
