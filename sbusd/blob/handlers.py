@@ -16,7 +16,7 @@ from sbusd.blob.requests import Cause, Drop, Get, List, Put, Refusal, Request, S
 from sbusd.config.blob import BlobSettings
 from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import UNKNOWN_ID, Credentials
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 PAGE = 100
 """Blobs in a response to ``list``."""

@@ -1,4 +1,4 @@
-"""The blobs of all users by ticket, and the tickets that have ended. No I/O. Spec: sbus-blob(8)."""
+"""The blobs of all users by ticket, ended tickets, and the quotas and counters of users. No I/O. Spec: sbus-blob(8), blob.toml(5)."""
 
 from __future__ import annotations
 

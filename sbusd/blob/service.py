@@ -31,7 +31,7 @@ from sbusd.exhaustion import exhausted
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 ACCEPTS = 16
 """Connections that are accepted before others are served."""

@@ -41,11 +41,10 @@ from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.descriptor_limit import descriptor_limit
 from sbusd.protocol import controls
-from sbusd.protocol.controls import parse_name
-from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.credentials import Credentials, parse_name
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
-from sbusd.systemd.cgroups import Placement
+from sbusd.systemd.processes import Placement
 from sbusd.systemd.service_manager import Traffic
 
 MAX_SETTLE_SECONDS = 0.001

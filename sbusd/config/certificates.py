@@ -1,4 +1,4 @@
-"""Certificates and private keys for mutual TLS between hosts, RFC 8446, and the check that no other user can read the keys."""
+"""Certificates and private keys for mutual TLS between hosts, RFC 8446, and the checks of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads configuration files: tomllib parses them, and pydantic checks them against the dataclasses of ``settings``.
+"""Reads configuration files by tomllib and pydantic, and recovers what a broken drop-in was about.
 
 Tables of later files are merged into those of earlier ones key by key. An array of tables is appended to the earlier one, and each of its
 tables gets its origin. A list in a file of a package is joined to one of another package: each package can grant a right to its service.

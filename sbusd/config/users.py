@@ -1,4 +1,4 @@
-"""Users and groups, by name or number: getpwnam(3), getgrnam(3), passwd(5), group(5).
+"""Users and groups, by name or number, and the user ids of their containers: getpwnam(3), getgrnam(3), subuid(5).
 
 An unknown name is an error for a command, and a marked id for a bus that has to start.
 

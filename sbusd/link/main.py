@@ -25,7 +25,7 @@ from sbusd.program import check_configuration, failing_with_status
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

@@ -1,4 +1,4 @@
-"""The other hosts of the realm: which are alive, and what is known of each.
+"""The other hosts of the realm: which are alive, what is known of each, and which frames are of another run.
 
 Each run has an epoch. Late frames of an earlier run come all at once, when a server resumes; heartbeats that go on are of another host.
 
@@ -117,18 +117,59 @@ class Peer:
     """When it may get the next snapshot."""
     unconfirmed_beats: int = 0
 
+    def note_forgotten(self, host: str, count: int, names: Collection[bytes] = ()) -> None:
+        """Report an unknown loss if it may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
 
-def note_forgotten(peer: Peer, host: str, count: int, names: Collection[bytes] = ()) -> None:
-    """Report an unknown loss if *peer* may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
+        *count* is how many hosts it has forgotten and how often its bus lost messages, *names* are the digests of the hosts forgotten last.
+        It sends them before later messages.
+        """
+        if count == self.forgotten:
+            return
+        is_other = count == self.forgotten + len(names) and name_digest(host) not in names
+        if is_other or self.incoming.report_served():
+            self.forgotten = count
 
-    *count* is how many hosts it has forgotten and how often its bus lost messages, *names* are the digests of the hosts forgotten last. It
-    sends them before later messages.
+    def is_next(self, serial: int) -> bool:
+        """Return whether the frame *serial* of this host comes after all others so far. If so, its serial is noted."""
+        if serial <= self.serial:
+            return False
+        self.serial = serial
+        return True
+
+    def count_late(self, head: Head) -> None:
+        """Count a frame that is ignored because it came after later ones."""
+        if isinstance(head, Data):
+            self.counters.duplicates += head.messages
+        else:
+            self.counters.stale += 1
+
+    def is_earlier_run_present(self, head: Head, clock: float) -> bool:
+        """Return whether a frame with a smaller epoch than that of this host is of its present run, because its clock was set back.
+
+        Late frames of an earlier run come all at once, when a server resumes. The present run sends heartbeats: while the other run is
+        silent, one has to come as long after the first as a host may be silent. *clock* is that of `Peers`.
+        """
+        if self.is_alive or not isinstance(head, Heartbeat):
+            return False
+        if head.epoch != self.earlier_epoch:
+            self.earlier_epoch, self.earlier_since = head.epoch, clock
+        return clock - self.earlier_since >= MISSED * MIN_INTERVAL
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One other host. ``silent_seconds``: since its last heartbeat. ``address``: where it says that it is.
+
+    ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
     """
-    if count == peer.forgotten:
-        return
-    is_other = count == peer.forgotten + len(names) and name_digest(host) not in names
-    if is_other or peer.incoming.report_served():
-        peer.forgotten = count
+
+    name: str
+    is_alive: bool
+    silent_seconds: float
+    patterns_there: int
+    patterns_here: int
+    address: str
+    counters: HostCounters
 
 
 class Peers:
@@ -196,6 +237,21 @@ class Peers:
         """Seconds between heartbeats of this host: 2, or in large realms more: up to 3,000 hosts, each receives at most 50 in a second."""
         return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))
 
+    def states(self, interest: RemoteInterest, *, is_connected: bool) -> list[HostState]:
+        """Return the known hosts, sorted by name. None is alive while the network is unavailable."""
+        return [
+            HostState(
+                peer.name,
+                peer.is_alive and is_connected,
+                self.clock - peer.last_heartbeat,
+                interest.count(peer.name),
+                len(peer.incoming.served),
+                peer.address,
+                peer.counters,
+            )
+            for peer in sorted(self, key=lambda peer: peer.name)
+        ]
+
     def _is_named(self, name: str) -> bool:
         sent = any(rule.permits(name) for rule in self._rules.exports)
         return sent or any(rule.permits(name) for rule in self._rules.imports) or self._rules.exchanges_secrets(name)
@@ -262,38 +318,6 @@ def beat_interval(head: Heartbeat) -> float:
     return min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
 
 
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """One other host. ``silent_seconds``: since its last heartbeat. ``address``: where it says that it is.
-
-    ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
-    """
-
-    name: str
-    is_alive: bool
-    silent_seconds: float
-    patterns_there: int
-    patterns_here: int
-    address: str
-    counters: HostCounters
-
-
-def host_states(peers: Peers, interest: RemoteInterest, *, is_connected: bool) -> list[HostState]:
-    """Return the known hosts, sorted by name. None is alive while the network is unavailable."""
-    return [
-        HostState(
-            peer.name,
-            peer.is_alive and is_connected,
-            peers.clock - peer.last_heartbeat,
-            interest.count(peer.name),
-            len(peer.incoming.served),
-            peer.address,
-            peer.counters,
-        )
-        for peer in sorted(peers, key=lambda peer: peer.name)
-    ]
-
-
 class NumberedNetwork:
     """The network for all parts of one link: adds the serial to the head of each frame."""
 
@@ -315,38 +339,9 @@ class NumberedNetwork:
         self._network.publish(subject, add_serial(head, self._last), body, owner)
 
 
-def is_next(peer: Peer, serial: int) -> bool:
-    """Return whether the frame *serial* of *peer* comes after all others so far. If so, its serial is noted."""
-    if serial <= peer.serial:
-        return False
-    peer.serial = serial
-    return True
-
-
 def is_private(arrival: Arrival, head: Head, body: bytes) -> bool:
     """Return whether a frame has private messages. They have one flow, whose numbers keep their order, so late ones need not be ignored.
 
     Raises FrameError.
     """
     return arrival.kind == "x" and isinstance(head, Data) and bool(head.messages) and is_secret(parse_messages(body, head)[0].key)
-
-
-def count_late(peer: Peer, head: Head) -> None:
-    """Count a frame that is ignored because it came after later ones."""
-    if isinstance(head, Data):
-        peer.counters.duplicates += head.messages
-    else:
-        peer.counters.stale += 1
-
-
-def is_earlier_run_present(peer: Peer, head: Head, clock: float) -> bool:
-    """Return whether a frame with a smaller epoch than that of *peer* is of its present run, because its clock was set back.
-
-    Late frames of an earlier run come all at once, when a server resumes. The present run sends heartbeats: while the other run is silent,
-    one has to come as long after the first as a host may be silent. *clock* is that of `Peers`.
-    """
-    if peer.is_alive or not isinstance(head, Heartbeat):
-        return False
-    if head.epoch != peer.earlier_epoch:
-        peer.earlier_epoch, peer.earlier_since = head.epoch, clock
-    return clock - peer.earlier_since >= MISSED * MIN_INTERVAL

@@ -1,4 +1,4 @@
-"""Which subjects a host may publish and subscribe to, and the matching of subjects. A server or each peer enforces it.
+"""Which subjects a host may publish and subscribe to. Each peer enforces it, or a NATS server with the configuration made here.
 
 A host publishes under its own name only, so no host can forge the origin of a message. What is for one host alone can only be read there.
 `sbusd.link.subjects` describes the subjects.

@@ -1,4 +1,4 @@
-"""A queue that users share: when it is full, the user with the most bytes in it loses an item.
+"""Queues that users share: when one is full, the user with the most bytes in it loses an item.
 
 So a user alone can fill it, and each of *n* users keeps at least one *n*-th.
 """

@@ -1,4 +1,4 @@
-"""The collection of all metrics for a scrape: asks the bus, once for all scrapes that wait at the same time."""
+"""Collects all metrics for a scrape: asks the bus, once for all scrapes that wait, and counts messages by a tap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sbusd.config.users import ChargedUsers
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, bus_families, down_families, labelled, user_labels
 from sbusd.metrics.snapshot import NotPermittedError, ask_async
-from sbusd.protocol.controls import MAX_NAME_BYTES
+from sbusd.protocol.credentials import MAX_NAME_BYTES
 from sbusd.protocol.errors import SbusError
 
 QUEUE_PACKETS = 16_384

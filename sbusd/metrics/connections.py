@@ -1,4 +1,4 @@
-"""Connections of scrapers. No client can keep one open by a slow request, a long one, or a response that is not read.
+"""Connections of scrapers: which users may have them. None is kept open by a slow or long request, or an unread response.
 
 A limit is that of the user who is charged for a uid, subuid(5). The right to scrape is that of the uid itself.
 """
@@ -23,7 +23,7 @@ from sbusd.config.users import ChargedUsers
 from sbusd.metrics.log_messages import FAULT, FULL, REJECTED
 from sbusd.protocol.printable import printable
 from sbusd.socket_owner import OVERFLOW_UID, client_user
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 MAX_CONNECTIONS = 64
 """Connections of the users that may scrape."""

@@ -1,4 +1,4 @@
-"""The samples of each metric, made from what the bus has answered. Nothing here needs the library of Prometheus."""
+"""The samples of each metric, made from what the bus has answered, and their labels for users. The library is not needed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listening sockets: passed by systemd, or created. Spec: sbus-metrics(8); sd_listen_fds(3).
+"""The listening sockets, passed by systemd or created, and Unix sockets for a loop that never expects descriptors.
 
 A loop that receives a descriptor without room for it, or closes a socket with an unread one, closes that descriptor, and this can block as
 long as its sender likes. Linux 6.16 and later refuses them, but not those that were sent before the program has started. So a look at the

@@ -14,7 +14,7 @@ from sbusd.metrics.exposition import negotiated
 from sbusd.metrics.log_messages import DENIED, FAULT, PAUSED
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import report_exhaustion
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 PATH = "/metrics"
 

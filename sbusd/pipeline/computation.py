@@ -172,10 +172,10 @@ class Computation:
             if not is_single(self.spark) and not partial.count():
                 return None
             hours = {(task.manifest.hour, entry.host) for task in self.hours for entry in task.manifest.segments}
-            return measures.compute(partial, hours)
+            return measures.link_differences(partial, hours)
         if table.name == CALLS.name:
-            return measures.histograms(partial)
-        return measures.relay(partial) if table.name == RELAY.name else measures.added_up(partial, table)
+            return measures.call_histograms(partial)
+        return measures.relay_sums(partial) if table.name == RELAY.name else measures.added_up(partial, table)
 
     def _replace(self, table: Table, files: Sequence[DataFile], begun: float) -> None:
         """Replace the hours of *table* by *files*, and count what was written since *begun*."""

@@ -20,8 +20,8 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.schema import CALLS, LATENCY_STEPS, LINK_SECONDS, LINKS, PREFIX_SEGMENTS, RELAY, TOP, Table
 from sbusd.pipeline.partials.calls import PARTIES, SUMS
-from sbusd.pipeline.partials.columns import FOLDED, LEAST, MOST
 from sbusd.pipeline.partials.link_states import COUNTERS, LINK
+from sbusd.pipeline.partials.source import FOLDED, LEAST, MOST
 
 HOURLY = ("date", "hour", "host")
 """Columns that identify the hour and the host in every computation."""
@@ -91,7 +91,7 @@ def added_up(partial: DataFrame, table: Table) -> DataFrame:
     return rows.groupBy("date", "hour", *table.keys).agg(*(functions[name](name).alias(name) for name in values))
 
 
-def relay(partial: DataFrame) -> DataFrame:
+def relay_sums(partial: DataFrame) -> DataFrame:
     """Return attempts to forward calls to other hosts, from attempts by call."""
     return (
         folded(partial, RELAY)
@@ -125,7 +125,7 @@ def total(what: Column | str) -> Column:
 _PERCENTS = (50, 90, 99)
 
 
-def histograms(partial: DataFrame) -> DataFrame:
+def call_histograms(partial: DataFrame) -> DataFrame:
     """Return calls by parties, from those by parties and latency bucket; without percentiles."""
     by_bucket = (
         folded(partial, CALLS)
@@ -173,7 +173,7 @@ _SUMS = ("alive_us", *COUNTERS, "states")
 _ROW = ("minute", "realm", "link", "peer")
 
 
-def compute(states: DataFrame, hours: Iterable[tuple[Hour, str]]) -> DataFrame:
+def link_differences(states: DataFrame, hours: Iterable[tuple[Hour, str]]) -> DataFrame:
     """Return the rows of *hours* of hosts, from states of these hours and of the following ones, which are used twice."""
     chosen = [(hour.start, host) for hour, host in hours]
     own = states.where(~F.col("is_following"))

@@ -2,27 +2,6 @@
 
 from __future__ import annotations
 
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-
-MAX_NAME_BYTES = 64
-"""Longest name of a connection."""
-
-
-def parse_name(payload: bytes) -> str:
-    """Return the name of a connection in *payload*; empty for none.
-
-    Raises:
-        ProtocolError: EINVAL unless it is at most 64 bytes of printable UTF-8.
-    """
-    try:
-        name = payload.decode()
-    except UnicodeDecodeError:
-        name = "\0"
-    if len(payload) > MAX_NAME_BYTES or not name.isprintable():
-        raise ProtocolError(ErrorCode.EINVAL, f"the name of a connection must be at most {MAX_NAME_BYTES} bytes of printable UTF-8")
-    return name
-
-
 # Sent by a client, answered with the same key.
 WHOAMI = b"!/cred/whoami"
 FEATURES = b"!/bus/features"
@@ -70,7 +49,7 @@ PACE_ON = b"pace/on"
 PACE_OFF = b"pace/off"
 
 NAME = b"name"
-"""``name NUL <name>``: a label for this connection, shown to people; see :mod:`sbusd.protocol.controls`."""
+"""``name NUL <name>``: a label for this connection, shown to people; see :mod:`sbusd.protocol.credentials`."""
 
 GROUP_JOIN = b"group/join"
 """``group/join NUL <group> NUL <pattern>``: of all members of the user's group with a matching pattern one gets each message, as

@@ -1,4 +1,4 @@
-"""The data of calls to sbus-store(8): one JSON object, and after a NUL the messages, each a frame. Spec: sbus-store(8), "CALLS".
+"""The data of calls to sbus-store(8), and the ranges of numbers in it. Spec: sbus-store(8), "CALLS".
 
 A frame is its length, 4 bytes little endian, and that many bytes. That of a message is ``<key> NUL <payload>``.
 """

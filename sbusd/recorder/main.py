@@ -77,8 +77,8 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
         fail("sbus-recorder", f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
-    from sbusd.recorder.administration import Administration  # noqa: PLC0415 - behind the check
     from sbusd.recorder.log_messages import NOT_SERVED  # noqa: PLC0415
+    from sbusd.recorder.segment_closing import Administration  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
     from sbusd.systemd.log_records import ServiceLog  # noqa: PLC0415

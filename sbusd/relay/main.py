@@ -97,7 +97,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> N
         fail("sbus-relay", NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
     from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
-    from sbusd.systemd.limited_log import LimitedLog  # noqa: PLC0415
+    from sbusd.systemd.log_records import LimitedLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     manager, charged = ServiceManager.of_environment(), ChargedUsers()

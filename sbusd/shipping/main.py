@@ -30,9 +30,8 @@ from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_opti
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
+from sbusd.shipping.destination import EXPIRED_LIST, Expiry, IndexMerger, expired_list
 from sbusd.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
-from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
 from sbusd.standard_error import fail

@@ -15,9 +15,8 @@ from sbusd.archive.record.index import DayName, list_index, read_day, segment_of
 from sbusd.archive.record.shipped import ListWriter
 from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
 from sbusd.archive.storage.store import DamagedCopyError, LocalStore
-from sbusd.shipping.expiry import Expiry
+from sbusd.shipping.destination import Expiry, IndexMerger
 from sbusd.shipping.log_messages import DATE, EXPIRED, FAILED, LOST, RESUMED, UNREADABLE
-from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.upload import Outcome, Uploader
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager

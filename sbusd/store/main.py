@@ -28,7 +28,7 @@ from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, EngineError
 from sbusd.store.service import StoreService
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sbusd.config.users import ChargedUsers
-from sbusd.store.calls.call_errors import CallError, restarting
+from sbusd.store.calls.responses import CallError, restarting
 
 E = TypeVar("E")
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.config.users import ChargedUsers
 from sbusd.protocol import controls
-from sbusd.protocol.controls import MAX_NAME_BYTES
+from sbusd.protocol.credentials import MAX_NAME_BYTES
 from sbusd.protocol.envelope import start_command
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import first_defect

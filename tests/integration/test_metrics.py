@@ -18,7 +18,7 @@ from typing import Protocol
 import pytest
 
 from sbusd.ctl.checks import CheckResult
-from sbusd.ctl.checks.metrics import check_scrape
+from sbusd.ctl.checks.services import check_scrape
 from sbusd.metrics import connections
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager

@@ -54,6 +54,7 @@ TOPICS = {
     "metrics/test_manual.py",
     "metrics/test_prometheus_files.py",
     "recorder/test_manual.py",
+    "recorder/test_user_shares.py",
     "relay/test_manual.py",
     "shipping/test_manual.py",
     "store/test_manual.py",

@@ -1,4 +1,4 @@
-"""The file names of an archive. Spec: sbus-record(5).
+"""The file names of an archive, and the entries of its index. Spec: sbus-record(5).
 
 ::
 

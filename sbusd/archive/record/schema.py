@@ -1,4 +1,4 @@
-r"""The rows of the record: their kinds, and the names, types and meaning of the columns. Spec: sbus-record(5).
+r"""The rows of the record: kinds, the names, types and meaning of the columns, and keys as text. Spec: sbus-record(5).
 
 The meaning of each column is in its metadata, so every segment documents itself. ``date``, ``hour`` and ``host`` are not in the schema:
 they are directories, and readers of a whole archive get them as columns.

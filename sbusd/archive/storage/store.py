@@ -1,4 +1,4 @@
-"""The storage interface: what readers of an archive and sbus-ship(8) need, for a directory and for an object store alike."""
+"""The storage interface: what readers of an archive and sbus-ship(8) need, the same for a directory and an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Parquet files of a table: each has rows of one hour. They are written before the commit that names them. Spec: sbus-pipeline(8).
+"""The Parquet files of a table: each has rows of one hour, and is written before the commit that names it. Spec: sbus-pipeline(8).
 
 Executors of Spark use this module too, so it needs PyArrow, but not the Delta library.
 """

@@ -1,4 +1,4 @@
-"""A connection to a D-Bus bus that passes signals and replies in the order in which the bus sent them.
+"""A connection to a D-Bus bus that passes signals and replies in the order in which the bus sent them, and can be made again.
 
 The order matters: a reply that lists all units is newer than the signals before it, and older than those after it. The library dbus-fast
 completes futures later, so replies that change state are applied by a function that is called at once.

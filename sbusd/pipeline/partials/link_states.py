@@ -1,4 +1,4 @@
-"""Reads the state of a link, the JSON object of ``link/state``. Spec: sbus-link(8)."""
+"""Reads the states that links published, the JSON objects of ``link/state``. Spec: sbus-link(8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of the keys of one batch of messages, as Arrow arrays. Python sees each key once, not each message."""
+"""The subscriptions, and the routes of the keys of one batch of messages, as Arrow arrays. Python sees each key once."""
 
 from __future__ import annotations
 

@@ -26,10 +26,8 @@ from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.archive_offset import Offset, Slice, next_offset
-from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.options import Condition, Options
-from sbusd.pipeline.source.stream_index import StreamIndex, StreamTarget
+from sbusd.pipeline.source.archive_offset import Offset, Slice, StreamIndex, StreamTarget, next_offset
+from sbusd.pipeline.source.options import Condition, Options, arrow_schema
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.printable import LINE_CHARACTERS, printable
 

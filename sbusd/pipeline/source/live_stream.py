@@ -30,8 +30,7 @@ from sbusd.client.items import Gap, Reconnected, TapItem
 from sbusd.client.sync.bus import Bus
 from sbusd.client.sync.streams import Tap
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.options import Options, arrow_schema
 from sbusd.protocol.errors import SbusError
 
 LIVE_ROWS = 100_000

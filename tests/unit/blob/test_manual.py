@@ -21,7 +21,7 @@ from sbusd.config.files import PACKAGE_FOLDER
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE, MAX_PASS_EXPIRE, MAX_REQUEST_BYTES
-from sbusd.systemd.limited_log import QUIET_SECONDS
+from sbusd.systemd.log_records import QUIET_SECONDS
 from tools.stage import ROOT
 
 PAGE, CONFIGURATION = ROOT / "man" / "sbus-blob.8", ROOT / "man" / "blob.toml.5"

@@ -27,7 +27,7 @@ from sbusd.link.peers import HOSTS_PER_SECOND, MAX_INTERVAL, MIN_INTERVAL, MISSE
 from sbusd.link.peers import MAX_PEERS as MAX_HOSTS_OF_REALM
 from sbusd.link.remote_interest import COST, MAX_ALL_PATTERNS
 from sbusd.link.rules import NEVER_EXPORTED
-from sbusd.systemd.limited_log import QUIET_SECONDS
+from sbusd.systemd.log_records import QUIET_SECONDS
 from tests.support import skips
 from tools.stage import ROOT
 

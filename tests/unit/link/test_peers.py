@@ -17,9 +17,6 @@ from sbusd.link.peers import (
     NumberedNetwork,
     Peer,
     Peers,
-    count_late,
-    is_earlier_run_present,
-    is_next,
     is_private,
 )
 from sbusd.link.ports import LINK
@@ -123,11 +120,11 @@ def test_all_frames_share_one_count() -> None:
 @pytest.mark.parametrize("late", [1, 4, 5])
 def test_a_frame_that_comes_after_later_ones_is_counted(head: Head, counted: tuple[int, int], late: int) -> None:
     peer = Peer("b", HostCounters(), _no_incoming())
-    assert is_next(peer, 5)
-    assert not is_next(peer, late)
-    count_late(peer, head)
+    assert peer.is_next(5)
+    assert not peer.is_next(late)
+    peer.count_late(head)
     assert (peer.counters.duplicates, peer.counters.stale) == counted
-    assert is_next(peer, 9)
+    assert peer.is_next(9)
     assert peer.serial == 9
 
 
@@ -151,16 +148,16 @@ def _beat(epoch: int) -> Heartbeat:
 
 def test_an_earlier_run_is_present_if_its_heartbeats_go_on_while_the_other_is_silent() -> None:
     peer = Peer("b", HostCounters(), _no_incoming(), epoch=9)
-    assert [is_earlier_run_present(peer, _beat(5), clock) for clock in (10.0, 10.0, 12.0, 14.0, 16.0)] == [False, False, False, False, True]
+    assert [peer.is_earlier_run_present(_beat(5), clock) for clock in (10.0, 10.0, 12.0, 14.0, 16.0)] == [False, False, False, False, True]
 
 
 def test_late_frames_of_an_earlier_run_are_not_the_present_run() -> None:
     peer = Peer("b", HostCounters(), _no_incoming(), epoch=9)
-    assert not is_earlier_run_present(peer, _beat(5), 10.0)
-    assert not is_earlier_run_present(peer, Data(5, 1, 1, 1), 30.0), "only a heartbeat shows that it lives"
-    assert not is_earlier_run_present(peer, _beat(4), 30.0)
+    assert not peer.is_earlier_run_present(_beat(5), 10.0)
+    assert not peer.is_earlier_run_present(Data(5, 1, 1, 1), 30.0), "only a heartbeat shows that it lives"
+    assert not peer.is_earlier_run_present(_beat(4), 30.0)
     peer.is_alive = True
-    assert not is_earlier_run_present(peer, _beat(4), 90.0)
+    assert not peer.is_earlier_run_present(_beat(4), 90.0)
 
 
 def _no_incoming() -> Incoming:

@@ -17,8 +17,7 @@ from sbusd.metrics.connections import Admission
 from sbusd.metrics.listener import without_descriptors
 from sbusd.metrics.log_messages import DENIED, PAUSED
 from sbusd.metrics.server import MetricsServer
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.systemd.log_records import Record
+from sbusd.systemd.log_records import LimitedLog, Record
 
 USER, FIRST = 1_000, 100_000
 

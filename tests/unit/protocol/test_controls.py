@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
 from sbusd.protocol import controls
-from sbusd.protocol.controls import MAX_NAME_BYTES, parse_name
-from sbusd.protocol.errors import ErrorCode, ProtocolError
 
 
 def names() -> dict[str, bytes]:
@@ -64,15 +60,3 @@ _COMMANDS = ("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "ORDER_", "PACE_", "LOST_",
 def test_keys_of_replies_and_notifications_are_reserved_and_those_of_commands_are_not() -> None:
     for name, value in names().items():
         assert value.startswith(b"!/") is not name.startswith(_COMMANDS)
-
-
-@pytest.mark.parametrize("name", ["", "web-1", "caf\u00e9 2", "x" * MAX_NAME_BYTES])
-def test_valid_names(name: str) -> None:
-    assert parse_name(name.encode()) == name
-
-
-@pytest.mark.parametrize("payload", [b"x" * (MAX_NAME_BYTES + 1), b"\xff", b"a\nb", b"\x1b[31m", "\u202ex".encode(), b"a\0b"])
-def test_invalid_names(payload: bytes) -> None:
-    with pytest.raises(ProtocolError, match="at most 64 bytes of printable UTF-8") as caught:
-        parse_name(payload)
-    assert caught.value.code is ErrorCode.EINVAL

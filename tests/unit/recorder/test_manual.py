@@ -21,7 +21,7 @@ from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.recorder import main, user_shares
+from sbusd.recorder import main, retention
 from sbusd.recorder.converter import RETRY_SECONDS
 from sbusd.recorder.log_messages import MESSAGES
 from sbusd.recorder.recording import MAX_BATCH_BYTES, MAX_PATTERNS
@@ -108,16 +108,16 @@ def test_the_retry_on_a_full_disk_is_documented() -> None:
 def test_the_shares_of_the_disk_are_documented() -> None:
     text = words(section(PROGRAM, "Disk usage per user", "Ss"))
     size = 1 << 40
-    assert user_shares.common_limit(size, 1) == user_shares.common_limit(size, user_shares.FEW_USERS) == size // 128
-    assert user_shares.common_limit(size, 100) == size * 3 // 4 // 100 // 3
+    assert retention.common_limit(size, 1) == retention.common_limit(size, retention.FEW_USERS) == size // 128
+    assert retention.common_limit(size, 100) == size * 3 // 4 // 100 // 3
     assert "The limit is one third of the fair share, and at most 1/128 of the quota" in text
-    assert (user_shares.spool_limit(size, 1), user_shares.spool_limit(size, size // 4)) == (size // 4, size // 2)
+    assert (retention.spool_limit(size, 1), retention.spool_limit(size, size // 4)) == (size // 4, size // 2)
     assert "The write-ahead log can use a quarter of the quota, or twice rotate_bytes if that is more." in text
-    assert f"An index entry names at most {user_shares.MAX_USERS} users." in text
-    assert f"the entry names the {user_shares.MAX_USERS} lowest user ids." in text
+    assert f"An index entry names at most {retention.MAX_USERS} users." in text
+    assert f"the entry names the {retention.MAX_USERS} lowest user ids." in text
     form = words(section(FORMAT, "Index", "Ss"))
-    assert f"at most {user_shares.MAX_USERS} users" in form
-    assert f"\\{OTHERS} for a segment of the users beyond the {user_shares.MAX_USERS} lowest user ids" in form
+    assert f"at most {retention.MAX_USERS} users" in form
+    assert f"\\{OTHERS} for a segment of the users beyond the {retention.MAX_USERS} lowest user ids" in form
 
 
 def test_the_status_is_documented() -> None:

@@ -27,7 +27,7 @@ from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
 from sbusd.relay.sender import ATTEMPT_KEY
-from sbusd.systemd.limited_log import QUIET_SECONDS
+from sbusd.systemd.log_records import QUIET_SECONDS
 from tests.support import skips
 from tools.stage import ROOT
 

@@ -12,8 +12,8 @@ import typer.main
 from sbusd.client.rpc.calls import MAX_STARTS
 from sbusd.config.loading import load_settings
 from sbusd.config.trigger import MAX_RULES, MAX_UNIT_BYTES, Rate, TriggerRule, TriggerSettings
-from sbusd.systemd.limited_log import QUIET_SECONDS
-from sbusd.trigger import jobs, main, message_files, rates, service_starts
+from sbusd.systemd.log_records import QUIET_SECONDS
+from sbusd.trigger import jobs, main, message_files, rule_state, service_starts
 from sbusd.trigger.log_messages import MESSAGES
 from tools.stage import ROOT
 
@@ -87,7 +87,7 @@ def test_bounds_are_documented() -> None:
     assert f"Actions for {jobs.MAX_UNITS} other units wait, {jobs.MAX_UNITS_OF_USER} of them for one user" in text
     assert f"more than {message_files.MAX_UNITS} units or {message_files.MAX_BYTES >> 20} MiB" in text
     assert message_files.KEPT_SECONDS == 60
-    assert (rates.ALL_USERS, rates.FIRST_ACTIONS) == (10, 5)
+    assert (rule_state.ALL_USERS, rule_state.FIRST_ACTIONS) == (10, 5)
     assert "ten times this number. Half of that is kept" in words(CONFIGURATION)
     assert f"wait for it, up to {service_starts.MAX_CALLS_OF_USER} of each user" in text
     assert f"If {service_starts.MAX_CALLS} of all users wait, each user can still have one" in text

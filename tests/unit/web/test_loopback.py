@@ -10,8 +10,7 @@ from aiohttp import web
 
 from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.socket_owner import OVERFLOW_UID
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.systemd.log_records import Record
+from sbusd.systemd.log_records import LimitedLog, Record
 from sbusd.web.loopback import MAX_CONNECTIONS, Admission, LoopbackConnection
 
 

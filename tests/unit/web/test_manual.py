@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import typer.main
 
-from sbusd.systemd.limited_log import QUIET_SECONDS
+from sbusd.systemd.log_records import QUIET_SECONDS
 from sbusd.web import main
 from sbusd.web.connections import MAX_CONNECTIONS
 from sbusd.web.frames import MAX_FRAME_BYTES, REQUESTS
