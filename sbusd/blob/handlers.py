@@ -8,19 +8,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sbusd.blob import log_messages
-from sbusd.blob.bus import BusConnections
-from sbusd.blob.closing import Closer, DescriptorKind
-from sbusd.blob.descriptors import check_blob, open_again
-from sbusd.blob.link_calls import LinkCalls
-from sbusd.blob.refusals import Cause, Refusal
-from sbusd.blob.registry import Blob, End, Registry
+from sbusd.blob.bus_calls import BusConnections, LinkCalls
+from sbusd.blob.descriptors import Closer, DescriptorKind, check_blob, open_again
+from sbusd.blob.registry import Blob, End, Registry, User, Users
 from sbusd.blob.remote import Pulled, RemoteBlobs
-from sbusd.blob.requests import Drop, Get, List, Put, Request, Stats
-from sbusd.blob.users import User, Users
+from sbusd.blob.requests import Cause, Drop, Get, List, Put, Refusal, Request, Stats
 from sbusd.config.blob import BlobSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import UNKNOWN_ID, Credentials
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 PAGE = 100
 """Blobs in a response to ``list``."""

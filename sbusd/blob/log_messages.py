@@ -1,6 +1,6 @@
 """The log messages of sbus-blob. Spec: sbus-blob(8), "LOG MESSAGES".
 
-Any user can cause most of them. `sbusd.systemd.limited_log` logs repeated ones of one cause once per interval.
+Any user can cause most of them. `sbusd.systemd.log_records` logs repeated ones of one cause once per interval.
 """
 
 from __future__ import annotations

@@ -12,20 +12,20 @@ from typing import Annotated
 import typer
 
 from sbusd.blob import log_messages
-from sbusd.blob.listener import listening_socket
+from sbusd.blob.connection import listening_socket
 from sbusd.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.program import check_configuration, failing_with_status
 from sbusd.protocol.blobs import blob_address
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

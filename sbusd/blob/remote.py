@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbusd.blob.bus_calls import AgainError, LinkCalls, NoLinkError
 from sbusd.blob.descriptors import open_again
-from sbusd.blob.link_calls import AgainError, LinkCalls, NoLinkError
-from sbusd.blob.refusals import Cause, Refusal
-from sbusd.blob.users import User, Users
+from sbusd.blob.registry import User, Users
+from sbusd.blob.requests import Cause, Refusal
 from sbusd.client.memory_files import create_memory_file
 from sbusd.protocol.blobs import CHUNK_BYTES, F_ADD_SEALS, MAX_EXPIRE, SEALS, is_media_type
 

@@ -2,7 +2,7 @@
 
 A foreign descriptor is a trap for the thread that closes it. So the thread that serves receives every descriptor that a packet can have
 (:mod:`sbusd.blob.connection`), looks only whether it is a sealed memfd (:mod:`sbusd.blob.descriptors`), and gives all others to
-:mod:`sbusd.blob.closing`, which also closes connections: their unread packets can have descriptors.
+:mod:`sbusd.blob.descriptors`, which also closes connections: their unread packets can have descriptors.
 
 A request is received only from a client that has read the response before it. So each connection has at most one descriptor on its way, and
 none after its end. The kernel limits the descriptors on their way by user, and for it all of them are those of this service.
@@ -21,20 +21,17 @@ from collections.abc import Callable
 
 from sbusd.blob import connection as wire
 from sbusd.blob import log_messages
-from sbusd.blob.closing import HANG_SECONDS, UNKNOWN, Closer, DescriptorKind, hang_up
-from sbusd.blob.descriptors import is_sealed_memory
+from sbusd.blob.descriptors import HANG_SECONDS, UNKNOWN, Closer, DescriptorKind, hang_up, is_sealed_memory
 from sbusd.blob.handlers import Handlers, Response
-from sbusd.blob.refusals import FATAL, Cause, Refusal
-from sbusd.blob.registry import End
-from sbusd.blob.requests import parse_request
-from sbusd.blob.users import User
+from sbusd.blob.registry import End, User
+from sbusd.blob.requests import FATAL, Cause, Refusal, parse_request
 from sbusd.config.blob import BlobSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.exhaustion import exhausted
 from sbusd.passed_descriptors import let_send_descriptors, unread_descriptors
 from sbusd.protocol.blobs import MAX_DESCRIPTORS, encode_object
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 ACCEPTS = 16
 """Connections that are accepted before others are served."""

@@ -36,16 +36,15 @@ from sbusd.broker.taps import Taps
 from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching
 from sbusd.config.settings import DaemonSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateIdsWatch
+from sbusd.config.users import SubordinateIds, SubordinateIdsWatch
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.descriptor_limit import descriptor_limit
 from sbusd.protocol import controls
-from sbusd.protocol.connection_names import parse_name
-from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.credentials import Credentials, parse_name
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
-from sbusd.systemd.cgroups import Placement
+from sbusd.systemd.processes import Placement
 from sbusd.systemd.service_manager import Traffic
 
 MAX_SETTLE_SECONDS = 0.001

@@ -34,7 +34,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import connection_address
 from sbusd.protocol.packets import BATCH_HEAD, Control, parse_batch
-from sbusd.systemd.cgroups import Placement
+from sbusd.systemd.processes import Placement
 
 # A reply takes at most four times ``turn_time``, as measured with 300,000 patterns of 10,000 connections.
 

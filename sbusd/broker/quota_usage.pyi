@@ -5,7 +5,7 @@ from typing import Self
 from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.settings import Quotas
-from sbusd.config.subordinate_ids import SubordinateIds
+from sbusd.config.users import SubordinateIds
 from sbusd.protocol.credentials import Credentials
 
 MAX_ABSENT_USERS: int

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.cgroups import Placement
+from sbusd.systemd.processes import Placement
 
 MAX_ALLOWED: int
 MAX_ALLOWED_BYTES: int

@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from sbusd.config.subordinate_ids import SubordinateIds
+from sbusd.config.users import SubordinateIds
 from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol.credentials import Credentials
 

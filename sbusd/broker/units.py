@@ -27,7 +27,7 @@ from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.peer import pidfd_of
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.cgroups import Placement, placement_of
+from sbusd.systemd.processes import Placement, placement_of
 
 MAX_IN_FLIGHT = 16
 """Maximum number of requests that the thread has at a time, each with one descriptor."""

@@ -22,8 +22,7 @@ from sbusd.client.features import FAIR
 from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.session import Session
 from sbusd.protocol import controls
-from sbusd.protocol.connection_names import parse_name
-from sbusd.protocol.credentials import Peer
+from sbusd.protocol.credentials import Peer, parse_name
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import text_of
 from sbusd.protocol.packets import control_packet

@@ -14,6 +14,7 @@ about units to clients of unknown units if it denies, and not if it allows.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice
@@ -21,14 +22,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sbusd.config.configuration import Configuration, Fault
-from sbusd.config.documents import Table, read_table, settings_of
-from sbusd.config.drop_in_recovery import RecoveredDropIn, outermost, recover
+from sbusd.config.documents import RecoveredDropIn, Table, outermost, read_table, recover, settings_of
 from sbusd.config.files import PATH_MAX, ConfigError, overridden
-from sbusd.config.kernel import reports_processes
 from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, QuotaOverride
 from sbusd.config.users import NO_ID, UnknownId, unknown_ids_allowed
 from sbusd.protocol.printable import printable
+
+_SO_PEERPIDFD = 77
+"""On every architecture of Linux but SPARC and PA-RISC."""
+
+_PIDFD_BYTES = 4
+
+
+def reports_processes() -> bool:
+    """Return whether the kernel says which process has connected to a socket, SO_PEERPIDFD: since Linux 6.5."""
+    own, other = socket.socketpair()
+    with own, other:
+        try:
+            pidfd = own.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _PIDFD_BYTES)
+        except OSError:
+            return False
+    os.close(int.from_bytes(pidfd, "little"))
+    return True
+
 
 _EVERYTHING = ("",)
 

@@ -13,9 +13,8 @@ from sbusd.config.quantities import Count, Duration, Size, Spelling, show
 from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.config.users import GroupId, UserId
 from sbusd.protocol.envelope import MAX_TWIN
-from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach
-from sbusd.protocol.overlap import intersection, is_matchable
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
+from sbusd.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach, intersection, is_matchable
 
 KEPT_ASIDE = ".damaged-"
 """Ends the name of the file with the messages, before a date, when it was found damaged and kept aside."""

@@ -13,8 +13,7 @@ from sbusd.config.quantities import Count, Duration, Spelling, is_whole, show
 from sbusd.config.rules import Origin
 from sbusd.config.users import UserId
 from sbusd.protocol.envelope import SERVICE_HEAD, command_problem, start_command
-from sbusd.protocol.keys import MAX_KEY_BYTES
-from sbusd.protocol.overlap import is_matchable
+from sbusd.protocol.keys import MAX_KEY_BYTES, is_matchable
 
 MAX_RULES = 64
 """Maximum number of rules: each has a connection to the bus."""

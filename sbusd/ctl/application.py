@@ -11,8 +11,7 @@ from typing import NoReturn
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
-from sbusd.ctl.errors import INTERRUPTED, error_text, exit_on_error, print_error
-from sbusd.ctl.exit_signals import exit_on_signals
+from sbusd.ctl.errors import INTERRUPTED, error_text, exit_on_error, exit_on_signals, print_error
 from sbusd.ctl.group import CONTEXT, CommandGroup
 from sbusd.ctl.output import write_lines
 from sbusd.ctl.settings import common_options, with_json_flag

@@ -29,7 +29,7 @@ from sbusd.restart.inherited_state import InheritedState, inherited_state, take_
 from sbusd.restart.program_check import FAULTY
 from sbusd.standard_error import write_errors
 from sbusd.standard_output import print_line
-from sbusd.systemd import fdstore
+from sbusd.systemd import service_manager
 from sbusd.systemd.log_records import MAX_FACT_BYTES
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.service_user import acting_as_user_of
@@ -162,7 +162,7 @@ def take_inherited_state(options: Options) -> InheritedState:
     """Return what the previous process left, and what systemd passed. Raises ListenError if the environment is invalid."""
     reexec = take_reexec_state(os.environ)
     # With -a, a socket of systemd is ignored, but not the descriptors in its store.
-    wants_passed = options.address is None or fdstore.is_there(os.environ)
+    wants_passed = options.address is None or service_manager.is_there(os.environ)
     return inherited_state(passed_descriptors() if reexec is None and wants_passed else {}, reexec)
 
 

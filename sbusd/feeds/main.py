@@ -18,7 +18,7 @@ from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds.bus_publisher import BusPublisher
 from sbusd.feeds.dbus.connection import MissingLibraryError
 from sbusd.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
-from sbusd.feeds.journal.cursor import CursorFile
+from sbusd.feeds.journal.entry import CursorFile
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.netlink.feed import REQUEST, NetlinkFeed

@@ -6,11 +6,14 @@ Spec: sbus-link(8), "ON THE BUS".
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 from sbusd.backoff import Backoff
 from sbusd.client import SbusError
@@ -18,7 +21,155 @@ from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, ServiceError
 from sbusd.client.rpc.requests import Request
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
-from sbusd.link.events import Event, encode
+from sbusd.config.certificates import validity_of
+from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.peers import HostState
+from sbusd.link.rules import Rules
+from sbusd.link.session import LinkSession
+
+MAX_PATTERNS = 64
+"""Patterns that one event about a loss lists."""
+
+MAX_ORIGINS = 1_024
+"""Hosts of which losses are kept until the next events; the losses of others are counted under no name."""
+
+NETWORK_UNAVAILABLE = "network unavailable"
+"""Why hosts are gone while this host is not connected."""
+
+Event = tuple[str, Mapping[str, object]]
+"""A key, and an object for JSON."""
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Losses of one host since the last events. ``is_exact``: whether none of the numbers was unknown."""
+
+    patterns: set[bytes] = field(default_factory=set)
+    count: int = 0
+    is_exact: bool = True
+
+
+class Events:
+    """Collects what has happened. However much that is, `take` returns few events, of bounded size."""
+
+    def __init__(self) -> None:
+        self._alive: frozenset[str] = frozenset()
+        self._is_connected = False
+        self._losses: dict[str, _Loss] = {}
+
+    def lost(self, origin: str, patterns: Sequence[bytes], count: int) -> None:
+        """Note *count* lost messages of *origin* for *patterns*; 0 is an unknown number, and an empty *origin* an unknown host."""
+        if origin not in self._losses and len(self._losses) >= MAX_ORIGINS:
+            origin = ""
+        loss = self._losses.setdefault(origin, _Loss())
+        loss.patterns.update(patterns[: MAX_PATTERNS - len(loss.patterns)])
+        loss.count += count
+        loss.is_exact = loss.is_exact and count > 0
+
+    def take(self, alive: Iterable[str], network: NetworkState, reason: str) -> list[Event]:
+        """Return what has happened since the last call, up to the present state. *reason* is why the network is unavailable."""
+        events: list[Event] = []
+        if network.connected is not self._is_connected:
+            self._is_connected = network.connected
+            words = {"event": "up", "server": network.server} if network.connected else {"event": "down", "reason": reason}
+            events.append(("link/network", words))
+        now = frozenset(alive)
+        why = "no heartbeats" if network.connected else NETWORK_UNAVAILABLE
+        events += [(f"link/host/{name}", {"event": "down", "host": name, "reason": why}) for name in sorted(self._alive - now)]
+        events += [(f"link/host/{name}", {"event": "up", "host": name}) for name in sorted(now - self._alive)]
+        self._alive = now
+        losses, self._losses = self._losses, {}
+        events += [_event(origin, loss) for origin, loss in losses.items()]
+        return events
+
+
+def encode(event: Event) -> bytes:
+    """Return the object of *event* as JSON."""
+    return json.dumps(event[1]).encode()
+
+
+def _event(origin: str, loss: _Loss) -> Event:
+    """Return the event about *loss*. The number is 0 if it is unknown."""
+    patterns = [pattern.decode("utf-8", "backslashreplace") for pattern in sorted(loss.patterns)]
+    words = {"host": origin, "patterns": patterns, "count": loss.count if loss.is_exact else 0}
+    return f"link/lost/{origin}" if origin else "link/lost", words
+
+
+VERSION = 1
+"""Version of the object. A reader ignores members that it does not know."""
+
+FRESH_SECONDS = 1.0
+"""A state is made at most once in this time: in a realm with a thousand hosts, it takes milliseconds."""
+
+
+CERTIFICATE_SECONDS = 60.0
+"""Interval at which the file of the certificate is read."""
+
+MAX_HOSTS = 400
+"""Hosts in a state, those alive first, so that a response fits into a packet."""
+
+
+class Status:
+    """Makes states of one link. *transport* is ``nats`` or ``direct``; *certificate* is the file of this host's, None without TLS."""
+
+    def __init__(self, rules: Rules, transport: str, certificate: Path | None = None) -> None:
+        self._rules = rules
+        self._transport = transport
+        self._started = time.time()
+        self._certificate = certificate
+        self._certificate_end: float | None = None
+        self._certificate_read_at = -CERTIFICATE_SECONDS
+        self._made_at = -FRESH_SECONDS
+        self._state = b""
+
+    def state(
+        self, session: LinkSession, network: NetworkState, counters: NetworkCounters, bus_counters: Mapping[str, object], now: float
+    ) -> bytes:
+        """Return the state as JSON, at most FRESH_SECONDS old; *now* is in seconds."""
+        if now < self._made_at + FRESH_SECONDS:
+            return self._state
+        self._made_at = now
+        hosts = sorted(session.hosts(), key=lambda host: not host.is_alive)
+        link = asdict(session.counters)
+        del link["hosts"]
+        state = {
+            "version": VERSION,
+            "realm": self._rules.realm,
+            "host": self._rules.host,
+            "transport": self._transport,
+            "started": self._started,
+            "time": time.time(),
+            "certificate_end": self._end_of_certificate(now),
+            "network": asdict(network) | asdict(counters),
+            "spooled_bytes": session.spooled_bytes,
+            **bus_counters,
+            "counters": link,
+            "hosts": [_host(host) for host in hosts[:MAX_HOSTS]],
+            "hosts_omitted": max(0, len(hosts) - MAX_HOSTS),
+        }
+        self._state = json.dumps(state).encode()
+        return self._state
+
+    def _end_of_certificate(self, now: float) -> float | None:
+        """Return when the certificate ends, in seconds since 1970; None if there is none, or its file cannot be read."""
+        if self._certificate is not None and now >= self._certificate_read_at + CERTIFICATE_SECONDS:
+            self._certificate_read_at = now
+            validity = validity_of(self._certificate)
+            self._certificate_end = None if validity is None else validity[1]
+        return self._certificate_end
+
+
+def _host(host: HostState) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "alive": host.is_alive,
+        "address": host.address,
+        "silent_seconds": round(host.silent_seconds, 3),
+        "patterns_there": host.patterns_there,
+        "patterns_here": host.patterns_here,
+        **asdict(host.counters),
+    }
+
 
 MAX_WAITING = 48
 """Calls of ``link/sync`` that can wait at the same time. The client library runs 64 calls at the same time, so others are still served."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sbusd.link.message_runs import MessageRun
-from sbusd.link.owners import Owners
+from sbusd.link.shared_queue import Owners
 from sbusd.protocol.blobs import MARK, MAX_EXPIRE, Reference, parse_reference
 from sbusd.protocol.packets import LENGTH_BYTES
 

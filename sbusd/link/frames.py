@@ -218,7 +218,7 @@ def add_serial(head: bytes, serial: int) -> bytes:
     """Return the line of a frame with an encoded *head*.
 
     All frames of one run are counted by *serial*, from 1 on, in the order in which they are sent, whatever their kind and receivers are.
-    A receiver ignores a frame whose serial is not greater than the last one; `sbusd.link.serials` says why.
+    A receiver ignores a frame whose serial is not greater than the last one; `sbusd.link.peers` says why.
     """
     return b"%d/%b/%d" % (VERSION, head, serial)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sbusd.link.frames import Line, is_origins
 from sbusd.link.remote_interest import COST, MAX_PATTERN_BYTES, MAX_PATTERNS
 from sbusd.link.rules import Import, Rules
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import intersection
 
 HOSTED_HEAD = b"host/"
 """``host/<origin>/<key>`` is the key of a message of another host."""

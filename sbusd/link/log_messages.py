@@ -1,6 +1,6 @@
 """The log messages of the link. Spec: sbus-link(8), "LOG MESSAGES".
 
-Other hosts can cause some of these messages. `sbusd.systemd.limited_log` logs repeated ones of one cause once per interval.
+Other hosts can cause some of these messages. `sbusd.systemd.log_records` logs repeated ones of one cause once per interval.
 """
 
 from __future__ import annotations

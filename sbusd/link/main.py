@@ -11,13 +11,13 @@ from typing import Annotated
 from sbusd.config.files import default_main_file
 from sbusd.config.link import LinkSettings
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.link import log_messages
-from sbusd.link.events import NETWORK_UNAVAILABLE, Event
+from sbusd.link.administration import NETWORK_UNAVAILABLE, Event
 from sbusd.link.network.direct import DirectNetwork
 from sbusd.link.network.nats import NatsNetwork
-from sbusd.link.network.stall import Writable
+from sbusd.link.network.streams import Writable
 from sbusd.link.rules import Rules
 from sbusd.link.service import Link
 from sbusd.link.settings import make_network, rules_of
@@ -25,7 +25,7 @@ from sbusd.program import check_configuration, failing_with_status
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

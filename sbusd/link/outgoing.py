@@ -13,12 +13,11 @@ from sbusd.link.counters import LinkCounters
 from sbusd.link.flows import PRIVATE_KEY, Flow, FlowTable
 from sbusd.link.frames import MAX_FRAME_BYTES, Data, encode_head, is_sender, message_head
 from sbusd.link.message_runs import MessageRun, RunReader
-from sbusd.link.owners import Owners
 from sbusd.link.ports import Network
 from sbusd.link.rates import SharedRate
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Export, Rules
-from sbusd.link.spool import Frame, Spool
+from sbusd.link.shared_queue import Frame, Owners, Spool
 from sbusd.link.subjects import Subjects
 from sbusd.protocol.credentials import split_sender
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace

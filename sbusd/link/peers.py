@@ -1,4 +1,10 @@
-"""The other hosts of the realm: which are alive, and what is known of each."""
+"""The other hosts of the realm: which are alive, what is known of each, and which frames are of another run.
+
+Each run has an epoch. Late frames of an earlier run come all at once, when a server resumes; heartbeats that go on are of another host.
+
+The numbers of a flow do not show that, because a key can change its flow. So each link counts the frames that it sends, and ignores those
+of others that come after later ones.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.frames import Line, name_digest
+from sbusd.link.frames import Data, FrameError, Head, Heartbeat, Line, add_serial, name_digest, parse_head, parse_heartbeat, parse_messages
 from sbusd.link.incoming import Incoming
+from sbusd.link.outgoing import is_secret
+from sbusd.link.ports import LINK, Network
 from sbusd.link.rates import Rate
-from sbusd.link.remote_interest import MAX_PATTERNS
+from sbusd.link.remote_interest import MAX_PATTERNS, RemoteInterest
 from sbusd.link.rules import Rules
+from sbusd.link.subjects import Arrival
 
 MAX_PEERS = 8_192
 """Hosts that a link knows. Beyond them a new host takes the record of one that is gone, or is ignored."""
@@ -66,7 +75,7 @@ class Peer:
     serial: int = 0
     """Serial of its last accepted frame."""
     earlier_epoch: int = 0
-    """Epoch of an earlier run of which a heartbeat came while this one was silent; see `sbusd.link.serials`."""
+    """Epoch of an earlier run of which a heartbeat came while this one was silent; see `sbusd.link.peers`."""
     earlier_since: float = 0.0
     """When that came."""
     forgotten: int = 0
@@ -108,18 +117,59 @@ class Peer:
     """When it may get the next snapshot."""
     unconfirmed_beats: int = 0
 
+    def note_forgotten(self, host: str, count: int, names: Collection[bytes] = ()) -> None:
+        """Report an unknown loss if it may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
 
-def note_forgotten(peer: Peer, host: str, count: int, names: Collection[bytes] = ()) -> None:
-    """Report an unknown loss if *peer* may have forgotten *host*, this one: then it numbers no messages for it, and no gap shows the loss.
+        *count* is how many hosts it has forgotten and how often its bus lost messages, *names* are the digests of the hosts forgotten last.
+        It sends them before later messages.
+        """
+        if count == self.forgotten:
+            return
+        is_other = count == self.forgotten + len(names) and name_digest(host) not in names
+        if is_other or self.incoming.report_served():
+            self.forgotten = count
 
-    *count* is how many hosts it has forgotten and how often its bus lost messages, *names* are the digests of the hosts forgotten last. It
-    sends them before later messages.
+    def is_next(self, serial: int) -> bool:
+        """Return whether the frame *serial* of this host comes after all others so far. If so, its serial is noted."""
+        if serial <= self.serial:
+            return False
+        self.serial = serial
+        return True
+
+    def count_late(self, head: Head) -> None:
+        """Count a frame that is ignored because it came after later ones."""
+        if isinstance(head, Data):
+            self.counters.duplicates += head.messages
+        else:
+            self.counters.stale += 1
+
+    def is_earlier_run_present(self, head: Head, clock: float) -> bool:
+        """Return whether a frame with a smaller epoch than that of this host is of its present run, because its clock was set back.
+
+        Late frames of an earlier run come all at once, when a server resumes. The present run sends heartbeats: while the other run is
+        silent, one has to come as long after the first as a host may be silent. *clock* is that of `Peers`.
+        """
+        if self.is_alive or not isinstance(head, Heartbeat):
+            return False
+        if head.epoch != self.earlier_epoch:
+            self.earlier_epoch, self.earlier_since = head.epoch, clock
+        return clock - self.earlier_since >= MISSED * MIN_INTERVAL
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One other host. ``silent_seconds``: since its last heartbeat. ``address``: where it says that it is.
+
+    ``patterns_there`` is the number of lines that it wants of this host, ``patterns_here`` of those that it has confirmed for this host.
     """
-    if count == peer.forgotten:
-        return
-    is_other = count == peer.forgotten + len(names) and name_digest(host) not in names
-    if is_other or peer.incoming.report_served():
-        peer.forgotten = count
+
+    name: str
+    is_alive: bool
+    silent_seconds: float
+    patterns_there: int
+    patterns_here: int
+    address: str
+    counters: HostCounters
 
 
 class Peers:
@@ -187,6 +237,21 @@ class Peers:
         """Seconds between heartbeats of this host: 2, or in large realms more: up to 3,000 hosts, each receives at most 50 in a second."""
         return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))
 
+    def states(self, interest: RemoteInterest, *, is_connected: bool) -> list[HostState]:
+        """Return the known hosts, sorted by name. None is alive while the network is unavailable."""
+        return [
+            HostState(
+                peer.name,
+                peer.is_alive and is_connected,
+                self.clock - peer.last_heartbeat,
+                interest.count(peer.name),
+                len(peer.incoming.served),
+                peer.address,
+                peer.counters,
+            )
+            for peer in sorted(self, key=lambda peer: peer.name)
+        ]
+
     def _is_named(self, name: str) -> bool:
         sent = any(rule.permits(name) for rule in self._rules.exports)
         return sent or any(rule.permits(name) for rule in self._rules.imports) or self._rules.exchanges_secrets(name)
@@ -200,3 +265,83 @@ class Peers:
         gone.incoming.reset()
         del self._peers[gone.name], self._counters.hosts[gone.name]
         return True
+
+
+NoteNamesake = Callable[[str, str, str], None]
+"""Gets the name that two hosts have, the address of the one that is ignored or not this one, and that of the other; "" is unknown."""
+
+
+def ignore_namesake(_name: str, _other: str, _used: str) -> None:
+    """Do not note that two hosts have one name."""
+
+
+class Namesakes:
+    """Notes frames of hosts whose name another host has, or this one, *host* with *epoch*. *clock* is that of `Peers`."""
+
+    def __init__(self, host: str, epoch: int, counters: LinkCounters, note: NoteNamesake) -> None:
+        self._host = host
+        self._epoch = epoch
+        self._counters = counters
+        self._note = note
+        self._own = OtherRun()
+
+    def earlier_run_came(self, peer: Peer, head: Head, body: bytes, clock: float) -> None:
+        """Count a frame of an earlier run of *peer*, or of one that began too soon, which is ignored. Raises FrameError."""
+        peer.counters.stale += 1
+        if isinstance(head, Data):
+            peer.counters.ignored += head.messages
+            peer.other_run.messages += head.messages
+        if not isinstance(head, Heartbeat) or not peer.is_alive:
+            return
+        address, _, _ = parse_heartbeat(head, body)
+        if peer.other_run.beats(head.epoch, beat_interval(head), clock):
+            peer.counters.namesakes += 1
+            if peer.other_run.messages and peer.incoming.report_served():
+                peer.other_run.messages = 0
+            self._note(peer.name, address, peer.address)
+
+    def own_name_came(self, line: bytes, body: bytes, address: str, clock: float) -> None:
+        """Handle a heartbeat with the name of this host, which is at *address*."""
+        try:
+            head, _ = parse_head(line)
+            if isinstance(head, Heartbeat) and head.epoch != self._epoch:
+                other, _, _ = parse_heartbeat(head, body)
+                if self._own.beats(head.epoch, beat_interval(head), clock):
+                    self._counters.namesakes += 1
+                    self._note(self._host, other, address)
+        except FrameError:
+            return
+
+
+def beat_interval(head: Heartbeat) -> float:
+    """Return the seconds until the next heartbeat."""
+    return min(MAX_INTERVAL, max(MIN_INTERVAL, head.interval / 1_000))
+
+
+class NumberedNetwork:
+    """The network for all parts of one link: adds the serial to the head of each frame."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._last = 0
+        self.subscribe = network.subscribe
+        self.unsubscribe = network.unsubscribe
+        self.barrier = network.barrier
+
+    @property
+    def address(self) -> str:
+        """The address of this host."""
+        return self._network.address
+
+    def publish(self, subject: str, head: bytes, body: bytes, owner: int = LINK) -> None:
+        """Send *body* of *owner* with *head*, which has no serial yet, to every subscriber of *subject*."""
+        self._last += 1
+        self._network.publish(subject, add_serial(head, self._last), body, owner)
+
+
+def is_private(arrival: Arrival, head: Head, body: bytes) -> bool:
+    """Return whether a frame has private messages. They have one flow, whose numbers keep their order, so late ones need not be ignored.
+
+    Raises FrameError.
+    """
+    return arrival.kind == "x" and isinstance(head, Data) and bool(head.messages) and is_secret(parse_messages(body, head)[0].key)

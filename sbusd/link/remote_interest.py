@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sbusd.link.frames import Line
 from sbusd.link.ports import LocalBus
 from sbusd.link.rules import Export, Rules
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import intersection
 from sbusd.protocol.pattern_index import PatternIndex
 
 MAX_PATTERNS = 4_096

@@ -11,19 +11,16 @@ from typing import Protocol
 
 from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
 from sbusd.client.bus_socket import bus_address
-from sbusd.link.administration import Administration
-from sbusd.link.blob_calls import BlobCalls
-from sbusd.link.blob_source import BlobSource
+from sbusd.link.administration import Administration, Event, Events, Status
+from sbusd.link.blobs import BlobCalls, BlobSource
 from sbusd.link.bus import BusConnection
-from sbusd.link.events import Event, Events
 from sbusd.link.exchange import EXCHANGE_COUNTERS, LinkExchange
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.network.counters import NetworkCounters, NetworkState
-from sbusd.link.network.stall import Writable
+from sbusd.link.network.streams import Writable
 from sbusd.link.ports import Network, NetworkEvents
 from sbusd.link.rules import Rules
 from sbusd.link.session import LinkSession
-from sbusd.link.status import Status
 from sbusd.link.subjects import Subjects
 from sbusd.systemd.event_loop import first_defect, report_exhaustion
 

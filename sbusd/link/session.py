@@ -35,19 +35,16 @@ from sbusd.link.frames import (
     parse_messages,
     parse_tails,
 )
-from sbusd.link.host_states import HostState, host_states
 from sbusd.link.incoming import Incoming
 from sbusd.link.interest_receiver import REQUEST_INTERVAL, InterestReceiver
 from sbusd.link.local_interest import LocalInterest
 from sbusd.link.loss_reports import LossReports
 from sbusd.link.message_runs import MessageRun
-from sbusd.link.namesakes import Namesakes, NoteNamesake, beat_interval, ignore_namesake
 from sbusd.link.outgoing import Outgoing
-from sbusd.link.peers import Peer, Peers, note_forgotten
+from sbusd.link.peers import HostState, Namesakes, NoteNamesake, NumberedNetwork, Peer, Peers, beat_interval, ignore_namesake, is_private
 from sbusd.link.ports import BLOBS, LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules
-from sbusd.link.serials import NumberedNetwork, count_late, is_earlier_run_present, is_next, is_private
 from sbusd.link.subjects import Arrival, Subjects
 
 UNCONFIRMED_BEATS = 2
@@ -158,7 +155,7 @@ class LinkSession:
 
     def hosts(self) -> list[HostState]:
         """Return the known hosts, sorted by name."""
-        return host_states(self._peers, self._remote, is_connected=self._is_connected)
+        return self._peers.states(self._remote, is_connected=self._is_connected)
 
     @property
     def moment(self) -> tuple[float, int]:
@@ -205,10 +202,10 @@ class LinkSession:
             parsed, serial = parse_head_of(arrival.kind, head)
             if not self._accepts_epoch(peer, parsed):
                 self._namesakes.earlier_run_came(peer, parsed, body, self._peers.clock)
-            elif is_next(peer, serial) or is_private(arrival, parsed, body):
+            elif peer.is_next(serial) or is_private(arrival, parsed, body):
                 self._handle(peer, arrival, parsed, body)
             else:
-                count_late(peer, parsed)
+                peer.count_late(parsed)
         except VersionError:
             peer.counters.other_version += 1
         except FrameError:
@@ -328,10 +325,10 @@ class LinkSession:
         if is_private(arrival, head, body):
             peer.incoming.data(head, runs, direct=True)
         elif peer.confirmed:
-            note_forgotten(peer, self._rules.host, head.forgotten)
+            peer.note_forgotten(self._rules.host, head.forgotten)
             peer.incoming.data(head, runs, tails, direct=arrival.kind == "x")
         else:
-            count_late(peer, head)  # an earlier run of this link may have had later ones
+            peer.count_late(head)  # an earlier run of this link may have had later ones
 
     def _handle_question(self, peer: Peer, head: Ask | Answer, body: bytes) -> None:
         if self.questions is None:
@@ -349,7 +346,7 @@ class LinkSession:
         address, forgotten, tails = parse_heartbeat(head, body)
         peer.address = address
         peer.interval = beat_interval(head)
-        note_forgotten(peer, self._rules.host, head.forgotten, forgotten)
+        peer.note_forgotten(self._rules.host, head.forgotten, forgotten)
         peer.incoming.heartbeat(head.beat, head.losses, head.floor, parse_tails(tails))
         self._receiver.heartbeat(peer, head)
         self._note_refused(peer, peer.refused_there)
@@ -390,7 +387,7 @@ class LinkSession:
             peer.incoming.report_unknown([line for line, _ in self._announcements.lines(peer.name) if is_known or line in served])
             peer.incoming.interrupt()
             peer.forgotten = head.forgotten
-        note_forgotten(peer, self._rules.host, head.forgotten)
+        peer.note_forgotten(self._rules.host, head.forgotten)
         last = min(head.version, self._announcements.version)
         news = self._announcements.lines(peer.name, peer.incoming.version) if last > peer.incoming.version else ()
         added = [line for line, version in news if version <= last and line not in served]
@@ -415,7 +412,7 @@ class LinkSession:
         """Return whether a frame is of the present run of *peer*; a new run makes everything earlier unknown."""
         if head.epoch != peer.epoch:
             is_later = head.epoch > peer.epoch and peer.runs.take(self._peers.clock)
-            if not is_later and not is_earlier_run_present(peer, head, self._peers.clock):
+            if not is_later and not peer.is_earlier_run_present(head, self._peers.clock):
                 return False
             peer.counters.restarts += peer.epoch != 0
             peer.epoch = head.epoch

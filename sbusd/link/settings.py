@@ -12,7 +12,7 @@ from sbusd.config.link import EVERY_HOST, ExportSettings, ImportSettings, LinkSe
 from sbusd.config.quantities import NO_BOUND
 from sbusd.link.network.direct import DirectNetwork, DirectSettings
 from sbusd.link.network.nats import NatsNetwork, NatsSettings
-from sbusd.link.network.stall import Writable
+from sbusd.link.network.streams import Writable
 from sbusd.link.rules import Export, Import, Rules
 
 

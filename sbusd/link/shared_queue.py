@@ -1,4 +1,4 @@
-"""A queue that users share: when it is full, the user with the most bytes in it loses an item.
+"""Queues that users share: when one is full, the user with the most bytes in it loses an item.
 
 So a user alone can fill it, and each of *n* users keeps at least one *n*-th.
 """
@@ -6,8 +6,31 @@ So a user alone can fill it, and each of *n* users keeps at least one *n*-th.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
+
+from sbusd.protocol.credentials import local_author, make_peer, split_sender
+
+
+class Owners:
+    """Finds the users of messages. *charged* returns the user that is charged for a uid, such as `ChargedUsers.of`."""
+
+    def __init__(self, charged: Callable[[int], int]) -> None:
+        self._charged = charged
+
+    def of(self, sender: bytes) -> int:
+        """Return the user who is charged for messages of *sender*, which is valid, as after ``!/from/<id>/``.
+
+        A service that vouches for a user of this host is not charged, but that user.
+        """
+        parts = split_sender(sender)
+        if parts is None:
+            raise ValueError(f"invalid sender {sender[:64]!r}")
+        own, origin = parts
+        author = local_author(origin)
+        return self._charged(make_peer(0, own).uid if author is None else author.uid)
+
 
 T = TypeVar("T")
 
@@ -86,3 +109,50 @@ class SharedQueue(Generic[T]):
             if not held.places:
                 del self._users[entry.owner]
         return entry.item
+
+
+class Frame(NamedTuple):
+    """One frame to send, with the number of its messages, and the user who is charged for it."""
+
+    subject: str
+    head: bytes
+    body: bytes
+    messages: int
+    owner: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes that it is charged with, with an allowance for the objects."""
+        return len(self.subject) + len(self.head) + len(self.body) + 256
+
+
+class Spool:
+    """A queue of frames. When it is full, the user with the most bytes loses the oldest frame.
+
+    The receivers see dropped frames as a gap in the numbers, so loss here needs no further report.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """*limit* is in bytes; 0 keeps nothing."""
+        self._limit = limit
+        self._frames = SharedQueue[Frame]()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def bytes(self) -> int:
+        """What the frames are charged with."""
+        return self._frames.bytes
+
+    def add(self, frame: Frame) -> int:
+        """Keep *frame*. Return the number of messages that were dropped for it."""
+        self._frames.add(frame, frame.cost, frame.owner)
+        dropped = 0
+        while self.bytes > self._limit and (lost := self._frames.drop_oldest()) is not None:
+            dropped += lost.messages
+        return dropped
+
+    def take(self) -> list[Frame]:
+        """Return all frames in their order, and forget them."""
+        return [self._frames.pop() for _ in range(len(self._frames))]

@@ -1,7 +1,8 @@
-"""The samples of each metric, made from what the bus has answered. Nothing here needs the library of Prometheus."""
+"""The samples of each metric, made from what the bus has answered, and their labels for users. The library is not needed here."""
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,25 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.metrics import definitions
 from sbusd.metrics.definitions import Metric
 from sbusd.metrics.snapshot import Snapshot
-from sbusd.metrics.user_labels import OTHER
+
+OTHER = "other"
+"""The value for all users together that have no series of their own."""
+
+
+def user_labels(uids: Iterable[int]) -> dict[int, str]:
+    """Return a label for each of *uids*, all of them different. It reads the user database, which may block."""
+    return {uid: _label(uid) for uid in uids}
+
+
+def _label(uid: int) -> str:
+    """Return the name of a user. A name of digits, :data:`OTHER`, or a name that two users have would mean another user."""
+    try:
+        name = pwd.getpwuid(uid).pw_name
+        is_certain = name not in ("", OTHER) and not name.isdigit() and name.isprintable() and pwd.getpwnam(name).pw_uid == uid
+    except (KeyError, OverflowError):
+        return str(uid)
+    return name if is_certain else str(uid)
+
 
 Sample = tuple[tuple[str, ...], float]
 """The values of the labels, and the value."""

@@ -17,21 +17,19 @@ from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.metrics import log_messages
-from sbusd.metrics.admission import MAX_CONNECTIONS, MAX_OTHERS, Admission
-from sbusd.metrics.checked_sockets import MAX_CLOSES, without_descriptors
-from sbusd.metrics.collector import Collector
+from sbusd.metrics.collector import Collector, KeyPrefixes
+from sbusd.metrics.connections import MAX_CONNECTIONS, MAX_OTHERS, Admission
 from sbusd.metrics.exposition import check_library
-from sbusd.metrics.key_prefixes import KeyPrefixes
-from sbusd.metrics.listener import address_of, created_socket, passed_sockets, remove_created
+from sbusd.metrics.listener import MAX_CLOSES, address_of, created_socket, passed_sockets, remove_created, without_descriptors
 from sbusd.metrics.server import MetricsServer
 from sbusd.program import check_configuration, failing_with_status
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

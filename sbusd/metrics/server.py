@@ -8,14 +8,13 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from sbusd.metrics.admission import Admission
 from sbusd.metrics.collector import Collector
-from sbusd.metrics.connections import ScraperConnection
+from sbusd.metrics.connections import Admission, ScraperConnection
 from sbusd.metrics.exposition import negotiated
 from sbusd.metrics.log_messages import DENIED, FAULT, PAUSED
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import report_exhaustion
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 PATH = "/metrics"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sbusd.client.bus_documents import BadResponseError, JsonObject, parse_document
-from sbusd.config.subordinate_ids import IsSubordinate, accounts_first, no_ids
+from sbusd.config.users import IsSubordinate, accounts_first, no_ids
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 

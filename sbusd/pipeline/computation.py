@@ -1,32 +1,101 @@
 """Computes the tables of some hours with Spark, and replaces these hours in the Delta tables, where they are not visible until published.
 
 Tables that cannot have rows are written without Spark. In a small run each other table is one job with one task.
+
+In a directory, Spark writes them itself; all its machines see the directory under the same path. Spark has no client for object stores, so
+there the Python processes of its executors write the objects, with the credentials in their own environment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.data_files import DataFile
+from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.store import store_of
+from sbusd.archive.tables.data_files import DataFile, adopt, new_staging, write_rows
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import CALLS, LINKS, RELAY, TABLES, Table
-from sbusd.pipeline.measures import aggregates, calls, links
-from sbusd.pipeline.measures.folding import is_single, stored
+from sbusd.archive.tables.schema import CALLS, LINKS, RELAY, TABLES, Table, Type
+from sbusd.pipeline import measures
+from sbusd.pipeline.errors import PipelineError, root_cause
+from sbusd.pipeline.measures import is_single, spread, stored
 from sbusd.pipeline.partials.source import TableRows, read_rows_of
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 from sbusd.pipeline.session import is_local
-from sbusd.pipeline.table_files import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS = 1 << 14
+"""Number of rows that are converted at once."""
+
+
+def write_table(root: ArchivePath, table: Table, rows: DataFrame) -> list[DataFile]:
+    """Write *rows* of *table* under *root* into sorted files, one for each hour that has rows, and return them. They are not committed.
+
+    Raises:
+        PipelineError: Spark fails.
+        OSError: a file cannot be read or moved.
+    """
+    placed = spread(rows, "date", "hour").sortWithinPartitions("date", "hour", *table.keys)
+    return _in_folder(root, table, placed) if isinstance(root, Path) else _in_store(root, table, placed)
+
+
+def _in_folder(root: Path, table: Table, rows: DataFrame) -> list[DataFile]:
+    """Let Spark write *rows* of *table* into a directory that no reader searches, and move the files into the table."""
+    columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
+    staging = new_staging(root, table.name)
+    try:
+        rows.selectExpr("date", "hour", *columns).write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(staging))
+    except Exception as error:
+        raise PipelineError(f"Spark failed while writing {staging}: {root_cause(error)}") from error
+    return adopt(root, table.name, staging)
+
+
+def _in_store(root: ArchivePath, table: Table, rows: DataFrame) -> list[DataFile]:
+    """Let the executors write *rows* of *table* into objects. A task that is repeated writes new ones; the others are never committed."""
+    # Microseconds: a time as an object of Python would depend on the time zone of the process.
+    columns = [
+        f"unix_micros(`{column.name}`) as `{column.name}`"
+        if column.type is Type.TIME
+        else f"cast(`{column.name}` as {column.type.value}) as `{column.name}`"
+        for column in table.columns
+    ]
+    chosen = rows.selectExpr(*columns, "cast(date as string) as date", "cast(hour as int) as hour")
+    try:
+        found: list[DataFile] = chosen.rdd.mapPartitions(functools.partial(_write_partition, root, table.name)).collect()
+    except Exception as error:
+        raise PipelineError(f"Spark failed while writing {root}/{table.name}: {root_cause(error)}") from error
+    return found
+
+
+def _write_partition(root: ArchivePath, name: str, rows: Iterable[Any]) -> Iterator[DataFile]:
+    """Write the rows of one partition, in an executor."""
+    (table,) = (table for table in TABLES if table.name == name)
+    schema = table.arrow_schema()
+    yield from write_rows(store_of(root), name, schema, _batches(rows, schema))
+
+
+def _batches(rows: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Return *rows* in batches."""
+    found = iter(rows)
+    while some := list(itertools.islice(found, BATCH_ROWS)):
+        columns = zip(*some, strict=True)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +162,7 @@ class Computation:
         complete = found.complete
         partial = None if found.partial is None else self._added_up(table, found.partial)
         rows = complete.unionByName(partial) if complete is not None and partial is not None else complete or partial
-        return calls.with_percentiles(rows) if rows is not None and table.name == CALLS.name else rows
+        return measures.with_percentiles(rows) if rows is not None and table.name == CALLS.name else rows
 
     def _added_up(self, table: Table, partial: DataFrame) -> DataFrame | None:
         """Return the rows of *table* that Spark computes from partial rows."""
@@ -103,10 +172,10 @@ class Computation:
             if not is_single(self.spark) and not partial.count():
                 return None
             hours = {(task.manifest.hour, entry.host) for task in self.hours for entry in task.manifest.segments}
-            return links.compute(partial, hours)
+            return measures.link_differences(partial, hours)
         if table.name == CALLS.name:
-            return calls.histograms(partial)
-        return aggregates.relay(partial) if table.name == RELAY.name else aggregates.added_up(partial, table)
+            return measures.call_histograms(partial)
+        return measures.relay_sums(partial) if table.name == RELAY.name else measures.added_up(partial, table)
 
     def _replace(self, table: Table, files: Sequence[DataFile], begun: float) -> None:
         """Replace the hours of *table* by *files*, and count what was written since *begun*."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbusd.archive.lock_files import LockHeldError, lock_file
+from sbusd.archive.files import LockHeldError, lock_file
 from sbusd.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ import typer
 from sbusd.archive.files import UMASK, check_owner, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.record.layout import INDEX
-from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote, parse_location
+from sbusd.archive.storage.location import ArchivePath, LocationError, is_remote, parse_location, parse_tables_location
 from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.location import parse_tables_location
 from sbusd.helptext import PlainCommand, VersionOption
 from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
@@ -105,10 +104,10 @@ def _prepare_directory(tables: Path) -> None:
     Raises:
         PipelineError, ExposedFolderError, OSError: it cannot be used.
     """
+    from sbusd.archive.tables.data_files import STAGING  # noqa: PLC0415
     from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
     from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
-    from sbusd.archive.tables.staging import STAGING  # noqa: PLC0415
-    from sbusd.pipeline.known_index import KNOWN_INDEX  # noqa: PLC0415
+    from sbusd.pipeline.run import KNOWN_INDEX  # noqa: PLC0415
 
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index, read_index, segment_of_entry
-from sbusd.archive.record.layout import HOUR_NS, INDEX
+from sbusd.archive.record.index import DayName, IndexListing, hour_of_entry, list_index, read_index, segment_of_entry
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.tables.hours import SILENT_HOURS, Hour, Manifest

@@ -3,32 +3,88 @@
 A run that is killed and repeated gives the same tables. An index entry is known after its hours are published; an hour is always computed
 from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are tables to compute.
 A run reads the manifests of the hours that it needs, not those of a whole year.
+
+It is replaced after the tables of new segments were published. A run that is killed before that replaces nothing, so the next run compares
+these hours with their manifests again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import io
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import IndexListing, hour_of_entry, list_index
+from sbusd.archive.files import RecordError, TablesError
+from sbusd.archive.record.index import DayName, IndexListing, hour_of_entry, list_index, read_day
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
-from sbusd.archive.storage.store import store_of
+from sbusd.archive.storage.store import FileStore, store_of
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import VERSION
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress, RunTotals
 from sbusd.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+KNOWN_INDEX = ".known-index.json"
+"""The name of the file."""
+
+_VERSION = 1
+_MAX_BYTES = 1 << 30
+
+
+class KnownIndex:
+    """The files of the index that earlier runs have seen."""
+
+    def __init__(self, store: FileStore) -> None:
+        """Read the file in *store*, the tables. Raises TablesError: it is damaged; OSError, StorageError."""
+        self._store = store
+        self.is_new = False
+        """Whether the file is missing: in the first run."""
+        self._names: frozenset[str] = frozenset()
+        self._days: dict[str, str] = {}
+        try:
+            content = store.read(KNOWN_INDEX, _MAX_BYTES)
+        except FileNotFoundError:
+            self.is_new = True
+            return
+        try:
+            self._load(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TablesError(store.path(KNOWN_INDEX), f"damaged file: {error}. Remove it: all hours are compared once") from None
+
+    def _load(self, value: Any) -> None:
+        """Set the state to *value*. Raises ValueError, KeyError, TypeError, AttributeError."""
+        if value["version"] != _VERSION:
+            raise ValueError(f"version {value['version']!r}")
+        self._names = frozenset(value["names"])
+        self._days = dict(value["days"])
+
+    def new_names(self, names: Iterable[str]) -> list[str]:
+        """Return those of *names*, files of single entries, that are unknown."""
+        return [name for name in names if name not in self._names]
+
+    def changed_days(self, listing: IndexListing) -> list[DayName]:
+        """Return the day files of *listing* that are new or were replaced."""
+        return [day for day, fingerprint in listing.days.items() if self._days.get(day.file) != fingerprint]
+
+    def save(self, listing: IndexListing, unreadable: Collection[DayName] = ()) -> None:
+        """Replace the file, unless nothing has changed; day files that are *unreadable* stay unknown. Raises OSError, StorageError."""
+        days = {day.file: fingerprint for day, fingerprint in listing.days.items() if day not in unreadable}
+        names = frozenset(listing.names)
+        if not self.is_new and (names, days) == (self._names, self._days):
+            return
+        value = {"version": _VERSION, "names": sorted(names), "days": days}
+        self._store.put(KNOWN_INDEX, io.BytesIO(json.dumps(value, separators=(",", ":")).encode()))
+        self._names, self._days, self.is_new = names, days, False
+
 
 CHUNK_ROWS = 16_000_000
 """Number of rows of the record that are computed together: hours share the overhead of jobs, and their rows in Spark do not fill the disk.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.record.checksums import MISSING, damage_of
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.errors import PipelineError
 

@@ -49,7 +49,7 @@ PACE_ON = b"pace/on"
 PACE_OFF = b"pace/off"
 
 NAME = b"name"
-"""``name NUL <name>``: a label for this connection, shown to people; see :mod:`sbusd.protocol.connection_names`."""
+"""``name NUL <name>``: a label for this connection, shown to people; see :mod:`sbusd.protocol.credentials`."""
 
 GROUP_JOIN = b"group/join"
 """``group/join NUL <group> NUL <pattern>``: of all members of the user's group with a matching pattern one gets each message, as

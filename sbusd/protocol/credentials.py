@@ -13,6 +13,25 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD, connection_address, text_of
 
+MAX_NAME_BYTES = 64
+"""Longest name of a connection."""
+
+
+def parse_name(payload: bytes) -> str:
+    """Return the name of a connection in *payload*; empty for none.
+
+    Raises:
+        ProtocolError: EINVAL unless it is at most 64 bytes of printable UTF-8.
+    """
+    try:
+        name = payload.decode()
+    except UnicodeDecodeError:
+        name = "\0"
+    if len(payload) > MAX_NAME_BYTES or not name.isprintable():
+        raise ProtocolError(ErrorCode.EINVAL, f"the name of a connection must be at most {MAX_NAME_BYTES} bytes of printable UTF-8")
+    return name
+
+
 _IDS = re.compile(rb"([0-9]*)/([0-9]*)/([0-9]*)/(.*)", re.DOTALL)
 _PREFIX = re.compile(rb"!/cred/[0-9]+/[0-9]+/[0-9]+(?:/!/cred/[0-9]+/[0-9]+/[0-9]+)*")
 

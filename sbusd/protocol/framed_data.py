@@ -1,4 +1,4 @@
-"""The data of calls to sbus-store(8): one JSON object, and after a NUL the messages, each a frame. Spec: sbus-store(8), "CALLS".
+"""The data of calls to sbus-store(8), and the ranges of numbers in it. Spec: sbus-store(8), "CALLS".
 
 A frame is its length, 4 bytes little endian, and that many bytes. That of a message is ``<key> NUL <payload>``.
 """
@@ -11,6 +11,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sbusd.protocol.errors import ErrorCode, ProtocolError
+
+MAX_DELAY_SECONDS = 366 * 86_400.0
+"""The longest delay of a job, lease, or time between two tries: about a year."""
+
+MIN_LEASE_SECONDS = 0.1
+"""The shortest lease."""
+
+MIN_EXPIRE_SECONDS = 0.001
+MAX_EXPIRE_SECONDS = 100 * MAX_DELAY_SECONDS
+"""The time after which a message is removed."""
+
+LATEST_SECONDS = 32_503_680_000.0
+"""The year 3000, in seconds since 1970: later times are a mistake."""
+
+MAX_MESSAGES = 256
+"""Messages of one response."""
+
+MAX_JOBS = 64
+"""Jobs of one call of ``store/take``: their heads always fit into a response."""
+
 
 MAX_DATA_BYTES = 294_912
 """Longest data of a request or response: in base64 and with its envelope it fits into a packet."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import is_matchable, split_pattern
+from sbusd.protocol.keys import KeySpace, is_matchable, split_pattern
 
 _KEYS = KeySpace()
 

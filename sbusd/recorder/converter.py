@@ -18,16 +18,14 @@ import pyarrow.compute as pc
 from sbusd.archive.files import RecordError, sync_folder
 from sbusd.archive.ownership import HostTakenError
 from sbusd.archive.record.compaction import DAYS_PER_TURN, Merged, compact
-from sbusd.archive.record.entry import OTHERS, IndexEntry
 from sbusd.archive.record.index import entries_between
+from sbusd.archive.record.layout import OTHERS, IndexEntry
 from sbusd.archive.record.schema import SCHEMA, Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
-from sbusd.archive.storage.immutable import DamagedCopyError
-from sbusd.archive.storage.store import store_of
+from sbusd.archive.storage.store import DamagedCopyError, store_of
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
-from sbusd.recorder.retention import Retention
-from sbusd.recorder.user_shares import CHARGED, bytes_by_user, listed_users, user_label, with_charged
+from sbusd.recorder.retention import CHARGED, Retention, bytes_by_user, listed_users, user_label, with_charged
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 from sbusd.systemd.log_records import Log
 from sbusd.wall_clock import Clocks, WallClock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbusd.archive.files import NO_ROOM
 from sbusd.archive.ownership import APPLICATION, HOSTS, Owner, Ownership
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.systemd.machine_identity import machine_identity
 
 

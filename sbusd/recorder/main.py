@@ -15,7 +15,7 @@ from sbusd.archive.ownership import HostTakenError
 from sbusd.client import Scope, bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
@@ -77,8 +77,8 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
         fail("sbus-recorder", f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", os.EX_CONFIG)
-    from sbusd.recorder.administration import Administration  # noqa: PLC0415 - behind the check
     from sbusd.recorder.log_messages import NOT_SERVED  # noqa: PLC0415
+    from sbusd.recorder.segment_closing import Administration  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
     from sbusd.systemd.log_records import ServiceLog  # noqa: PLC0415

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.schema import RowKind
+from sbusd.archive.record.layout import IndexEntry
+from sbusd.archive.record.schema import RowKind, key_bytes
 from sbusd.archive.record.segments import RecordReader
 from sbusd.protocol.keys import KeySpace
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Row, RowKind
+from sbusd.archive.record.schema import Row, RowKind, key_text
 from sbusd.config.recorder import PayloadRule
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.systemd.cgroups import unit_at
+from sbusd.systemd.processes import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"
 """The relay publishes each attempt to reach another host to this key. No call has it, because ``relay/<twin>/…`` has a number."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sbusd import wall_clock
-from sbusd.archive.files import RecordError, make_folder, make_private
-from sbusd.archive.lock_files import LockHeldError, lock_file
+from sbusd.archive.files import LockHeldError, RecordError, lock_file, make_folder, make_private
 from sbusd.archive.ownership import HOSTS
 from sbusd.archive.record.calls import CallRecognizer
 from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
@@ -35,12 +34,11 @@ from sbusd.recorder.log_messages import (
     UNREADABLE,
 )
 from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
-from sbusd.recorder.retention import Retention
+from sbusd.recorder.retention import Retention, spool_limit, user_label
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from sbusd.recorder.segment_closing import Closing, SegmentCloser
 from sbusd.recorder.status import StatusReporter
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
-from sbusd.recorder.user_shares import spool_limit, user_label
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager

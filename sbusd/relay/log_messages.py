@@ -1,6 +1,6 @@
 """The log messages of the relay. Spec: sbus-relay(8).
 
-Remote hosts can cause some of these messages. `sbusd.systemd.limited_log` logs repeated ones of one cause once per interval.
+Remote hosts can cause some of these messages. `sbusd.systemd.log_records` logs repeated ones of one cause once per interval.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import typer
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.relay import RelaySettings, WebAddress
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.protocol.envelope import MAX_TWIN
 from sbusd.protocol.errors import SbusError
@@ -97,7 +97,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> N
         fail("sbus-relay", NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
     from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
-    from sbusd.systemd.limited_log import LimitedLog  # noqa: PLC0415
+    from sbusd.systemd.log_records import LimitedLog  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     manager, charged = ServiceManager.of_environment(), ChargedUsers()

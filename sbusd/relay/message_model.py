@@ -14,10 +14,18 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from sbusd.protocol.envelope import MAX_DESTINATIONS, MAX_TWIN, NUMBER_LIMITS, VERSION, command_problem, decode_data, text_problem
+from sbusd.protocol.envelope import (
+    MAX_DESTINATIONS,
+    MAX_TWIN,
+    NUMBER_LIMITS,
+    VERSION,
+    command_problem,
+    decode_data,
+    read_context,
+    text_problem,
+)
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.printable import printable
-from sbusd.protocol.trace_context import read_context
 
 DEFAULT_EXPIRY_SECONDS = 3_600
 """The meaning of ``exp`` 0."""

@@ -16,7 +16,7 @@ from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, MessageStore, OutgoingRequest
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 FULL_WORDS = "too many pending requests; try again later"
 

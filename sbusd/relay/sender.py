@@ -28,7 +28,7 @@ from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim, MessageStore
 from sbusd.relay.resolver import Resolver, ResolverUnavailableError, UnknownHostError
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 TWIN_SENDS = 16
 """Concurrent messages for one host: enough to use the network fully, within the other relay's limit of connections."""

@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from sbusd.config.hosts import split_address
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.relay.bus.membership import BusMembership
-from sbusd.relay.http.authentication import make_authentication
+from sbusd.relay.http.authentication import Credentials, make_authentication
 from sbusd.relay.http.client import HttpClient
 from sbusd.relay.http.connections import protocol_factory
 from sbusd.relay.http.limits import ConnectionLimiter
-from sbusd.relay.http.renewal import Credentials
 from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
@@ -30,16 +29,14 @@ from sbusd.relay.log_messages import (
     STOPPED,
     UNAUTHENTICATED,
 )
-from sbusd.relay.network import watch_changes
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisClient, RedisUnavailableError, UnsuitableRedisError, check_server
-from sbusd.relay.redis.durability import QUESTION, durability_problem
+from sbusd.relay.redis.client import QUESTION, RedisClient, RedisUnavailableError, UnsuitableRedisError, check_server, durability_problem
 from sbusd.relay.redis.store import MessageStore
-from sbusd.relay.resolver import make_resolver
+from sbusd.relay.resolver import make_resolver, watch_changes
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender
 from sbusd.systemd.event_loop import report_exhaustion
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 BATCH = 64
 """Messages taken at a time: few round trips to Redis, and quick recovery after a crash."""

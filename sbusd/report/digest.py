@@ -29,8 +29,7 @@ from sbusd.report.aggregation import (
     replace_columns,
     with_bins,
 )
-from sbusd.report.comparison import Earlier, length_of
-from sbusd.report.coverage import Coverage, coverage_of
+from sbusd.report.coverage import Coverage, Earlier, coverage_of, length_of
 from sbusd.report.hosts import CLOSE_COMMAND, distinguished, host_activities, hosts_json
 
 BINS = 120

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 from sbusd.dataplane.switch_state import Within
-from sbusd.systemd import fdstore
+from sbusd.systemd import service_manager
 
 VARIABLE = "SBUSD_HANDOVER"
 """The environment variable with the :class:`ReexecState` of a restart in place. Not for people."""
@@ -106,9 +106,9 @@ def _set_inheritable(left: ReexecState, on: bool) -> None:
 
 def inherited_state(passed: Mapping[int, str], reexec: ReexecState | None) -> InheritedState:
     """Return what this process inherits: the descriptors that systemd *passed*, with their names, or the state *reexec*."""
-    sockets = {fd: name for fd, name in passed.items() if name not in fdstore.NAMES}
+    sockets = {fd: name for fd, name in passed.items() if name not in service_manager.NAMES}
     if reexec is not None:
         return InheritedState(reexec.state, reexec.connection_store, reexec, sockets)
     by_name = {name: fd for fd, name in passed.items()}
-    store = tuple(by_name[name] for name in fdstore.CONNECTION_STORE if name in by_name)
-    return InheritedState(by_name.get(fdstore.STATE), store, None, sockets)
+    store = tuple(by_name[name] for name in service_manager.CONNECTION_STORE if name in by_name)
+    return InheritedState(by_name.get(service_manager.STATE), store, None, sockets)

@@ -11,7 +11,7 @@ import subprocess
 
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.printable import printable
-from sbusd.state.memory_file import create_memory_file
+from sbusd.state.log_file import create_memory_file
 from sbusd.systemd.service_user import CHECKS_FOR_ITSELF
 
 _OUTPUT_BYTES = 8_192

@@ -14,17 +14,15 @@ from typing import Annotated
 
 import typer
 
-from sbusd.archive.files import ExposedFolderError, RecordError, make_private
-from sbusd.archive.lock_files import LockHeldError, lock_file
+from sbusd.archive.files import ExposedFolderError, LockHeldError, RecordError, lock_file, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.ownership import APPLICATION, HostTakenError, Owner, Ownership
 from sbusd.archive.record.index import segment_of_entry
 from sbusd.archive.record.layout import is_host
 from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDestinationError
 from sbusd.archive.storage.attempts import Attempts, UnsupportedClientError
-from sbusd.archive.storage.immutable import DifferentContentError
 from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
-from sbusd.archive.storage.store import FileStore, store_of
+from sbusd.archive.storage.store import DifferentContentError, FileStore, store_of
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
@@ -32,9 +30,8 @@ from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_opti
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.shipping.expiry import EXPIRED_LIST, Expiry, expired_list
+from sbusd.shipping.destination import EXPIRED_LIST, Expiry, IndexMerger, expired_list
 from sbusd.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
-from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Uploader
 from sbusd.standard_error import fail

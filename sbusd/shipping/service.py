@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.index import list_index, segment_of_entry
+from sbusd.archive.record.index import DayName, list_index, read_day, segment_of_entry
 from sbusd.archive.record.shipped import ListWriter
 from sbusd.archive.storage.attempts import StorageError, is_reported, reason_of
-from sbusd.archive.storage.immutable import DamagedCopyError
-from sbusd.archive.storage.local import LocalStore
-from sbusd.shipping.expiry import Expiry
+from sbusd.archive.storage.store import DamagedCopyError, LocalStore
+from sbusd.shipping.destination import Expiry, IndexMerger
 from sbusd.shipping.log_messages import DATE, EXPIRED, FAILED, LOST, RESUMED, UNREADABLE
-from sbusd.shipping.merging import IndexMerger
 from sbusd.shipping.upload import Outcome, Uploader
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager

@@ -14,12 +14,9 @@ from typing import BinaryIO, cast
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.ownership import Ownership
-from sbusd.archive.record.days import DayName, read_day
-from sbusd.archive.record.entry import MAX_ENTRY_BYTES, IndexEntry
-from sbusd.archive.record.index import find_entry, read_entry, segment_of_entry
-from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of
-from sbusd.archive.storage.immutable import Content, DifferentContentError, put_once
-from sbusd.archive.storage.store import FileStore
+from sbusd.archive.record.index import DayName, find_entry, read_day, read_entry, segment_of_entry
+from sbusd.archive.record.layout import HOUR_NS, INDEX, MAX_ENTRY_BYTES, IndexEntry, hour_of
+from sbusd.archive.storage.store import Content, DifferentContentError, FileStore, put_once
 
 _READINGS = 3
 """Number of times that a remote entry is read before it counts as damaged: a failing connection can damage what is read."""

@@ -20,6 +20,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -30,8 +31,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sbusd.protocol.errors import SbusError
-from sbusd.state.memory_file import create_memory_file
 from sbusd.state.syscalls import write_at
+
+_MFD_NOEXEC_SEAL = 0x8
+"""Since Linux 6.3; Python does not have it."""
+
+
+def create_memory_file(name: str) -> int:
+    """Return a new memfd that can be sealed and never be executed, as vm.memfd_noexec of Linux 6.3 can require. Raises OSError."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an older kernel
+            raise
+        return os.memfd_create(name, flags)
+
 
 FORMAT = 1
 """Increased when an older bus must not read what a newer one writes."""

@@ -2,27 +2,96 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 
 from sbusd.config.store import StoreLimits
-from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.store.access import Access
-from sbusd.store.calls.allowances import Allowance
-from sbusd.store.calls.call_errors import CallError
+from sbusd.config.users import ChargedUsers
+from sbusd.protocol.keys import pattern_matches
+from sbusd.store.access import Access, VouchRight
+from sbusd.store.calls.responses import CallError
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import LeasedJob, NewMessage, Released, Worker
-from sbusd.store.news import StreamNews
 from sbusd.store.operation_queue import SERVICE, OperationQueue, QueuedOperation
-from sbusd.store.publications import Publications, Published
-from sbusd.store.publisher import StorePublisher
-from sbusd.store.routes import Routes
-from sbusd.store.take_line import TakeLine
-from sbusd.store.vouch_right import VouchRight
-from sbusd.store.workers import Holder, Workers
+from sbusd.store.publications import Publications, Published, Routes, StorePublisher
+from sbusd.store.workers import Holder, TakeLine, Workers
+
+MAX_COMPARISONS = 1_000
+"""Comparisons of a pattern with a key for the messages of one commit. Above that all waiting calls look for themselves."""
+
+
+class StreamNews:
+    """The waiting calls of each stream, by the pattern that they wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[str, dict[bytes, set[asyncio.Event]]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        """Return the number of calls that wait."""
+        return sum(len(events) for patterns in self._waiting.values() for events in patterns.values())
+
+    @contextmanager
+    def watched(self, stream: str, pattern: bytes) -> Iterator[asyncio.Event]:
+        """Inside the context, the event is set when *stream* has a new message that matches *pattern*."""
+        event = asyncio.Event()
+        patterns = self._waiting[stream]
+        patterns.setdefault(pattern, set()).add(event)
+        try:
+            yield event
+        finally:
+            patterns[pattern].discard(event)
+            if not patterns[pattern]:
+                del patterns[pattern]
+
+    def arrived(self, stream: str, keys: Collection[bytes]) -> None:
+        """Wake the calls that wait for messages with *keys*; without keys, all of the stream: a gap was stored."""
+        patterns = self._waiting.get(stream)
+        if not patterns:
+            return
+        distinct = set(keys)
+        wakes_all = not distinct or len(patterns) * len(distinct) > MAX_COMPARISONS
+        for pattern, events in patterns.items():
+            if wakes_all or not pattern or any(pattern_matches(pattern, key) for key in distinct):
+                for event in events:
+                    event.set()
+
+    def wake_all(self) -> None:
+        """Wake all calls."""
+        for stream in tuple(self._waiting):
+            self.arrived(stream, ())
+
+
+class Allowance:
+    """At most *limit* of one thing, *what*, for each user that is *charged*. *refusals* counts by *name*."""
+
+    def __init__(self, name: str, what: str, limit: int, *, refusals: Counter[str], charged: ChargedUsers) -> None:
+        self.limit = limit
+        self._name = name
+        self._what = what
+        self._refusals = refusals
+        self._charged = charged
+        self._used: Counter[int] = Counter()
+
+    @contextmanager
+    def held(self, uid: int, amount: int = 1) -> Iterator[None]:
+        """Charge *amount* for *uid* inside the context. Raises CallError (EDQUOT)."""
+        user = self._charged.of(uid)
+        if self._used[user] + amount > self.limit:
+            self._refusals[self._name] += 1
+            words = f"user {user} has {self._used[user]} {self._what}, and asks for {amount} more; the limit is {self.limit}"
+            raise CallError("EDQUOT", words)
+        self._used[user] += amount
+        try:
+            yield
+        finally:
+            self._used[user] -= amount
+            if not self._used[user]:
+                del self._used[user]
+
 
 MAX_CALLS = 512
 """Calls of one user that run at the same time, without those that wait for messages or jobs."""

@@ -1,6 +1,6 @@
 """The log messages of the store. Spec: sbus-store(8), "LOG MESSAGES".
 
-Users can cause some of these messages. `sbusd.systemd.limited_log` logs repeated ones of one cause once per interval.
+Users can cause some of these messages. `sbusd.systemd.log_records` logs repeated ones of one cause once per interval.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.program import check_configuration
 from sbusd.protocol.errors import SbusError
@@ -28,7 +28,7 @@ from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, EngineError
 from sbusd.store.service import StoreService
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 

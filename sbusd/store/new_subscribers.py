@@ -16,12 +16,11 @@ from functools import partial
 from sbusd.client.errors import ProtocolError, SbusError
 from sbusd.client.items import Gap, Message, PresenceEvent, Reconnected, presence_item
 from sbusd.protocol.direct_messages import direct_packet
+from sbusd.protocol.framed_data import MAX_MESSAGES
 from sbusd.protocol.keys import EVENT_HEAD, bytes_of, pattern_matches
 from sbusd.protocol.packets import publish_packet
-from sbusd.protocol.store_ranges import MAX_MESSAGES
 from sbusd.store.bus_connections import ServingBus, passed_on
-from sbusd.store.calls.call_errors import CallError
-from sbusd.store.calls.responses import RESPONSE_BYTES
+from sbusd.store.calls.responses import RESPONSE_BYTES, CallError
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError, LastValues, Stored

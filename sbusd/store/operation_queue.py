@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.store.calls.call_errors import CallError, restarting
+from sbusd.config.users import ChargedUsers
+from sbusd.store.calls.responses import CallError, restarting
 
 E = TypeVar("E")
 T = TypeVar("T")

@@ -18,10 +18,10 @@ from sbusd.protocol.credentials import Peer
 from sbusd.protocol.framed_data import MAX_DATA_BYTES
 from sbusd.protocol.printable import printable
 from sbusd.store.bus_connections import ServingBus
-from sbusd.store.calls.call_errors import CallError
+from sbusd.store.calls.responses import CallError
 from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.key_map import KeyMatcher
 from sbusd.store.engine.messages import EngineError, NewMessage, Sender
+from sbusd.store.engine.stream import KeyMatcher
 from sbusd.store.operation_queue import SERVICE, OperationQueue, QueuedOperation
 
 GROUP_ITEMS = 256

@@ -13,12 +13,12 @@ from typing import Protocol
 from sbusd.backoff import Backoff
 from sbusd.client.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol import controls
-from sbusd.store.access import Access
+from sbusd.store.access import Access, VouchRight
 from sbusd.store.bus_connections import ServingBus
 from sbusd.store.calls.calls import Calls
-from sbusd.store.calls.remote_calls import RemoteCalls
+from sbusd.store.calls.remote_calls import RemoteCalls, RemoteService
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.committer import Committer
 from sbusd.store.engine.engine import Engine
@@ -26,13 +26,10 @@ from sbusd.store.engine.messages import DeadLetter, EngineError, NewMessage, Tak
 from sbusd.store.new_subscribers import NewSubscribers
 from sbusd.store.operation_queue import SERVICE, OperationQueue
 from sbusd.store.ordinary_messages import CHANGED, NOT_CONNECTED, NOT_RUNNING, StreamIntake
-from sbusd.store.publisher import StorePublisher
-from sbusd.store.remote_service import RemoteService
-from sbusd.store.routes import Routes
+from sbusd.store.publications import Routes, StorePublisher
 from sbusd.store.status import FRESH_SECONDS, Status
 from sbusd.store.subscribed_workers import SubscribedWorkers
 from sbusd.store.sweeper import Sweeper
-from sbusd.store.vouch_right import VouchRight
 from sbusd.systemd.event_loop import first_defect
 
 READ_AHEAD = 256

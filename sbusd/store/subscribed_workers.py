@@ -25,14 +25,21 @@ from sbusd.protocol.keys import EVENT_HEAD, bytes_of
 from sbusd.protocol.packets import publish_packet
 from sbusd.protocol.printable import printable
 from sbusd.store.bus_connections import ServingBus
-from sbusd.store.calls.call_errors import CallError, code_and_words
 from sbusd.store.calls.job_calls import STALE, JobCalls
+from sbusd.store.calls.responses import CallError, code_and_words
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError
 from sbusd.store.operation_queue import QueuedOperation
-from sbusd.store.settlements import SETTLEMENT_HEAD, Settlement, SettlementError, parse_settlement
-from sbusd.store.subscribed_worker import KEY_HEAD, SubscribedWorker, UnsubscribedError
+from sbusd.store.subscribed_worker import (
+    KEY_HEAD,
+    SETTLEMENT_HEAD,
+    Settlement,
+    SettlementError,
+    SubscribedWorker,
+    UnsubscribedError,
+    parse_settlement,
+)
 
 
 class SubscribedWorkers:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from sbusd.store.calls.call_errors import CallError
+from sbusd.store.calls.responses import CallError
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.checksums import DAMAGED
 from sbusd.store.engine.continuity import LOST
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, EngineError, NewMessage, Places, Sweep, Taken
 from sbusd.store.operation_queue import SERVICE
-from sbusd.store.publisher import StorePublisher
+from sbusd.store.publications import StorePublisher
 
 MAX_ROWS = 1_000
 """Rows that one sweep changes: other operations take turns with it."""

@@ -1,4 +1,4 @@
-"""Notifications to the service manager. Spec: sbusd(8); sd_notify(3), sd_watchdog_enabled(3).
+"""Notifications to the service manager, and its file descriptor store. Spec: sbusd(8); sd_notify(3), sd_watchdog_enabled(3).
 
 Every user can fill systemd's queue, and a program that waited for room in it without a limit could be stopped by any user. So single
 events (reloading, stopping) wait for a few seconds, and repeated notifications never. A start waits longer, and then fails.
@@ -6,6 +6,8 @@ events (reloading, stopping) wait for a few seconds, and repeated notifications 
 :class:`Heartbeat` has the watchdog and status notifications of the bus. The loop sends them itself, between two turns, never a thread: a
 loop that hangs sends none, and the watchdog restarts it. An idle bus wakes up only every half watchdog interval. The status of a busy bus
 is sent once more after it has become idle, so it wakes up twice more, :data:`STATUS_SECONDS` apart.
+
+systemd empties it when the service is stopped or has finally failed, but not on a restart. The bus does not need to know which.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from sbusd.protocol.errors import SbusError
@@ -248,3 +251,42 @@ def _status(traffic: Traffic, rate: float, warning: str) -> str:
 def _counted(number: int, noun: str) -> str:
     """Return *number* with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+PAIRS = 2
+"""Socket pairs of the connection store, two descriptors each."""
+
+STATE = "sbus-state"
+"""FDNAME of the state file."""
+
+CONNECTION_STORE = tuple(f"sbus-connections-{number}" for number in range(2 * PAIRS))
+"""FDNAMEs of the ends of the connection store. Never rename them: after an upgrade the new process finds what the old one stored."""
+
+NAMES = frozenset({STATE, *CONNECTION_STORE})
+
+
+class DescriptorStoreError(SbusError, OSError):
+    """The service manager cannot be notified; the text is one line."""
+
+
+def is_there(environment: Mapping[str, str]) -> bool:
+    """Return whether the service manager keeps stored descriptors after this process ends.
+
+    Since systemd 254, $FDSTORE is the maximum number of descriptors. Older versions do not set it; then the bus assumes that there is
+    a store. Without a store, systemd closes what it receives, which does no harm.
+    """
+    if not environment.get("NOTIFY_SOCKET"):
+        return False
+    return environment.get("FDSTORE", "") != "0"
+
+
+def put(state: int, connection_store: list[int]) -> None:
+    """Store these descriptors, and remove what was stored under their names. Raises DescriptorStoreError."""
+    until = time.monotonic() + START_SECONDS
+    try:
+        with closing(ServiceManager(os.environ["NOTIFY_SOCKET"])) as manager:
+            for name, fd in zip((STATE, *CONNECTION_STORE), (state, *connection_store), strict=True):
+                manager.deliver(f"FDSTOREREMOVE=1\nFDNAME={name}", until=until)
+                manager.deliver(f"FDSTORE=1\nFDNAME={name}", fd, until=until)
+    except OSError as error:
+        raise DescriptorStoreError(f"cannot store descriptors through $NOTIFY_SOCKET: {error.strerror}") from None

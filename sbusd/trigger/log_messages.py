@@ -1,6 +1,6 @@
 """The log messages of the trigger. Spec: sbus-trigger(8), "LOG MESSAGES".
 
-Users can cause most of these messages. `sbusd.systemd.limited_log` logs repeated ones of one cause once per interval.
+Users can cause most of these messages. `sbusd.systemd.log_records` logs repeated ones of one cause once per interval.
 """
 
 from __future__ import annotations

@@ -14,22 +14,22 @@ import typer
 from sbusd.client import bus_address
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerSettings
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.standard_output import print_line
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
 from sbusd.trigger import log_messages
+from sbusd.trigger.jobs import ServiceManagerCalls
 from sbusd.trigger.message_files import MessageFiles
-from sbusd.trigger.open_keys import warnings
 from sbusd.trigger.report import Report
+from sbusd.trigger.senders import warnings
 from sbusd.trigger.service import Trigger, TriggerError
-from sbusd.trigger.service_manager_calls import ServiceManagerCalls
 
 SYSTEM_FOLDER = "/run/sbus-trigger"
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.trigger import log_messages
 from sbusd.trigger.jobs import Done
 from sbusd.trigger.rule_state import RuleState

@@ -1,18 +1,211 @@
-"""One rule at work: what each message causes, and the counters. No I/O."""
+"""One rule at work: what each message causes, and the counters. No I/O.
+
+Regular expressions are not used: some of them need exponential time for a text that a user writes into the journal.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import enum
+import json
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from sbusd.client.items import Message
-from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.config.trigger import TriggerRule
+from sbusd.config.trigger import MAX_UNIT_BYTES, Rate, TriggerRule
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.credentials import Peer
-from sbusd.trigger.conditions import Payload
-from sbusd.trigger.instances import UnitNameError, unit_of
-from sbusd.trigger.rates import Limits, RateDecision
 from sbusd.trigger.senders import Sender, sender_of
+
+
+def text_matches(glob: str, text: str) -> bool:
+    """Return whether the whole *text* matches *glob*, in which ``*`` matches any characters.
+
+    Each part between two stars is searched once, at its first place after the part before: an earlier place never matches less.
+    """
+    first, *rest = glob.split("*")
+    if not rest:
+        return text == glob
+    last = rest.pop()
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    begin, end = len(first), len(text) - len(last)
+    for part in rest:
+        found = text.find(part, begin, end)
+        if found < 0:
+            return False
+        begin = found + len(part)
+    return True
+
+
+class Payload:
+    """The payload of a message; it is parsed when a condition needs that."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._members: dict[str, object] | None = None
+
+    def matches(self, conditions: Sequence[tuple[str, str]]) -> bool:
+        """Return whether all *conditions* hold: each a member of a JSON object, or the payload as text if it is empty."""
+        return all(any(text_matches(glob, text) for text in self.texts(name)) for name, glob in conditions)
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of a member as texts: several of a list, none if it is missing, null or an object."""
+        if not name:
+            return [self._content.decode("utf-8", "replace")]
+        value = self._object().get(name)
+        return [text for each in (value if isinstance(value, list) else [value]) if (text := _text(each)) is not None]
+
+    def _object(self) -> dict[str, object]:
+        """Return the members of the payload, none if it is not a JSON object."""
+        if self._members is None:
+            try:
+                value = json.loads(self._content)
+            except (ValueError, RecursionError):
+                value = None
+            self._members = value if isinstance(value, dict) else {}
+        return self._members
+
+
+def _text(value: object) -> str | None:
+    """Return a JSON value as text: numbers and booleans as JSON writes them."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, int | float) else None
+
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:_.")
+
+_numbers = count(1)
+
+
+class UnitNameError(ValueError):
+    """The message has no valid instance."""
+
+
+def escaped(text: bytes) -> str:
+    r"""Return *text* as systemd-escape(1) does: ``/`` becomes ``-``, other bytes outside of ``[A-Za-z0-9:_.]`` become ``\xNN``.
+
+    A ``.`` at the beginning is escaped too, so the result is neither ``..`` nor the name of a hidden file.
+    """
+    parts = ["-" if byte == 0x2F else chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in text]
+    if text.startswith(b"."):
+        parts[0] = "\\x2e"
+    return "".join(parts)
+
+
+def unit_of(rule: TriggerRule, key: bytes) -> str:
+    """Return the unit of *rule* for a message with *key*.
+
+    Raises:
+        UnitNameError: the key has no such segment, or the name would be longer than systemd allows.
+    """
+    if not rule.is_template:
+        return rule.unit
+    prefix, _, suffix = rule.unit.partition("@.")
+    name = f"{prefix}@{_instance(rule, key)}.{suffix}"
+    if len(name) > MAX_UNIT_BYTES:
+        raise UnitNameError(f"the name of the unit would have {len(name)} bytes, at most {MAX_UNIT_BYTES} are allowed")
+    return name
+
+
+def _instance(rule: TriggerRule, key: bytes) -> str:
+    """Return the instance, which is not empty. Raises UnitNameError."""
+    if rule.instance == "message":
+        # Unique over restarts of the trigger too.
+        return f"{time.time_ns():x}.{next(_numbers)}"
+    if isinstance(rule.instance, int):
+        segments = key.split(b"/")
+        key = segments[rule.instance - 1] if rule.instance <= len(segments) else b""
+    if not key:
+        raise UnitNameError(f"the key has no text in segment {rule.instance}" if isinstance(rule.instance, int) else "the key is empty")
+    return escaped(key)
+
+
+MAX_USERS = 1_024
+"""Users whose times are kept for a rule. The least recent one is forgotten; the limit of all users together still holds."""
+
+ALL_USERS = 10
+"""The burst of all users together, in multiples of that of one."""
+
+FIRST_ACTIONS = 5
+"""The part of it that is kept for users with no action in the interval, in the same unit: no few users can use up the burst of all."""
+
+
+class RateDecision(enum.Enum):
+    """What the limits say about one message; the value is the name of its counter."""
+
+    ALLOWED = "accepted"
+    BURST = "over_burst"
+    ALL_BURST = "over_burst_of_all"
+    """The user is within the limit, and all users together are not."""
+    LOOP = "loop"
+    """The first message over the limit for loops: the rule is suspended for its user from now on."""
+    SUSPENDED = "suspended"
+
+
+class _Window:
+    """The times of the last actions within an interval."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque()
+
+    def count(self, interval: float, now: float) -> int:
+        """Return the number of actions within *interval* before *now*, and forget the others."""
+        while self._times and self._times[0] <= now - interval:
+            self._times.popleft()
+        return len(self._times)
+
+    def add(self, now: float) -> None:
+        """Note an action."""
+        self._times.append(now)
+
+
+class _User:
+    """The actions for one user."""
+
+    def __init__(self) -> None:
+        self.burst = _Window()
+        self.loop = _Window()
+        self.suspended_until = 0.0
+
+
+class Limits:
+    """The limits of one rule."""
+
+    def __init__(self, burst: Rate, loop: Rate) -> None:
+        self._burst = burst
+        self._loop = loop
+        self._users: OrderedDict[int, _User] = OrderedDict()
+        self._all = _Window()
+
+    def suspended(self, now: float) -> int:
+        """Return the number of users for whom the rule is suspended."""
+        return sum(user.suspended_until > now for user in self._users.values())
+
+    def judge(self, charged: int, now: float) -> RateDecision:
+        """Return whether a message of the user *charged* at *now*, in seconds, may cause an action, and count it if so."""
+        user = self._users.setdefault(charged, _User())
+        self._users.move_to_end(charged)
+        if len(self._users) > MAX_USERS:
+            self._users.popitem(last=False)
+        if now < user.suspended_until:
+            return RateDecision.SUSPENDED
+        burst, loop = self._burst, self._loop
+        own = user.burst.count(burst.interval, now)
+        if own >= burst.count:
+            return RateDecision.BURST
+        if self._all.count(burst.interval, now) >= burst.count * (ALL_USERS - FIRST_ACTIONS if own else ALL_USERS):
+            return RateDecision.ALL_BURST
+        if user.loop.count(loop.interval, now) >= loop.count:
+            user.suspended_until = now + loop.interval
+            return RateDecision.LOOP
+        for window in (user.burst, user.loop, self._all):
+            window.add(now)
+        return RateDecision.ALLOWED
+
 
 JOURNAL_HEAD = b"journal/"
 

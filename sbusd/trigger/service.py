@@ -19,10 +19,10 @@ from sbusd.client.items import Gap, Item, Message, Replaced
 from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.client.rpc.caller_access import Allow
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import TriggerRule, TriggerSettings
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol import controls
-from sbusd.protocol.connection_names import MAX_NAME_BYTES
+from sbusd.protocol.credentials import MAX_NAME_BYTES
 from sbusd.protocol.envelope import start_command
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import first_defect

@@ -16,7 +16,7 @@ from aiohttp.http import HttpProcessingError
 
 from sbusd.protocol.printable import printable
 from sbusd.socket_owner import client_user, is_trusted
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.web.log_messages import FAULT, FULL, OTHER_USER, REJECTED
 
 MAX_CONNECTIONS = 256

@@ -12,20 +12,19 @@ import typer
 
 from sbusd.client import PatternWarning, Scope, bus_address
 from sbusd.config.quantities import Size
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.helptext import PlainCommand, VersionOption, program_app
 from sbusd.protocol.errors import SbusError
 from sbusd.standard_error import fail
 from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.systemd.service_manager import ServiceManager
 from sbusd.systemd.signals import exit_on_ending_signals
-from sbusd.web.addresses import ListenAddress
-from sbusd.web.allow_list import EVERY_ORDINARY_KEY, AllowList
-from sbusd.web.links import link_file, print_link
 from sbusd.web.log_messages import STARTED, STOPPED
+from sbusd.web.logins import link_file, print_link
+from sbusd.web.request_checks import ListenAddress
 from sbusd.web.server import WebServer
-from sbusd.web.session import SessionSettings
+from sbusd.web.session import EVERY_ORDINARY_KEY, AllowList, SessionSettings
 
 LISTEN = "127.0.0.1:0"
 MAX_SESSIONS = 16

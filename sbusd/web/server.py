@@ -15,8 +15,7 @@ from aiohttp import WSCloseCode, web
 from sbusd.client import NoBus
 from sbusd.protocol.printable import printable
 from sbusd.systemd.event_loop import report_exhaustion
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.web.addresses import ListenAddress
+from sbusd.systemd.log_records import LimitedLog
 from sbusd.web.connections import Names
 from sbusd.web.frames import MAX_FRAME_BYTES
 from sbusd.web.log_messages import FAULT, FULL, LOGGED_IN, NO_BUS, REJECTED, SESSION_ENDED, WRONG_TOKEN
@@ -24,6 +23,7 @@ from sbusd.web.logins import FAILURE_SECONDS, Logins, TooManyFailuresError
 from sbusd.web.loopback import Admission, LoopbackConnection
 from sbusd.web.request_checks import (
     WEBSOCKET_PROTOCOL,
+    ListenAddress,
     RejectedError,
     check_key,
     check_login,

@@ -20,17 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sbusd.archive.record.days import DayName
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import list_index
-from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
+from sbusd.archive.record.index import DayName, list_index
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.pipeline.known_index import KnownIndex
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import PipelineRun
+from sbusd.pipeline.run import KnownIndex, PipelineRun
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.support.records import message
 from tests.support.traffic import deliver

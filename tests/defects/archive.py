@@ -89,7 +89,7 @@ ARCHIVE = (
         ),
     ),
     Defect(
-        "sbusd/shipping/expiry.py",
+        "sbusd/shipping/destination.py",
         "        elif not self._store.exists(entry.path):\n            return False\n        self._store.delete(entry.path)",
         "        else:\n            return False\n        self._store.delete(entry.path)",
         "a kill between mark and deletion keeps the segment in the destination",

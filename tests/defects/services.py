@@ -9,7 +9,7 @@ _HERE = "tests/integration/"
 SERVICES = (
     # Services whose tests share a bus.
     Defect(
-        "sbusd/metrics/admission.py",
+        "sbusd/metrics/connections.py",
         "        self._open[may_scrape] -= Counter([charged])",
         "        pass",
         "connections that end are never subtracted",
@@ -21,7 +21,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/metrics/key_prefixes.py",
+        "sbusd/metrics/collector.py",
         "                counts.interruptions += 1\n",
         "",
         "a lost connection of the tap is not counted",
@@ -31,7 +31,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/metrics/key_prefixes.py",
+        "sbusd/metrics/collector.py",
         'self.recipients += _whole(item.fields.get("recipients"))',
         'self.recipients += _whole(item.fields.get("recipients")) + 1',
         "the tap counts as a recipient",
@@ -164,7 +164,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/users.py",
+        "sbusd/blob/registry.py",
         "        if user.bytes + size > self.quotas.bytes:",
         "        if user.bytes + size >= self.quotas.bytes:",
         "the last byte of the quota cannot be used",

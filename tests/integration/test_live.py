@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from sbusd.pipeline.errors import PermanentError
+from sbusd.pipeline.live.job import check_tap
 from sbusd.pipeline.live.live_state import STATE, Decided, LiveState
-from sbusd.pipeline.live.preconditions import check_tap
 from sbusd.pipeline.live.publication import publish_decided
 from sbusd.pipeline.source.outbox import Outbox
 from sbusd.pipeline.source.publisher import BusConnection

@@ -38,7 +38,7 @@ _STREAM = '[[stream]]\nname = "alerts"\nkeys = ["alert/"]\n'
 
 _HOOK = """
 import os, random, signal, sys, threading, time
-from sbusd.pipeline.live import stored
+from sbusd.pipeline.live import publication
 stored.WAIT_SECONDS = 600.0
 real = stored.AlertConnection.__call__
 calls = 0

@@ -18,8 +18,8 @@ from typing import Protocol
 import pytest
 
 from sbusd.ctl.checks import CheckResult
-from sbusd.ctl.checks.metrics import check_scrape
-from sbusd.metrics import admission, connections
+from sbusd.ctl.checks.services import check_scrape
+from sbusd.metrics import connections
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.metrics_endpoint import Endpoint, UnixConnection, Values, get, samples
@@ -205,7 +205,7 @@ def test_another_user_gets_no_metric_on_either_socket(bus: Daemon, folder: Path)
 def test_other_users_cannot_take_the_connections(bus: Daemon, folder: Path) -> None:
     """Not even with many user ids, as subuid(5) gives them."""
     with Endpoint(folder, bus.path) as endpoint, contextlib.ExitStack() as stack:
-        for number in range(admission.MAX_OTHERS + 10):
+        for number in range(connections.MAX_OTHERS + 10):
             other = User(500_000 + number, 500_000)
             for _ in range(2):
                 stack.enter_context(contextlib.closing(other.connect(endpoint.path, socket.SOCK_STREAM)))

@@ -14,7 +14,7 @@ import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.storage import TableSnapshot
-from sbusd.report.comparison import Earlier, earlier_periods
+from sbusd.report.coverage import Earlier, earlier_periods
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
 from tests.integration.test_report import SETTLED, visit

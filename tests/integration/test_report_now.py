@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.ctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
 from sbusd.pipeline import main as pipeline
-from sbusd.recorder import administration
+from sbusd.recorder import segment_closing
 from tests.integration.test_pipeline_program import environment
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
@@ -74,5 +74,5 @@ def test_a_program_that_fails_is_reported_below_its_message(bus: Daemon, folder:
 def test_the_names_are_those_of_the_programs() -> None:
     """sbusctl may not import the pipeline."""
     assert (pipeline.ARCHIVE, pipeline.TABLES) == (ARCHIVE, TABLES)
-    assert administration.COMMAND == COMMAND
+    assert segment_closing.COMMAND == COMMAND
     assert all((ROOT / "units" / "system" / name).exists() for name in (RECORDER, PIPELINE))

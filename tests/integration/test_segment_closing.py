@@ -10,7 +10,7 @@ import pytest
 
 from sbusd.archive.record.schema import RowKind
 from sbusd.client import Bus, NoRecipient, RemoteError, RemoteRefusal
-from sbusd.recorder.administration import COMMAND
+from sbusd.recorder.segment_closing import COMMAND
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for

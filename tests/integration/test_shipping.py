@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import newer, read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from tests.support import skips
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import NOON, message

@@ -17,13 +17,11 @@ from deltalake import DeltaTable
 
 from sbusd.archive.files import TablesError
 from sbusd.archive.storage import store as store_module
-from sbusd.archive.storage.location import ArchivePath, RemotePath
+from sbusd.archive.storage.location import ArchivePath, RemotePath, table_uri
 from sbusd.archive.tables.delta import storage_options
-from sbusd.archive.tables.location import table_uri
 from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.published import open_published
 from sbusd.archive.tables.schema import RELAY, USERS
-from sbusd.archive.tables.storage import read_tables
+from sbusd.archive.tables.storage import open_published, read_tables
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer, environment, without_retries
 from tests.support.published_tables import publish_record_at
 from tests.support.records import message
@@ -34,8 +32,8 @@ _SECONDS = 240.0
 
 _WRITER = """
 import sys
-from sbusd.archive.tables import maintenance
-from sbusd.archive.tables.location import parse_tables_location
+from sbusd.archive.tables import delta
+from sbusd.archive.storage.location import parse_tables_location
 from tests.support.table_versions import publish_version
 
 maintenance.COMMITS = 4
@@ -50,7 +48,7 @@ _RIVALS = """
 import sys
 from deltalake import DeltaTable
 from sbusd.archive.files import TablesError
-from sbusd.archive.tables.location import parse_tables_location
+from sbusd.archive.storage.location import parse_tables_location
 from sbusd.archive.tables.schema import USERS
 from tests.support.table_versions import HOUR, open_writer, publish_version, replace_version
 

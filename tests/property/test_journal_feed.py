@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbusd.feeds.journal.checked_publisher import Batch
-from sbusd.feeds.journal.cursor import Cursor, CursorFile
-from sbusd.feeds.journal.entry import JournalEntry
+from sbusd.feeds.journal.entry import Cursor, CursorFile, JournalEntry
 from sbusd.feeds.journal.feed import JournalFeed, StartPosition
 from tests.support.examples import examples
 

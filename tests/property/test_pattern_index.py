@@ -7,8 +7,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbusd.protocol.keys import pattern_matches
-from sbusd.protocol.overlap import covers, intersection
+from sbusd.protocol.keys import covers, intersection, pattern_matches
 from sbusd.protocol.pattern_index import PatternIndex
 from tests.support.examples import examples
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import NOWHERE, EngineError, JobState, NewMessage, PutResult, Sender, Worker
-from sbusd.store.engine.rows import MESSAGE_BYTES
+from sbusd.store.engine.schema import MESSAGE_BYTES
 from tests.support.examples import examples
 from tests.support.store_clocks import OneClock
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import TABLES, bucket_of
 from sbusd.archive.tables.storage import TableSnapshot

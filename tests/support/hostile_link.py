@@ -6,15 +6,15 @@ import hashlib
 import sys
 from typing import Any
 
-from sbusd.link import blob_source, main
+from sbusd.link import blobs, main
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
 
 MODE = sys.argv.pop(1)
 
-_honest = blob_source.BlobSource.answer
+_honest = blobs.BlobSource.answer
 
 
-async def _answer(source: blob_source.BlobSource, host: str, question: dict[str, Any]) -> bytes:
+async def _answer(source: blobs.BlobSource, host: str, question: dict[str, Any]) -> bytes:
     """Answer as the mode says."""
     answer = await _honest(source, host, question)
     head, frames = parse_framed_data(answer)
@@ -45,7 +45,7 @@ async def _answer(source: blob_source.BlobSource, host: str, question: dict[str,
     return framed_data(head, frames)
 
 
-blob_source.BlobSource.answer = _answer  # type: ignore[method-assign,assignment]
+blobs.BlobSource.answer = _answer  # type: ignore[method-assign,assignment]
 
 if __name__ == "__main__":
     main.main()

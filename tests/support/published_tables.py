@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.schema import Row
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import store_of

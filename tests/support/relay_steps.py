@@ -18,7 +18,7 @@ from redis.retry import Retry
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer, answer_to, data_of, free_address, request, shared_key
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from sbusd.link.network.stall import Writable
+from sbusd.link.network.streams import Writable
 from sbusd.link.rules import Rules
 from sbusd.link.service import Link, RunningNetwork
 

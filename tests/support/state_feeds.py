@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from sbusd.feeds.dbus.changes import ChangeTable
-from sbusd.feeds.dbus.lasting_connection import cancel
+from sbusd.feeds.dbus.connection import cancel
 from sbusd.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
 from tests.support.dbus_services import DBusDaemon, DBusService
 from tests.support.feed_outputs import WAIT_SECONDS, RecordingOutput

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbusd.config.store import StreamSettings
-from sbusd.protocol.keys import pattern_matches
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.keys import intersection, pattern_matches
 from sbusd.store.engine.messages import Gap, NewMessage, PutResult, Stored
 from sbusd.store.engine.put_ids import WINDOW_MS
 from sbusd.store.engine.reading import REMOVED
-from sbusd.store.engine.rows import MESSAGE_BYTES
+from sbusd.store.engine.schema import MESSAGE_BYTES
 
 Item = Stored | Gap
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.record.schema import Role, Row, RowKind, batch_of
 from sbusd.archive.record.segments import write_segments
 from tests.support.link_states import SENDERS, LinkHistory

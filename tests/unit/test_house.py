@@ -48,6 +48,7 @@ TOPICS = {
     "ctl/test_option_effects.py",
     "dataplane/test_rooms.py",
     "metrics/test_prometheus_files.py",
+    "recorder/test_user_shares.py",
     "support/test_workers.py",
     "test_catalog.py",
     "test_house.py",

@@ -22,7 +22,7 @@ REASONS = {
     "dataplane/switch_state.py": "by pydantic, which is loaded then",
     "feeds/dbus/connection.py": "at the start: the library is optional",
     "feeds/main.py": "at the start: each feed loads what it needs",
-    "link/network/nkey.py": "of another package, which is optional, at the first connection",
+    "link/network/credential_files.py": "of another package, which is optional, at the first connection",
     "metrics/exposition.py": "at the start: the library is optional, and loads all of its modules",
     "recorder/main.py": "at the start, after the check of the configuration",
     "relay/main.py": "at the start, after the check of the configuration",

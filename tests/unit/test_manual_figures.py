@@ -18,11 +18,11 @@ from tests.support.manual import source, words
 from tools.stage import ROOT
 
 FIGURES = {
-    "blob.toml.5": ["unknown tickets within {blob.users.GUESS_SECONDS:g} seconds"],
+    "blob.toml.5": ["unknown tickets within {blob.registry.GUESS_SECONDS:g} seconds"],
     "feed-dbus.toml.5": [
         "a queue for {feeds.dbus.signal_feed.QUEUE_MESSAGES} signals and {feeds.dbus.signal_feed.QUEUE_BYTES >> 20} MiB",
         "There can be {config.feed_dbus.MAX_SIGNALS}.",
-        "more than {feeds.dbus.key_template.MAX_PART_BYTES} bytes is truncated",
+        "more than {feeds.dbus.signal_feed.MAX_PART_BYTES} bytes is truncated",
     ],
     "link.toml.5": [":{config.link.PORT}", "for up to {link.network.direct.MAX_PEERS} hosts"],
     "sbus-blob.8": [
@@ -35,7 +35,7 @@ FIGURES = {
         "With the limit of the units, {unit_of('blob', 'LimitNOFILE')}, half of it is "
         "{(unit_of('blob', 'LimitNOFILE') - blob.service.SPARE_DESCRIPTORS) // blob.service.PAUSING_PART}.",
         "the limit of descriptors is below {blob.service.LEAST_DESCRIPTORS};",
-        "once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "once in {systemd.log_records.QUIET_SECONDS:g} s",
     ],
     "sbus-feed.8": [
         "by default {feeds.main._CHANGE_RATE}",
@@ -51,7 +51,7 @@ FIGURES = {
         "at most {feeds.journal.entry.PAYLOAD_BYTES >> 10} KiB",
         "the {feeds.journal.reader.MEMORY_BYTES >> 20} MiB of memory",
         "before each batch of up to {feeds.journal.batch_reader.BATCH_ENTRIES} entries",
-        "by default {feeds.udev.feed.RATE}. Up to {feeds.udev.waiting_events.MAX_WAITING} further events wait in the feed",
+        "by default {feeds.udev.feed.RATE}. Up to {feeds.udev.devices.MAX_WAITING} further events wait in the feed",
         "up to {feeds.main._SUBSYSTEMS_MOST} times",
         "A value has at most {feeds.udev.devices.VALUE_CHARACTERS} characters",
         "All properties together have at most {feeds.udev.devices.PAYLOAD_BYTES >> 10} KiB",
@@ -61,8 +61,8 @@ FIGURES = {
     "sbus-link.8": [
         "At most {link.administration.MAX_WAITING_OF_USER} calls of one user, and {link.administration.MAX_WAITING} in all, can wait",
         "The command fails after {link.administration.SYNC_SECONDS:g} s",
-        "the other hosts, at most {link.status.MAX_HOSTS}",
-        "has up to {link.events.MAX_PATTERNS} patterns",
+        "the other hosts, at most {link.administration.MAX_HOSTS}",
+        "has up to {link.administration.MAX_PATTERNS} patterns",
         "have {link.local_interest.LIMITS.lines} patterns for other hosts, of {link.local_interest.LIMITS.bytes >> 20} MiB "
         "with {link.remote_interest.COST} bytes for each, of which one {WORDS[1 / link.local_interest.RESERVED]} is reserved",
         "among {link.local_interest.LIMITS.lines * (link.local_interest.RESERVED - 1) // link.local_interest.RESERVED // 16} users, "
@@ -74,7 +74,7 @@ FIGURES = {
         "and at most every {link.peers.MAX_INTERVAL:g} seconds",
         "noticed after {link.peers.MISSED * link.peers.MAX_INTERVAL / 60:g} minutes",
         "{link.remote_interest.MAX_ALL_PATTERNS // 5_000} for each of 5000 hosts",
-        "logged once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "logged once in {systemd.log_records.QUIET_SECONDS:g} s",
         "{os.EX_CONFIG} The configuration is invalid",
         "{link.local_interest.HOSTED_HEAD.decode()}",
         "stays announced for {WORDS[link.local_interest.WITHDRAW_AFTER]} second after",
@@ -83,12 +83,12 @@ FIGURES = {
         "at most {config.metrics.MAX_PREFIXES}",
         "within {metrics.collector.BUS_SECONDS:g} s",
         "The bus itself remembers {broker.totals.MAX_USERS} users",
-        "together have at most {metrics.admission.MAX_OTHERS} connections",
+        "together have at most {metrics.connections.MAX_OTHERS} connections",
         "within {metrics.connections.REQUEST_SECONDS:g} s and have at most {metrics.connections.MAX_REQUEST_BYTES >> 10} KiB",
         "the limit of descriptors is below {metrics.main.LEAST_DESCRIPTORS}",
-        "While {metrics.checked_sockets.MAX_CLOSES} connections wait to be closed",
+        "While {metrics.listener.MAX_CLOSES} connections wait to be closed",
         "no request for {config.metrics.MetricsSettings().idle_timeout / 60:g} minutes",
-        "once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "once in {systemd.log_records.QUIET_SECONDS:g} s",
     ],
     "sbus-performance.7": [
         "publishes as fast as it can for {FULL.seconds:g} s, in {FULL.rounds} rounds",
@@ -106,7 +106,7 @@ FIGURES = {
         "during {archive.tables.schema.CALL_SECONDS} seconds",
         "within {archive.tables.schema.LINK_SECONDS} seconds after that hour",
         "the first {pipeline.partials.deliveries.MAX_EVENTS} rows about subscriptions",
-        "the first {pipeline.partials.subscriptions.MAX_ROUTES} periods",
+        "the first {pipeline.partials.routes.MAX_ROUTES} periods",
         "at least {pipeline.session.FEWEST_PARTITIONS}",
         "{WORDS[pipeline.session.PARTITIONS_PER_CORE].capitalize()} for each processor that Spark has when it starts",
     ],
@@ -126,9 +126,9 @@ FIGURES = {
         "Each queued key needs {dataplane.contract.KNOWN_KEY_BYTES} bytes of memory",
     ],
     "sbus-record.5": [
-        "at most {recorder.user_shares.MAX_USERS} users",
-        "{archive.record.entry.OTHERS} for a segment of the users beyond the {recorder.user_shares.MAX_USERS} lowest user ids",
-        "version {archive.record.entry.INDEX_VERSION}; a reader",
+        "at most {recorder.retention.MAX_USERS} users",
+        "{archive.record.layout.OTHERS} for a segment of the users beyond the {recorder.retention.MAX_USERS} lowest user ids",
+        "version {archive.record.layout.INDEX_VERSION}; a reader",
         "sorted by {', '.join(archive.record.schema.SORT_KEYS[:-1])} and {archive.record.schema.SORT_KEYS[-1]}",
         "up to {archive.record.segments.ROW_GROUP_ROWS} rows",
     ],
@@ -140,8 +140,8 @@ FIGURES = {
         "Segments of the archive are retried every {recorder.converter.RETRY_SECONDS:g} seconds.",
         "The limit is one third of the fair share, and at most 1/128 of the quota",
         "The write-ahead log can use a quarter of the quota, or twice rotate_bytes if that is more.",
-        "An index entry names at most {recorder.user_shares.MAX_USERS} users.",
-        "the entry names the {recorder.user_shares.MAX_USERS} lowest user ids.",
+        "An index entry names at most {recorder.retention.MAX_USERS} users.",
+        "the entry names the {recorder.retention.MAX_USERS} lowest user ids.",
         "{os.EX_CONFIG} An administrator must act",
     ],
     "sbus-relay.8": [
@@ -164,7 +164,7 @@ FIGURES = {
         "At most {relay.bus.incoming_calls.AT_ONCE} of one command",
         "does not respond for {relay.bus.incoming_calls.ASK_SECONDS:g} s is disconnected",
         "{relay.queue_handler.ABANDONED_WORDS.format(twin='N', cmd='COMMAND')}",
-        "logged once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "logged once in {systemd.log_records.QUIET_SECONDS:g} s",
         "{os.EX_CONFIG} The configuration is invalid",
     ],
     "sbus-rpc.7": [
@@ -197,7 +197,7 @@ FIGURES = {
         "read every {WORDS[trigger.service_starts._LAST_PAUSE]} second or more often",
         "wait for it, up to {trigger.service_starts.MAX_CALLS_OF_USER} of each user",
         "If {trigger.service_starts.MAX_CALLS} of all users wait, each user can still have one",
-        "once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "once in {systemd.log_records.QUIET_SECONDS:g} s",
     ],
     "sbus-web.8": [
         "sessions, 1 to {web.main.MOST_SESSIONS}.",
@@ -210,7 +210,7 @@ FIGURES = {
         "At most {web.logins.MAX_LOGINS} browsers can be logged in",
         "or {web.loopback.MAX_CONNECTIONS} connections",
         "within {web.server.HEARTBEAT_SECONDS / 2:g} s is disconnected; pings are sent every {web.server.HEARTBEAT_SECONDS:g} s",
-        "logged once in {systemd.limited_log.QUIET_SECONDS:g} s",
+        "logged once in {systemd.log_records.QUIET_SECONDS:g} s",
     ],
     "sbus.7": [
         "For an owner, the limits that the table above gives for one user are "
@@ -240,8 +240,8 @@ FIGURES = {
     "trigger.toml.5": [
         "There can be {config.trigger.MAX_RULES}.",
         "more than {config.trigger.MAX_UNIT_BYTES} bytes",
-        "{WORDS[trigger.rates.ALL_USERS]} times this number. "
-        "{WORDS[trigger.rates.FIRST_ACTIONS / trigger.rates.ALL_USERS].capitalize()} of that is kept",
+        "{WORDS[trigger.rule_state.ALL_USERS]} times this number. "
+        "{WORDS[trigger.rule_state.FIRST_ACTIONS / trigger.rule_state.ALL_USERS].capitalize()} of that is kept",
     ],
 }
 """For each page texts that it has. Each is an f-string whose names are packages of sbusd: modules are imported when they are named."""

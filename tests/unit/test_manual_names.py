@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
-from sbusd.blob.refusals import FATAL, Cause
-from sbusd.blob.requests import _MEMBERS
+from sbusd.blob.requests import _MEMBERS, FATAL, Cause
 from sbusd.feeds.dbus.signal_feed import SignalCounters
 from sbusd.feeds.dbus.state_feed import StateCounters
 from sbusd.feeds.journal.feed import JournalCounters
@@ -26,7 +25,7 @@ from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.web.frames import REQUESTS
 from tests.support.manual import items, section, source, words
-from tests.unit.link.test_status import state
+from tests.unit.link.test_administration import state
 from tools.stage import ROOT
 
 TRIGGER_COUNTERS = [

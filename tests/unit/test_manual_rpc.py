@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from sbusd.client.rpc import service
-from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, TEXT_LIMITS, Envelope
-from sbusd.protocol.trace_context import MAX_CONTEXT_BYTES
+from sbusd.protocol.envelope import MAX_CONTEXT_BYTES, MAX_DESTINATIONS, NUMBER_LIMITS, TEXT_LIMITS, Envelope
 from tests.support.manual import examples, section
 from tools.stage import ROOT
 

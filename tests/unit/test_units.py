@@ -19,8 +19,8 @@ from sbusd.config.relay import REDIS
 from sbusd.config.ship import ShipSettings
 from sbusd.feeds import main as feeds
 from sbusd.feeds.dbus import connection
-from sbusd.feeds.logind import manager as logind_manager
-from sbusd.feeds.systemd import manager as systemd_manager
+from sbusd.feeds.dbus import logind as logind_manager
+from sbusd.feeds.dbus import systemd as systemd_manager
 from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
 from tests.support.manual import examples, section, source

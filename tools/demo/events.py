@@ -7,7 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from sbusd.feeds.journal.cursor import Cursor, CursorFile
+from sbusd.feeds.journal.entry import Cursor, CursorFile
 from sbusd.feeds.journal.reader import JournalError, JournalReader
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator

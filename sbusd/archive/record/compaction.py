@@ -14,12 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.days import MAX_DAY_BYTES, DayName, encode_day, read_day
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import newer, read_files, segment_of_entry, single_names
-from sbusd.archive.record.layout import INDEX
-from sbusd.archive.storage.immutable import Content, put_once
-from sbusd.archive.storage.store import FileStore
+from sbusd.archive.record.index import MAX_DAY_BYTES, DayName, encode_day, newer, read_day, read_files, segment_of_entry, single_names
+from sbusd.archive.record.layout import INDEX, IndexEntry
+from sbusd.archive.storage.store import Content, FileStore, put_once
 
 GRACE_NS = 6 * 3_600 * 10**9
 """Time after the end of a day until its entries are merged: by then the last segment of the day is usually complete and shipped."""

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 
 from sbusd.archive.files import RecordError, SegmentGoneError, create_private, draft_of, make_folder, publish_draft
 from sbusd.archive.record.checksums import MISMATCH, MISSING
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry, SegmentName, hour_of
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, RowKind
 from sbusd.archive.storage.location import ArchivePath
 from sbusd.archive.storage.store import FileStore, store_of

@@ -116,3 +116,20 @@ def _parts(relative: str) -> list[str]:
         if _PART.fullmatch(part) is None or part in (".", ".."):
             raise LocationError(f"invalid name {relative!r} in an object store: use letters, digits, '.', '_', '=' and '-' between slashes")
     return parts
+
+
+def parse_tables_location(text: str) -> ArchivePath:
+    """Return the location of tables in *text*.
+
+    Raises:
+        LocationError: it is not a location, or of a store that cannot create a file only if it does not exist.
+    """
+    found = parse_location(text)
+    if not isinstance(found, Path) and found.scheme != "s3":
+        raise LocationError(f"invalid location {text!r}: tables need a directory, or s3://BUCKET/PREFIX")
+    return found
+
+
+def table_uri(root: ArchivePath, name: str) -> str:
+    """Return where the table *name* under *root* is."""
+    return str(root.absolute() / name if isinstance(root, Path) else root / name)

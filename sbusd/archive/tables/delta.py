@@ -1,4 +1,4 @@
-"""Delta tables: opening, creating, committing and listing files. Spec: sbus-pipeline(8).
+"""Delta tables: opening, creating, committing, listing files, keeping them small, and errors of their library. Spec: sbus-pipeline(8).
 
 The library, delta-rs, commits by creating the next file of a table's log if it does not exist: by a hard link in a directory, by a
 conditional put in an object store. Neither needs a lock.
@@ -6,27 +6,106 @@ conditional put in an object store. Neither needs a lock.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sbusd.archive.files import TablesError, sync_folder
-from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.attempts import Attempts, advice_about
+from sbusd.archive.storage.location import ArchivePath, table_uri
 from sbusd.archive.tables.data_files import DataFile
 from sbusd.archive.tables.hours import Hour
-from sbusd.archive.tables.library_errors import CONFLICT, REPLACED, UnfinishedError, errors_of, is_storage_error, reason_of, repeat
-from sbusd.archive.tables.location import table_uri
+
+CONFLICT = "another program has changed the table during this run. The published tables are complete. Run again"
+REPLACED = "another program has replaced this commit: the server ignores If-None-Match. Use a server that obeys it, and run again"
+
+_IS_STORAGE = re.compile(r"os error \d|Generic S3 error|Permission")
+"""What the library says if the storage failed, and not the table or the comparison with other commits."""
+
+_NOT_REPEATED = re.compile(r"request or response body error")
+"""What the library says if the connection ended within a response. It repeats requests that fail otherwise ten times itself."""
+
+_NOISE = re.compile(r"(?:\x1b\[[0-9;]*m|[\x00-\x1f↳])+")
+
+_Result = TypeVar("_Result")
+
+
+class UnfinishedError(OSError):
+    """The storage failed, and the operation had no effect, so that it can be repeated."""
+
+
+def repeat(root: ArchivePath, name: str, what: str, operation: Callable[[], _Result]) -> _Result:
+    """Return the result of *operation*, which does *what* with the table *name*, and can be repeated. Repetitions are counted and reported.
+
+    Raises:
+        StorageError: the object store failed several times.
+        Exception: all other errors of *operation*.
+    """
+    if isinstance(root, Path):
+        return operation()
+    failed: list[BaseException] = []
+
+    def attempt() -> _Result | None:
+        try:
+            return operation()
+        except (DeltaError, OSError) as error:
+            if isinstance(error, UnfinishedError) or _NOT_REPEATED.search(str(error)):
+                raise OSError(reason_of(error)) from None
+            failed.append(error)
+            return None
+
+    result = Attempts().run(what, root / name, attempt)
+    if failed:
+        raise failed[0]
+    return result  # type: ignore[return-value]  # None is a result too
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Return whether *error* says that the storage failed."""
+    return _IS_STORAGE.search(str(error)) is not None
+
+
+@contextlib.contextmanager
+def errors_of(root: ArchivePath, name: str, what: str) -> Iterator[None]:
+    """Translate errors of the library that happen when *what* is done to the table *name*: to write it, to read it. Raises TablesError."""
+    uri = table_uri(root, name)
+    try:
+        yield
+    except CommitFailedError as error:
+        reason = f"cannot {what} table: {reason_of(error)}" if is_storage_error(error) else CONFLICT
+        raise TablesError(uri, reason) from None
+    except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
+        raise TablesError(uri, f"cannot {what} table: {reason_of(error)}") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason in *error* in one line: that of the operating system, if there is one."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error)
+    if (match := re.search(r"([A-Z][a-zA-Z ,'-]+) \(os error \d+\)", text)) is not None:
+        path = re.search(r"(?:Object at location|file) (\S+) not found", text)
+        return f"{path[1]}: {match[1]}" if path else match[1]
+    lines = [line for line in (_NOISE.sub(" ", each).strip() for each in text.splitlines()) if line]
+    if not lines:
+        return type(error).__name__
+    # The last line has the status, or says what happened to the connection.
+    reason = f"{lines[0]}: {lines[-1]}" if len(lines) > 1 and _IS_STORAGE.search(lines[0]) else lines[0]
+    return reason + advice_about(text)
+
 
 LOG = "_delta_log"
 """The directory of a table's log."""
@@ -240,3 +319,26 @@ def sync_log(root: ArchivePath, name: str, table: DeltaTable) -> None:
 def _partition(hour: Hour) -> dict[str, str | None]:
     """Return the values of :data:`PARTITIONS`."""
     return {"date": hour.date, "hour": str(hour.hour)}
+
+
+COMMITS = 16
+"""Number of commits of a table between two maintenances: four hours, if the table changes every quarter of an hour."""
+
+RETENTION_HOURS = 24
+"""How long replaced files are kept: readers that began before have this time, and earlier versions can be read."""
+
+
+def is_due(before: int, version: int) -> bool:
+    """Return whether a table whose version was *before* and is *version* now is due."""
+    return before // COMMITS != version // COMMITS
+
+
+def remove_old_files(table: DeltaTable) -> None:
+    """Remove files that were replaced long ago, or that no commit names. Raises DeltaError, OSError."""
+    table.vacuum(RETENTION_HOURS, dry_run=False, full=True, commit_properties=ONCE, post_commithook_properties=WITHOUT_HOOKS)
+
+
+def shorten_log(table: DeltaTable) -> None:
+    """Write a checkpoint of *table*, and remove older files of its log. Its version is published. Raises DeltaError, OSError."""
+    table.create_checkpoint()
+    table.cleanup_metadata()

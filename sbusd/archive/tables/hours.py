@@ -7,8 +7,7 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.tables.schema import VERSION
 
 MANIFESTS = "hours"

@@ -16,17 +16,24 @@ from pathlib import Path
 from deltalake import DeltaTable, Transaction
 
 from sbusd.archive.files import TablesError
-from sbusd.archive.storage.location import ArchivePath
+from sbusd.archive.storage.location import ArchivePath, table_uri
 from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.data_files import DataFile
-from sbusd.archive.tables.delta import ONCE, add_columns, create_table, open_table, replace_files, sync_log
+from sbusd.archive.tables.data_files import DataFile, remove_leftovers
+from sbusd.archive.tables.delta import (
+    ONCE,
+    add_columns,
+    create_table,
+    errors_of,
+    is_due,
+    open_table,
+    remove_old_files,
+    replace_files,
+    shorten_log,
+    sync_log,
+)
 from sbusd.archive.tables.hours import MANIFESTS, Hour, Manifest
-from sbusd.archive.tables.library_errors import errors_of
-from sbusd.archive.tables.location import table_uri
-from sbusd.archive.tables.maintenance import is_due, remove_old_files, shorten_log
-from sbusd.archive.tables.published import HOURS_SCHEMA, PublishedHours, write_manifests
 from sbusd.archive.tables.schema import TABLES
-from sbusd.archive.tables.staging import remove_leftovers
+from sbusd.archive.tables.storage import HOURS_SCHEMA, PublishedHours, write_manifests
 
 _ORIGIN = "sbus.origin"
 """A property of the table of manifests, in JSON: what the tables were computed from."""
@@ -116,7 +123,7 @@ class TableWriter:
         replace_files(self.root, MANIFESTS, self._hours, set(by_hour), files, transactions=transactions)
 
     def maintain(self) -> None:
-        """Remove old files of tables with many commits; see :mod:`sbusd.archive.tables.maintenance`. Everything is published.
+        """Remove old files of tables with many commits; see :mod:`sbusd.archive.tables.delta`. Everything is published.
 
         Raises:
             TablesError, OSError: a table cannot be written.

@@ -45,7 +45,7 @@ from sbusd.client.store.requests import (
     request_data,
 )
 from sbusd.protocol.envelope import NUMBER_LIMITS
-from sbusd.protocol.store_ranges import MAX_JOBS
+from sbusd.protocol.framed_data import MAX_JOBS
 
 
 class AsyncJob:

@@ -34,9 +34,17 @@ from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatc
 from sbusd.client.session import Session
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Peer, unknown_peer
-from sbusd.protocol.envelope import MAX_TWIN, NUMBER_LIMITS, Envelope, command_problem, relay_key, service_key, start_command
+from sbusd.protocol.envelope import (
+    MAX_TWIN,
+    NUMBER_LIMITS,
+    Envelope,
+    command_problem,
+    context_problem,
+    relay_key,
+    service_key,
+    start_command,
+)
 from sbusd.protocol.packets import control_packet, subscribe_packet
-from sbusd.protocol.trace_context import context_problem
 
 CALL_SECONDS = 30.0
 """Default timeout of a call: the bus's own default for a blocked client. The disconnection of a service is known at once."""

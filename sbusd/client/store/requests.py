@@ -9,16 +9,19 @@ from sbusd.client.arguments import LONGEST_TERM, check_count, check_seconds, che
 from sbusd.client.encoding import Data, payload_bytes, to_bytes
 from sbusd.client.errors import PayloadTooLarge
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.framed_data import MAX_DATA_BYTES, MAX_FRAMES, framed_data, message_frame
-from sbusd.protocol.keys import text_of
-from sbusd.protocol.store_ranges import (
+from sbusd.protocol.framed_data import (
     LATEST_SECONDS,
+    MAX_DATA_BYTES,
     MAX_DELAY_SECONDS,
     MAX_EXPIRE_SECONDS,
+    MAX_FRAMES,
     MAX_MESSAGES,
     MIN_EXPIRE_SECONDS,
     MIN_LEASE_SECONDS,
+    framed_data,
+    message_frame,
 )
+from sbusd.protocol.keys import text_of
 
 WAIT_SECONDS = 25.0
 """How long one call waits for messages or jobs. A loop then calls again."""

@@ -46,7 +46,7 @@ from sbusd.client.sync.lease_renewal import LeaseRenewal
 from sbusd.client.sync.put_gathering import PutGathering
 from sbusd.client.sync.stored_streams import RemoteStore, StoredStreams
 from sbusd.protocol.envelope import NUMBER_LIMITS
-from sbusd.protocol.store_ranges import MAX_JOBS
+from sbusd.protocol.framed_data import MAX_JOBS
 
 
 class Job:

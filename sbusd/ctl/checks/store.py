@@ -11,7 +11,7 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.config import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.rights import check_rights
+from sbusd.ctl.checks.services import check_rights
 from sbusd.ctl.checks.units import Unit, date_doubted, is_enabled, repair_of, systemctl_of
 from sbusd.ctl.formatting import human_bytes, human_plural
 from sbusd.ctl.responses import integer, mapping

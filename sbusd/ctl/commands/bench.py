@@ -16,12 +16,10 @@ import typer
 
 from sbusd.client import Bus
 from sbusd.ctl.bench.results import COLUMNS, ProgressLine, RunResult, result_of, spread_of
-from sbusd.ctl.bench.worker_pool import WorkerPool
-from sbusd.ctl.bench.workers import LEAST_BYTES, MOST_BYTES, Plan
-from sbusd.ctl.formatting import human_microseconds
+from sbusd.ctl.bench.workers import LEAST_BYTES, MOST_BYTES, Plan, WorkerPool
+from sbusd.ctl.formatting import human_microseconds, table_lines, wrapped
 from sbusd.ctl.output import JsonStyle, terminal_width, write_json, write_lines
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.tables import table_lines, wrapped
 
 DEFAULT_SECONDS = 3.0
 """How long a run publishes without ``--count`` and ``--duration``."""

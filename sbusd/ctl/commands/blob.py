@@ -13,11 +13,10 @@ from sbusd.client.blobs import blob_of, get_request
 from sbusd.client.bus_documents import JsonObject
 from sbusd.client.sync.blob_socket import BlobSocket
 from sbusd.ctl.blob_files import write_file
-from sbusd.ctl.formatting import NOTHING, human_bytes, human_duration, human_plural
+from sbusd.ctl.formatting import NOTHING, Column, human_bytes, human_duration, human_plural, table_lines
 from sbusd.ctl.output import JsonStyle, flush, is_terminal, terminal_width, visible, write_bytes, write_json, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, forbid_json, settings_of
-from sbusd.ctl.tables import Column, table_lines
 
 _COLUMNS = (
     Column("TICKET"),

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from sbusd.client.bus_documents import JsonObject
-from sbusd.ctl.formatting import NOTHING, human_bytes, human_count, human_duration, human_plural, local_time
+from sbusd.ctl.formatting import NOTHING, Column, human_bytes, human_count, human_duration, human_plural, local_time, table_lines
 from sbusd.ctl.output import JsonStyle, flush, terminal_width, visible, write_bytes, write_json, write_page
 from sbusd.ctl.processes import labelled, unit_shown, user_name
 from sbusd.ctl.responses import ConnectionInfo, ask, connection_info, connections, integer, mapping, number, objects, waits_text
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol import controls
 from sbusd.systemd.processes import process_of
 
@@ -126,22 +125,22 @@ def stats_command(
 def _write_metrics(settings: Settings, textfile: Path | None) -> None:
     """Print the metrics, or replace *textfile* by them. Raises SbusError, OSError."""
     # Imported here: other calls do not need the library, which is optional.
-    from sbusd.config.subordinate_ids import subordinate_ids  # noqa: PLC0415
-    from sbusd.metrics import exposition, families, snapshot, text_file, user_labels  # noqa: PLC0415
+    from sbusd.config.users import subordinate_ids  # noqa: PLC0415
+    from sbusd.metrics import exposition, families, snapshot  # noqa: PLC0415
 
     exposition.check_library()
     if textfile is not None:
-        text_file.check_name(textfile)
+        exposition.check_name(textfile)
     started = time.monotonic()
     with settings.connect() as bus:
         found = snapshot.ask(bus, MAX_USERS, subordinate_ids())
-    labels = user_labels.user_labels(found.chosen)
+    labels = families.user_labels(found.chosen)
     made = families.bus_families(found, labels, time.monotonic() - started)
     if textfile is None:
         write_bytes(exposition.openmetrics(made))
         flush()
     else:
-        text_file.replace(textfile, exposition.prometheus_text(made))
+        exposition.replace(textfile, exposition.prometheus_text(made))
 
 
 def stats_lines(stats: JsonObject, *, now: float, legend: bool) -> list[str]:

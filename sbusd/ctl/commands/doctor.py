@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import typer
@@ -11,30 +13,56 @@ from sbusd.client import bus_address
 from sbusd.client.bus_documents import parse_document
 from sbusd.client.bus_unit import named_unit
 from sbusd.config import default_main_file
-from sbusd.ctl.checks import (
-    CheckResult,
-    Finding,
-    blob,
-    bus,
-    installation,
-    link,
-    listener,
-    metrics,
-    relay,
-    service_files,
-    store,
-    trigger,
-    units,
-)
-from sbusd.ctl.checks.diagnosis import Diagnosis, judge
+from sbusd.ctl.checks import CheckResult, Finding, bus, hosts, installation, services, store, units
 from sbusd.ctl.commands.link import link_state
 from sbusd.ctl.errors import error_text
-from sbusd.ctl.formatting import human_plural
+from sbusd.ctl.formatting import human_plural, wrapped
 from sbusd.ctl.output import JsonStyle, is_terminal, terminal_width, visible, write_json, write_page
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.tables import wrapped
 from sbusd.protocol.errors import SbusError
 from sbusd.systemd.processes import command_name
+
+_CAUSES = ("address", "configuration", "faults", "listener", "sbus.service", "sbus.socket", "socket", "connection", "protocol")
+"""The checks whose failure stops the bus, causes before consequences: a faulty configuration makes the service fail, then the socket."""
+
+_PROOFS = ("connection", "protocol")
+"""The checks that succeed if the bus works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The diagnosis: in ``cause`` the finding to act on first, None if there is nothing to do."""
+
+    works: bool
+    cause: Finding | None
+    others: int
+    """Further findings that failed or warn."""
+
+    @property
+    def text(self) -> str:
+        """The diagnosis in one line."""
+        state = "the bus works" if self.works else "the bus does not work"
+        if self.cause is None:
+            return state
+        more = f" ({human_plural(self.others, 'further problem')} below)" if self.others else ""
+        joint = ", but" if self.works else ":"
+        return f"{state}{joint} {self.cause.check}: {self.cause.reason}{more}"
+
+
+def judge(findings: Sequence[Finding]) -> Diagnosis:
+    """Return the diagnosis for *findings*."""
+    succeeded = {each.check for each in findings if each.result is CheckResult.OK}
+    works = succeeded.issuperset(_PROOFS)
+    problems = [each for each in findings if each.result in (CheckResult.FAIL, CheckResult.WARN)]
+    problems.sort(key=_rank)
+    return Diagnosis(works, problems[0] if problems else None, max(0, len(problems) - 1))
+
+
+def _rank(finding: Finding) -> tuple[bool, int]:
+    """Return the order of *finding* among problems: failures first, then causes."""
+    order = _CAUSES.index(finding.check) if finding.check in _CAUSES else len(_CAUSES)
+    return finding.result is not CheckResult.FAIL, order
+
 
 _COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: "bright_black"}
 
@@ -89,11 +117,11 @@ def examine(settings: Settings) -> list[Finding]:
     findings = [Finding("address", CheckResult.OK, address), *bus.check_socket(address, is_for_all=scope == "system")]
     findings += _bus_findings(settings, address)
     if scope is not None:
-        findings += _store_findings(settings, scope) + blob.check_blobs(_unit(scope, blob.UNIT), address, scope)
-        findings += trigger.check_trigger(scope) + service_files.check_files(scope)
+        findings += _store_findings(settings, scope) + services.check_blobs(_unit(scope, services.BLOB_SOCKET), address, scope)
+        findings += services.check_trigger(scope) + services.check_files(scope)
     if scope == "system":
-        findings += metrics.check_metrics(_unit(scope, metrics.UNIT)) + _link_findings(settings)
-        findings += relay.check_relay(_unit(scope, relay.UNIT))
+        findings += services.check_metrics(_unit(scope, services.METRICS_UNIT)) + _link_findings(settings)
+        findings += hosts.check_relay(_unit(scope, hosts.RELAY_UNIT))
     return findings + (units.check_addons(scope) if scope is not None else [])
 
 
@@ -119,9 +147,9 @@ def _bus_findings(settings: Settings, address: str) -> list[Finding]:
     if unit is not None:
         if failure is not None:
             findings += bus.status_faults(service.get("StatusText", ""), unit)
-        findings += listener.check_listener(unit, shown, address, peer, failure)
+        findings += bus.check_listener(unit, shown, address, peer, failure)
     pid = units.main_process(service) or (None if peer is None else _bus_process(peer))
-    findings += [*listener.check_errors(pid, unit), installation.check_packet(), installation.check_descriptors(pid, connections, unit)]
+    findings += [*bus.check_errors(pid, unit), installation.check_packet(), installation.check_descriptors(pid, connections, unit)]
     return [*findings, installation.check_package(), installation.check_configuration(unit)]
 
 
@@ -150,17 +178,17 @@ def _unit(scope: Literal["system", "user"], name: str) -> units.Unit:
 
 def _link_findings(settings: Settings) -> list[Finding]:
     """Return the findings about the link to other hosts; none if this host has no configuration for it."""
-    if not link.is_configured():
+    if not hosts.is_configured():
         return []
-    unit = _unit("system", link.UNIT)
+    unit = _unit("system", hosts.LINK_UNIT)
     if units.is_missing(unit):
         return [units.without_package("sbus-link", unit, default_main_file("link.toml"))]
-    findings = link.check_settings()
+    findings = hosts.check_settings()
     try:
         with settings.connect(bus.CHECK_SECONDS) as connection:
-            return findings + link.judge_state(link_state(connection, settings.bus_address(), bus.CHECK_SECONDS))
+            return findings + hosts.judge_state(link_state(connection, settings.bus_address(), bus.CHECK_SECONDS))
     except (SbusError, OSError) as error:
-        return findings + link.no_link(unit, error_text(error))
+        return findings + hosts.no_link(unit, error_text(error))
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool, width: int | None) -> list[str]:

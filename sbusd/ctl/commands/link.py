@@ -10,11 +10,20 @@ import typer
 from sbusd.client import Bus, NoRecipient
 from sbusd.client.bus_documents import JsonObject
 from sbusd.client.bus_socket import SYSTEM_ADDRESS
-from sbusd.ctl.formatting import NOTHING, compact_bytes, compact_count, human_bytes, human_date, human_duration, human_plural
+from sbusd.ctl.formatting import (
+    NOTHING,
+    Column,
+    compact_bytes,
+    compact_count,
+    human_bytes,
+    human_date,
+    human_duration,
+    human_plural,
+    table_lines,
+)
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
-from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
 SYNC_SECONDS = 30.0
@@ -186,7 +195,7 @@ def _sum(counters: JsonObject, *names: str) -> int:
 
 def _print_configuration(realm: str, hosts: list[str], listen: str, files: tuple[str, str, str], nkeys: list[str]) -> None:
     """Print the configuration of a server."""
-    from sbusd.link.server_configuration import ServerSettings, server_configuration  # noqa: PLC0415 - needs pydantic, which is slow
+    from sbusd.link.permissions import ServerSettings, server_configuration  # noqa: PLC0415 - needs pydantic, which is slow
 
     keys: dict[str, str] = {}
     for each in nkeys:

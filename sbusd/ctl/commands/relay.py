@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.config.relay import REDIS
-from sbusd.ctl.formatting import NOTHING, human_duration
+from sbusd.ctl.formatting import NOTHING, Column, human_duration, table_lines
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_page
 from sbusd.ctl.settings import forbid_bus, settings_of
-from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbusd.archive.optional_packages import how_to_install
-from sbusd.archive.storage.location import ArchivePath, LocationError
-from sbusd.archive.tables.location import parse_tables_location
+from sbusd.archive.storage.location import ArchivePath, LocationError, parse_tables_location
 from sbusd.ctl.commands.recording import require_pyarrow
 from sbusd.ctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
@@ -24,7 +23,7 @@ from sbusd.protocol.errors import SbusError
 if TYPE_CHECKING:
     from sbusd.archive.tables.hours import Hour
     from sbusd.archive.tables.storage import TableSnapshot
-    from sbusd.report.comparison import Earlier
+    from sbusd.report.coverage import Earlier
     from sbusd.report.digest import Digest
 
 FILE = Path("sbus-report.html")
@@ -137,7 +136,7 @@ def _read(tables: ArchivePath, hours: int | None) -> TableSnapshot:
 def _earlier(tables: ArchivePath, snapshot: TableSnapshot) -> list[Earlier]:
     """Return the periods to compare *snapshot* with, a day and a week before, with what the tables have of them."""
     from sbusd.archive.tables.storage import read_tables  # noqa: PLC0415 - behind the check
-    from sbusd.report.comparison import COMPARED, Earlier, earlier_periods  # noqa: PLC0415
+    from sbusd.report.coverage import COMPARED, Earlier, earlier_periods  # noqa: PLC0415
 
     return [
         Earlier(period, read_tables(tables, since=period.since, until=period.until, names=COMPARED))

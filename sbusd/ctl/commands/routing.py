@@ -14,13 +14,12 @@ from sbusd.client import Peer, RemoteRefusal, Unsupported
 from sbusd.client.bus_documents import BadResponseError, JsonObject
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.errors import DENIED
-from sbusd.ctl.formatting import NOTHING, human_count, human_plural
+from sbusd.ctl.formatting import NOTHING, Column, human_count, human_plural, table_lines
 from sbusd.ctl.keys import one_key
 from sbusd.ctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusd.ctl.processes import group_name, login_groups, user_id, user_name
 from sbusd.ctl.responses import TraceEntry, ask, text, trace, trace_entry
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.tables import Column, table_lines
 from sbusd.protocol import controls
 from sbusd.systemd.processes import Process, command_name, process_of
 

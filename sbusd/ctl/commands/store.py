@@ -4,22 +4,194 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
+import signal
+import subprocess
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from sbusd.client import Bus
+from sbusd.client import Bus, Job, QueuedJob, StoreError, StoreGap
 from sbusd.client.arguments import LARGEST_COUNT
+from sbusd.client.store.items import StoreItem
 from sbusd.client.sync.stored_streams import StoredStreams
+from sbusd.ctl.errors import print_error
 from sbusd.ctl.executables import find_program
-from sbusd.ctl.job_programs import run_jobs
+from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_plural, local_time, table_lines
 from sbusd.ctl.keys import one_key, warn_of_patterns
+from sbusd.ctl.output import JsonStyle, flush, terminal_width, text_or_base64, visible, write_json, write_lines, write_page
 from sbusd.ctl.payloads import one_payload
-from sbusd.ctl.settings import MAX_SECONDS, forbid_json, settings_of
-from sbusd.ctl.stored_items import print_items, show, show_count, show_streams
+from sbusd.ctl.settings import MAX_SECONDS, Settings, forbid_json, settings_of
 from sbusd.protocol.envelope import MAX_TWIN
-from sbusd.protocol.store_ranges import MIN_EXPIRE_SECONDS
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.framed_data import MIN_EXPIRE_SECONDS
+
+ItemT = TypeVar("ItemT", bound=StoreItem | QueuedJob)
+
+_STREAMS = (
+    Column("STREAM"),
+    Column("MESSAGES", is_number=True),
+    Column("SIZE", is_number=True),
+    Column("FIRST", is_number=True, rank=2),
+    Column("LAST", is_number=True, rank=1),
+    Column("READERS", is_number=True),
+    Column("CONFIGURED", rank=3),
+)
+
+_QUEUES = (
+    Column("QUEUE"),
+    Column("READY", is_number=True),
+    Column("LEASED", is_number=True),
+    Column("DELAYED", is_number=True),
+    Column("DEAD", is_number=True),
+    Column("WAITING", is_number=True),
+)
+
+
+def show(settings: Settings, values: Iterable[dict[str, object]], lines: list[str]) -> None:
+    """Print *lines*, or *values* as JSON."""
+    if settings.json is JsonStyle.OFF:
+        write_lines(lines)
+    else:
+        for value in values:
+            write_json(value, settings.json)
+
+
+def show_count(settings: Settings, number: int) -> None:
+    """Print the number of messages that an action has changed."""
+    show(settings, [{"count": number}], [human_plural(number, "message")])
+
+
+def show_streams(settings: Settings, found: dict[str, Any]) -> None:
+    """Print the tables of streams and queues."""
+    if settings.json is not JsonStyle.OFF:
+        write_json(found, settings.json)
+        return
+    width = terminal_width()
+    streams = [
+        [
+            visible(str(each.get("name", ""))),
+            *(compact_count(each.get("messages", 0)), compact_bytes(each.get("bytes", 0))),
+            *(str(each.get("first", NOTHING)), str(each.get("last_seq", NOTHING)), str(each.get("readers", 0))),
+            "yes" if each.get("configured") else "no",
+        ]
+        for each in found["streams"]
+    ]
+    queues = [
+        [
+            visible(str(each.get("name", ""))),
+            *(compact_count(each.get(name, 0)) for name in ("ready", "leased", "delayed", "dead", "waiting")),
+        ]
+        for each in found["queues"]
+    ]
+    page = table_lines(_STREAMS, streams, legend=settings.legend, width=width)
+    if queues:
+        page += ["", *table_lines(_QUEUES, queues, legend=settings.legend, width=width)]
+    write_page(page, pager=settings.pager)
+
+
+def print_items(settings: Settings, items: Iterable[ItemT], count: int | None) -> ItemT | None:
+    """Print *items* as they come, at most *count*. Return the last one if there can be more, and otherwise None."""
+    for number, item in enumerate(items, 1):
+        show(settings, [_value_of(item)], [_line_of(item)])
+        flush()
+        if number == count:
+            return item
+    return None
+
+
+def _value_of(item: StoreItem | QueuedJob) -> dict[str, object]:
+    """Return an item for JSON."""
+    if isinstance(item, StoreGap):
+        return {"type": "gap", "seq": item.seq, "time": item.time, "pattern": item.pattern, "lost": item.count, "reason": item.reason}
+    message = item.message if isinstance(item, QueuedJob) else item
+    value: dict[str, object] = {"type": "message", "stream": message.stream, "seq": message.seq, "time": message.time, "uid": message.uid}
+    value |= text_or_base64("key", message.key_bytes) | text_or_base64("payload", message.payload)
+    if isinstance(item, QueuedJob):
+        value |= {"type": "job", "state": item.state, "tries": item.tries, "at": item.at, "holder": item.holder, "reason": item.reason}
+    return value
+
+
+def _line_of(item: StoreItem | QueuedJob) -> str:
+    """Return an item as a line of text."""
+    if isinstance(item, StoreGap):
+        lost = human_plural(item.count, "message") if item.count else "messages"
+        keys = f" of {visible(item.pattern)!r}" if item.pattern else ""
+        return f"{item.seq}\t{local_time(item.time)}\tlost {lost}{keys}: {visible(item.reason)}"
+    message = item.message if isinstance(item, QueuedJob) else item
+    line = f"{message.seq}\t{local_time(message.time)}\t{visible(message.key_bytes)}\t{visible(message.payload)}"
+    if isinstance(item, QueuedJob):
+        line += f"\t{item.state}, {human_plural(item.tries, 'try').replace('trys', 'tries')}"
+        line += f": {visible(item.reason)}" if item.reason else ""
+    return line
+
+
+TERMINATE_SECONDS = 5.0
+"""How long a program may take to end after SIGTERM."""
+
+
+class NoJobError(SbusError):
+    """The timeout expired before there was a job."""
+
+
+def run_jobs(bus: Bus, queue: str, command: Sequence[str], count: int | None, timeout: float | None) -> None:
+    """Run *command* for each job. Raises NoJobError if there was none at all."""
+    done = 0
+    while count is None or done < count:
+        jobs = bus.store.take_many(queue, timeout=timeout)
+        if not jobs:
+            if not done or count is not None:
+                raise NoJobError(f"timed out after {timeout or 0:g} s: ran {human_plural(done, 'job')} of queue {queue!r}")
+            return
+        with jobs[0] as job:
+            status = _run(command, job)
+            if status != 0:
+                print_error(f"job {job.message.seq}: {command[0]} ended with status {status}; the job is tried again")
+                try:
+                    job.retry()
+                except StoreError:
+                    if not job.is_lost:
+                        raise
+        if job.is_lost:
+            print_error(f"job {job.message.seq}: its lease ended before {command[0]} did; the job is tried again")
+        done += 1
+
+
+def _run(command: Sequence[str], job: Job) -> int:
+    """Run *command* with the payload of *job*, and return its status. Raises SbusError if it cannot be run."""
+    surroundings = os.environ | {
+        "SBUS_KEY": job.key,
+        "SBUS_QUEUE": job.queue,
+        "SBUS_SEQ": str(job.message.seq),
+        "SBUS_TRIES": str(job.tries),
+        "SBUS_UID": str(job.message.uid),
+    }
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=surroundings)
+    except OSError as error:
+        raise SbusError(f"cannot run {command[0]!r}: {error.strerror}") from None
+    with _ended(process):
+        process.communicate(job.payload)
+    return process.returncode
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Terminate *process* if this program is interrupted."""
+    try:
+        yield
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TERMINATE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TERMINATE_SECONDS)
+        raise
+
 
 MAX_PEEKED = 256
 """Messages of one response."""

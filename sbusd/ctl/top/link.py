@@ -11,7 +11,7 @@ from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.formatting import NOTHING, compact_count, human_bytes, human_duration, human_plural
 from sbusd.ctl.responses import integer, mapping, number, objects, text
 from sbusd.ctl.top.display import Field, show_bytes, show_count, show_text
-from sbusd.ctl.top.rates import Row, ordered, per_second
+from sbusd.ctl.top.samples import Row, ordered, per_second
 
 RATED = ("messages", "bytes", "lost")
 """The counters of a host with rates."""

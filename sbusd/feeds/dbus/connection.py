@@ -1,4 +1,4 @@
-"""A connection to a D-Bus bus that passes signals and replies in the order in which the bus sent them.
+"""A connection to a D-Bus bus that passes signals and replies in the order in which the bus sent them, and can be made again.
 
 The order matters: a reply that lists all units is newer than the signals before it, and older than those after it. The library dbus-fast
 completes futures later, so replies that change state are applied by a function that is called at once.
@@ -10,12 +10,14 @@ prevents that. So the feeds compare the sender of each signal with the owner of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -307,3 +309,73 @@ class OwnerCaller:
     ) -> Sequence[Any]:
         """See :meth:`Caller.call`."""
         return await self.connection.call(self.owner, path, interface, member, signature, *body, apply=apply)
+
+
+_RETRY_SECONDS = (0.1, 5.0)
+"""Shortest and longest interval between two attempts to connect."""
+
+
+async def stay_connected(
+    address: str,
+    on_signal: Callable[[DBusSignal], None],
+    serve: Callable[[DBusConnection], Awaitable[None]],
+    on_lost: Callable[[], None],
+    log: Callable[[str], None],
+) -> None:
+    """Connect to the D-Bus bus at *address*, *serve* the connection until it ends, call *on_lost*, and begin again.
+
+    Raises:
+        SbusError: the first connection cannot be made.
+    """
+    delay = _RETRY_SECONDS[0]
+    errors = LogThrottle()
+    connection: DBusConnection | None = await DBusConnection.open(address, on_signal)
+    while True:
+        if connection is None:
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _RETRY_SECONDS[1])
+            with contextlib.suppress(DBusUnavailableError):
+                connection = await DBusConnection.open(address, on_signal)
+            continue
+        try:
+            await serve(connection)
+            delay = _RETRY_SECONDS[0]
+        except (DBusUnavailableError, CallError) as error:
+            count = errors.count()
+            if count is not None:
+                log(f"{error} ({count} so far)" if count > 1 else str(error))
+        finally:
+            await connection.close()
+            on_lost()
+        connection = None
+        log("lost the connection to the D-Bus bus; connecting again")
+
+
+@contextlib.asynccontextmanager
+async def end_of(connection: DBusConnection) -> AsyncIterator[asyncio.Future[None]]:
+    """Give a task that is done when *connection* ends."""
+    closed = asyncio.ensure_future(connection.wait_closed())
+    try:
+        yield closed
+    finally:
+        await cancel(closed)
+
+
+async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run *coroutines* until one of them ends, and raise its exception; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            await cancel(task)
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel *task* and wait for its end; its result does not matter any more."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -13,11 +13,11 @@ from sbusd.config.feed_dbus import DBusFeedSettings
 from sbusd.feeds.dbus.bus_output import BusOutput
 from sbusd.feeds.dbus.changes import ChangeTable
 from sbusd.feeds.dbus.connection import bus_address, check_library
+from sbusd.feeds.dbus.logind import LoginSource
 from sbusd.feeds.dbus.signal_feed import REQUEST, SignalFeed
 from sbusd.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
-from sbusd.feeds.logind.manager import LoginSource
+from sbusd.feeds.dbus.systemd import ServiceManagerSource
 from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
-from sbusd.feeds.systemd.manager import ServiceManagerSource
 from sbusd.systemd.event_loop import on_ending_signal, run_service
 
 STORED = {

@@ -16,12 +16,22 @@ from typing import Any, Protocol
 from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.feeds.dbus.bus_output import BusOutput
 from sbusd.feeds.dbus.changes import Change, ChangeTable
-from sbusd.feeds.dbus.connection import DRIVER, Caller, CallError, DBusConnection, DBusSignal, NameOwner, OwnerCaller
-from sbusd.feeds.dbus.lasting_connection import cancel, end_of, run_together, stay_connected
-from sbusd.feeds.dbus.pace import Pace
+from sbusd.feeds.dbus.connection import (
+    DRIVER,
+    Caller,
+    CallError,
+    DBusConnection,
+    DBusSignal,
+    NameOwner,
+    OwnerCaller,
+    cancel,
+    end_of,
+    run_together,
+    stay_connected,
+)
 from sbusd.feeds.netlink.entries import Attributes
 from sbusd.feeds.netlink.stored_values import PublishedKeys
-from sbusd.feeds.rate_limit import RateLimit
+from sbusd.feeds.rate_limit import Pace, RateLimit
 
 RATE = 1000
 """Maximum number of changes per second."""

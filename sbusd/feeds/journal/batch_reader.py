@@ -14,8 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
-from sbusd.feeds.journal.cursor import Cursor
-from sbusd.feeds.journal.entry import JournalEntry, is_echo
+from sbusd.feeds.journal.entry import Cursor, JournalEntry, is_echo
 from sbusd.feeds.journal.reader import UnreadableEntryError
 
 BATCH_ENTRIES = 256

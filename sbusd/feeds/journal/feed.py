@@ -16,8 +16,7 @@ from typing import Protocol
 from sbusd.feeds.bus_publisher import LogThrottle
 from sbusd.feeds.journal.batch_reader import BatchReader, DamagedEntry, Gap, JournalSource
 from sbusd.feeds.journal.checked_publisher import Batch
-from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
-from sbusd.feeds.journal.entry import LOST
+from sbusd.feeds.journal.entry import LOST, BadCursorError, Cursor, CursorFile
 
 BATCH_SECONDS = 0.01
 """Shortest interval between two batches. Each costs three control messages, of which a user may send 10,000 per second."""

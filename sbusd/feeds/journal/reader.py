@@ -10,8 +10,7 @@ from pathlib import Path
 
 from systemd import journal
 
-from sbusd.feeds.journal.cursor import Cursor
-from sbusd.feeds.journal.entry import MESSAGE_BYTES, Fields, JournalEntry
+from sbusd.feeds.journal.entry import MESSAGE_BYTES, Cursor, Fields, JournalEntry
 from sbusd.protocol.errors import SbusError
 
 _WHERE = (Path("/var/log/journal"), Path("/run/log/journal"))

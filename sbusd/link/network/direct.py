@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sbusd.backoff import Backoff
-from sbusd.config.certificates import CertificateFiles, client_context
+from sbusd.config.certificates import CertificateFiles, Identity, client_context
 from sbusd.config.files import ConfigError
-from sbusd.config.identity_check import Identity
 from sbusd.config.link import is_name
 from sbusd.link.network import direct_frames
 from sbusd.link.network.counters import NetworkCounters, NetworkState
@@ -21,9 +20,7 @@ from sbusd.link.network.credential_files import SERVICE_USER
 from sbusd.link.network.direct_frames import FrameError
 from sbusd.link.network.direct_listener import HANDSHAKE_SECONDS, Listener, peer_named
 from sbusd.link.network.direct_peer import PeerConnection
-from sbusd.link.network.error_words import error_words
-from sbusd.link.network.stall import Stall, Writable
-from sbusd.link.network.streams import open_streams
+from sbusd.link.network.streams import Stall, Writable, error_words, open_streams
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
 from sbusd.link.ports import LINK, NetworkEvents
 

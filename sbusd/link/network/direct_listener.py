@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from typing import Any, Generic, TypeVar
 
-from sbusd.config.address_groups import AddressGroups
 from sbusd.config.certificates import CertificateFiles, dns_names, server_context
 from sbusd.config.files import ConfigError
+from sbusd.config.hosts import AddressGroups
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.credential_files import SERVICE_USER
-from sbusd.link.network.error_words import error_words
-from sbusd.link.network.handshakes import Handshakes
+from sbusd.link.network.streams import error_words
+
+Id = TypeVar("Id", bound=Hashable)
+
+
+class Handshakes(Generic[Id]):
+    """At most *most* handshakes, and *most_of_address* of one address. A new one is always admitted, at the cost of an old one."""
+
+    def __init__(self, most: int, most_of_address: int) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        self._addresses: dict[Id, str] = {}
+        """Oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def admit(self, handshake: Id, address: str) -> Id | None:
+        """Add *handshake*. Return the one to end, whose place is released: at a limit, the oldest of the address with most handshakes."""
+        ended = self._victim(address)
+        if ended is not None:
+            self.release(ended)
+        self._addresses[handshake] = address
+        return ended
+
+    def release(self, handshake: Id) -> bool:
+        """Release the place of *handshake*; return whether it had one."""
+        return self._addresses.pop(handshake, None) is not None
+
+    def _victim(self, address: str) -> Id | None:
+        """Return the handshake that makes room for one of *address*; None if there is room."""
+        of = Counter(self._addresses.values())
+        if of[address] < self._most_of_address:
+            if len(self._addresses) < self._most:
+                return None
+            busiest = max(of, key=of.__getitem__)  # of several, that of the oldest handshake
+            if of[address] < of[busiest]:  # an address ends no handshake of another one that has no more
+                address = busiest
+        return next(handshake for handshake, each in self._addresses.items() if each == address)
+
 
 HANDSHAKE_SECONDS = 5.0
 MAX_HANDSHAKES = 64

@@ -7,10 +7,8 @@ from typing import Protocol
 
 from sbusd.link.network import direct_frames
 from sbusd.link.network.direct_frames import Frame, FrameError, FrameKind, FrameReader
-from sbusd.link.network.error_words import MAX_WORDS, error_words
-from sbusd.link.network.stall import Stall
+from sbusd.link.network.streams import MAX_WORDS, Stall, Turn, error_words
 from sbusd.link.network.subject_tree import SubjectTree, TooManySubjectsError
-from sbusd.link.network.turns import Turn
 from sbusd.link.permissions import is_within, published_by, received_by
 from sbusd.link.shared_queue import Queued, SharedQueue
 from sbusd.protocol.printable import printable

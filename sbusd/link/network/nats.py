@@ -12,14 +12,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbusd.backoff import Backoff
-from sbusd.config.certificates import CertificateFiles, client_context
+from sbusd.config.certificates import CertificateFiles, check_dates, client_context
 from sbusd.config.files import ConfigError
-from sbusd.config.identity_check import check_dates
 from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters, NetworkState
 from sbusd.link.network.credential_files import SERVICE_USER, read_secret
 from sbusd.link.network.nats_connection import ConnectFailedError, Credentials, NatsConnection
-from sbusd.link.network.stall import Stall, Writable
+from sbusd.link.network.streams import Stall, Writable
 from sbusd.link.ports import LINK, NetworkEvents
 
 MAX_SUBJECT_BYTES = 3_900

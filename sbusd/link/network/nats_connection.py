@@ -17,12 +17,9 @@ from sbusd import __version__
 from sbusd.client.asyncio.look_ups import in_thread
 from sbusd.link.network import nats_protocol as protocol
 from sbusd.link.network.counters import NetworkCounters
-from sbusd.link.network.error_words import MAX_WORDS, error_words
+from sbusd.link.network.credential_files import NkeyError, sign
 from sbusd.link.network.nats_protocol import Delivery, Event, Info, InvalidBytesError, NatsParser, Ping, Pong, ServerError
-from sbusd.link.network.nkey import NkeyError, sign
-from sbusd.link.network.stall import Stall
-from sbusd.link.network.streams import open_streams
-from sbusd.link.network.turns import Turn
+from sbusd.link.network.streams import MAX_WORDS, Stall, Turn, error_words, open_streams
 from sbusd.link.ports import NetworkEvents
 from sbusd.link.shared_queue import Queued, SharedQueue
 from sbusd.protocol.printable import printable

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sbusd.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
-from sbusd.pipeline.live.minutes import MAX_RAISED, PREFIX, Minute
-from sbusd.pipeline.live.subjects import escape
+from sbusd.pipeline.live.minutes import MAX_RAISED, PREFIX, Minute, escape
 
 SIGMA = 1.4826
 """Factor from the median absolute deviation to the standard deviation of a normal distribution."""

@@ -16,7 +16,7 @@ from sbusd.archive.tables.schema import TRAFFIC
 from sbusd.archive.tables.storage import read_tables
 from sbusd.config.live import Anomaly
 from sbusd.pipeline.live.alerts import Usual
-from sbusd.pipeline.live.subjects import shortened
+from sbusd.pipeline.live.minutes import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,7 @@ from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.live import LiveSettings, load_live_settings
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
-from sbusd.pipeline.live.display import lines_of
-from sbusd.pipeline.live.live_state import MINUTES, STATE, LiveState
+from sbusd.pipeline.live.live_state import MINUTES, STATE, LiveState, lines_of
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sbusd.archive.record.schema import RowKind
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline.partials.portions import SUBSCRIPTION_KINDS, Portion
-from sbusd.pipeline.partials.routes import KeyRoutes
+from sbusd.pipeline.partials.routes import KeyRoutes, RouteTable, SubscriptionEvent, subscriptions
 from sbusd.pipeline.partials.rows import (
     compacted,
     encoded_array,
@@ -33,7 +33,6 @@ from sbusd.pipeline.partials.rows import (
     summed,
     with_columns,
 )
-from sbusd.pipeline.partials.subscriptions import RouteTable, SubscriptionEvent, subscriptions
 
 MAX_EVENTS = 10_000
 """Maximum number of subscription rows of one user per host and hour; the earliest are used. Those of all users are in the memory of one

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.schema import RowKind
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALLS, DISCONNECTS, FLOWS, LINKS, RELAY, SECURITY

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.schema import SCHEMA
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP

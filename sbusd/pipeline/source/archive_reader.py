@@ -19,19 +19,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import find_entry, read_entries, read_index
-from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
-from sbusd.archive.record.schema import SCHEMA
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
+from sbusd.archive.record.schema import SCHEMA, key_bytes
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.storage.location import ArchivePath, is_remote
 from sbusd.archive.storage.store import store_of
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.archive_offset import Offset, Slice, next_offset
-from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.options import Condition, Options
-from sbusd.pipeline.source.stream_index import StreamIndex, StreamTarget
+from sbusd.pipeline.source.archive_offset import Offset, Slice, StreamIndex, StreamTarget, next_offset
+from sbusd.pipeline.source.options import Condition, Options, arrow_schema
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.printable import LINE_CHARACTERS, printable
 

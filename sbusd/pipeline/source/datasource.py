@@ -19,9 +19,8 @@ from pyspark.sql.types import StructType
 
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_reader import ArchiveReader, ArchiveStreamReader
-from sbusd.pipeline.source.columns import DDL
 from sbusd.pipeline.source.live_stream import LiveStreamReader
-from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.options import DDL, Options
 from sbusd.pipeline.source.publisher import QueryPublisher, StreamPublisher
 from sbusd.protocol.errors import SbusError
 

@@ -24,15 +24,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.key_text import key_text
-from sbusd.archive.record.schema import Row, RowKind
+from sbusd.archive.record.schema import Row, RowKind, key_text
 from sbusd.client.errors import RemoteRefusal, TimedOut
 from sbusd.client.items import Gap, Reconnected, TapItem
 from sbusd.client.sync.bus import Bus
 from sbusd.client.sync.streams import Tap
 from sbusd.pipeline.errors import SourceError
-from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.options import Options, arrow_schema
 from sbusd.protocol.errors import SbusError
 
 LIVE_ROWS = 100_000

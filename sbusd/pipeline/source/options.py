@@ -1,4 +1,4 @@
-"""Parses the options of ``format("sbus")``, among them conditions on rows. Spec: sbus-spark(7), OPTIONS.
+"""The options of ``format("sbus")``, among them conditions on rows, and its columns. Spec: sbus-spark(7), OPTIONS.
 
 Filters of ``where`` are left to Spark. It can push them down, but Spark 4.3 caches the reader with the last pushed filters for all
 queries of a DataFrame, and does not report the other filters: each query cannot get its own rows.
@@ -15,13 +15,48 @@ from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName, is_host
-from sbusd.archive.record.schema import RowKind
+from sbusd.archive.record.layout import IndexEntry, SegmentName, is_host
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
 from sbusd.archive.storage.location import ArchivePath, LocationError, parse_location
 from sbusd.pipeline.errors import SourceError
+
+_FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
+
+_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "string": "string",
+    "binary": "binary",
+    "bool": "boolean",
+    "list<element: int64>": "array<bigint>",
+}
+
+DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in _FIELDS)
+"""All columns in Spark's DDL."""
+
+_KNOWN = {field.name: field for field in _FIELDS}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the columns of *schema*, a selection of the record's, as Spark expects its batches.
+
+    Raises:
+        SourceError: a column does not exist, or has another type.
+    """
+    fields = []
+    for wanted in schema.fields:
+        known = _KNOWN.get(wanted.name)
+        if known is None:
+            raise SourceError(f"unknown column {wanted.name!r}: for the columns see sbus-record(5)")
+        if (kind := _TYPES[str(known.type)]) != wanted.dataType.simpleString():
+            raise SourceError(f"column {wanted.name!r} has the type {kind}, not {wanted.dataType.simpleString()}")
+        fields.append(pa.field(known.name, known.type, nullable=wanted.nullable))
+    return pa.schema(fields)
+
 
 CHUNK_ROWS = 1000
 """Messages between two progress notes. A note syncs the disk, and 1000 messages make that cheap; after a kill, at most this number

@@ -25,8 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from sbusd.archive.files import publish_draft, publish_file, sync_folder, temporary
-from sbusd.archive.lock_files import LockHeldError, lock_file
+from sbusd.archive.files import LockHeldError, lock_file, publish_draft, publish_file, sync_folder, temporary
 from sbusd.pipeline.errors import DamagedOutboxError, SourceError
 from sbusd.pipeline.source.options import InDoubt
 

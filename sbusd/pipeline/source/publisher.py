@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.schema import key_bytes
 from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options

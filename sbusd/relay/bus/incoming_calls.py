@@ -25,7 +25,7 @@ from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import MessageStore
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 AT_ONCE = WAITING_PER_USER // 4
 """Concurrent requests of one host for one command: a quarter of what a service queues per user, so that several relays may call it."""

@@ -17,7 +17,7 @@ from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import MessageStore
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 RETRY_SECONDS = 1.0
 """Pause before the next attempt to connect; a restart of the bus takes less."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sbusd.config import certificates
+from sbusd.config.certificates import Identity
 from sbusd.config.files import ConfigError, NotRegularError, open_regular
 from sbusd.config.hosts import TlsSettings
-from sbusd.config.identity_check import Identity
 from sbusd.protocol.envelope import MAX_TWIN
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"

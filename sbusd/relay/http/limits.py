@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from sbusd.config.address_groups import AddressGroup, AddressGroups
+from sbusd.config.hosts import AddressGroup, AddressGroups
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.log_messages import TOO_MANY, TOO_SLOW
 from sbusd.systemd.log_records import LogMessage

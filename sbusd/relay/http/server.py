@@ -11,11 +11,13 @@ import dataclasses
 import functools
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from sbusd.config.address_groups import AddressGroups
+from sbusd.config.hosts import AddressGroups
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.authentication import (
@@ -29,14 +31,59 @@ from sbusd.relay.http.authentication import (
 )
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
-from sbusd.relay.http.shared_numbers import SharedNumbers
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, REJECTED, SHARED_NUMBER, TOO_LARGE, TOO_SLOW
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import MessageStore
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.systemd.log_records import LogMessage
+from sbusd.systemd.log_records import LimitedLog, LogMessage
+
+SECONDS = 60.0
+"""Time within which messages from two addresses must alternate."""
+
+CHANGES = 4
+"""Number of changes of the address within that time. A host that moves changes once, and back."""
+
+MAX_HOSTS = 10_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The addresses of one host: the newest and the one before, and the changes since ``since``."""
+
+    address: str
+    before: str
+    since: float
+    changes: int = 0
+
+
+class SharedNumbers:
+    """The addresses from which verified messages of each host came."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, _Seen] = OrderedDict()
+
+    def other_address(self, twin: int, address: str, now: float) -> str | None:
+        """Note a verified message of *twin* from *address* at *now*, in monotonic seconds.
+
+        Return the other address if messages come from both in turn, else None.
+        """
+        seen = self._seen.get(twin)
+        if seen is None:
+            self._seen[twin] = _Seen(address, "", now)
+            if len(self._seen) > MAX_HOSTS:
+                self._seen.popitem(last=False)
+            return None
+        if address == seen.address:
+            return None
+        is_return = address == seen.before and now - seen.since <= SECONDS
+        seen.changes, seen.since = (seen.changes + 1, seen.since) if is_return else (1, now)
+        seen.address, seen.before = address, seen.address
+        if seen.changes < CHANGES:
+            return None
+        seen.changes, seen.since = 0, now
+        return seen.before
+
 
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
 

@@ -18,6 +18,21 @@ from redis.exceptions import NoScriptError, RedisError
 
 from sbusd.protocol.errors import SbusError
 
+_NEEDED = {"appendonly": "yes", "appendfsync": "always"}
+
+QUESTION = ("CONFIG GET", *_NEEDED)
+"""The command, with its name as redis-py has it, whose result :func:`durability_problem` takes. A restricted user may not send it."""
+
+
+def durability_problem(settings: Mapping[str, str]) -> str:
+    """Return what must be changed so that a crash loses no confirmed message; empty if nothing.
+
+    *settings* is the result of ``QUESTION``. A missing setting counts as wrong.
+    """
+    wrong = {name: settings.get(name, "unknown") for name, value in _NEEDED.items() if settings.get(name) != value}
+    return ", ".join(f"{name} is {value}, set it to {_NEEDED[name]}" for name, value in wrong.items())
+
+
 CONNECTIONS = 32
 """Maximum number of connections. More would only queue, because Redis runs one script at a time."""
 

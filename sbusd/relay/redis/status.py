@@ -9,8 +9,7 @@ from typing import Any
 import redis
 
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import redis_url, unavailable
-from sbusd.relay.redis.durability import QUESTION, durability_problem
+from sbusd.relay.redis.client import QUESTION, durability_problem, redis_url, unavailable
 
 TIMEOUT_SECONDS = 5.0
 """Timeout of a command, for interactive use."""

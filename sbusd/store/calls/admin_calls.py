@@ -9,11 +9,9 @@ from typing import Any, get_args
 
 from sbusd.client.rpc.requests import Request
 from sbusd.config.store import StreamSettings
-from sbusd.protocol.framed_data import framed_data
-from sbusd.protocol.store_ranges import MAX_MESSAGES
-from sbusd.store.calls.call_errors import CallError
+from sbusd.protocol.framed_data import MAX_MESSAGES, framed_data
 from sbusd.store.calls.fields import MAX_SEQ, Fields
-from sbusd.store.calls.responses import RESPONSE_BYTES, fitting, frame_of, info_head, item_of, response
+from sbusd.store.calls.responses import RESPONSE_BYTES, CallError, fitting, frame_of, info_head, item_of, response
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import JobInfo, JobState, Purged, QueueStatistics, StoreStatistics, StreamStatistics

@@ -11,10 +11,10 @@ from sbusd.protocol.credentials import UNKNOWN_ID
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.framed_data import parse_framed_data
 from sbusd.store.calls.admin_calls import AdminCalls
-from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.job_calls import JobCalls
 from sbusd.store.calls.put_call import PutCall
 from sbusd.store.calls.read_calls import ReadCalls
+from sbusd.store.calls.responses import CallError, restarting
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.messages import EngineError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sbusd.protocol.keys import MAX_KEY_BYTES, bytes_of
 from sbusd.protocol.printable import printable
-from sbusd.store.calls.call_errors import CallError
+from sbusd.store.calls.responses import CallError
 
 MAX_SEQ = (1 << 63) - 1
 MAX_NAME_BYTES = 64

@@ -11,12 +11,10 @@ from sbusd.client.rpc.caller_access import Allow, groups_of
 from sbusd.client.rpc.requests import Request
 from sbusd.config.store import QueueSettings
 from sbusd.protocol.credentials import Peer
-from sbusd.protocol.framed_data import framed_data
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS, MAX_JOBS, MIN_LEASE_SECONDS
-from sbusd.store.calls.call_errors import CallError, restarting
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS, MAX_JOBS, MIN_LEASE_SECONDS, framed_data
 from sbusd.store.calls.fields import Fields
 from sbusd.store.calls.read_calls import MAX_WAIT_SECONDS
-from sbusd.store.calls.responses import RESPONSE_BYTES, frame_of, job_head, response
+from sbusd.store.calls.responses import RESPONSE_BYTES, CallError, frame_of, job_head, response, restarting
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import JobPage, LeasedJob, Worker

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sbusd.client.rpc.requests import Request
-from sbusd.protocol.framed_data import framed_data, split_message
+from sbusd.protocol.framed_data import LATEST_SECONDS, MAX_DELAY_SECONDS, MAX_EXPIRE_SECONDS, MIN_EXPIRE_SECONDS, framed_data, split_message
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.printable import printable
-from sbusd.protocol.store_ranges import LATEST_SECONDS, MAX_DELAY_SECONDS, MAX_EXPIRE_SECONDS, MIN_EXPIRE_SECONDS
-from sbusd.store.calls.call_errors import CallError, code_and_words
 from sbusd.store.calls.fields import Fields
+from sbusd.store.calls.responses import CallError, code_and_words
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Sender

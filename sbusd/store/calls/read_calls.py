@@ -9,14 +9,11 @@ from typing import Any
 
 from sbusd.client.rpc.requests import Request
 from sbusd.config.store import StreamSettings
-from sbusd.protocol.framed_data import framed_data
-from sbusd.protocol.keys import text_of
-from sbusd.protocol.overlap import intersection
+from sbusd.protocol.framed_data import MAX_MESSAGES, framed_data
+from sbusd.protocol.keys import intersection, text_of
 from sbusd.protocol.printable import printable
-from sbusd.protocol.store_ranges import MAX_MESSAGES
-from sbusd.store.calls.call_errors import CallError, restarting
 from sbusd.store.calls.fields import MAX_SEQ, Fields
-from sbusd.store.calls.responses import RESPONSE_BYTES, fitting, frame_of, head_of, item_of, response
+from sbusd.store.calls.responses import RESPONSE_BYTES, CallError, fitting, frame_of, head_of, item_of, response, restarting
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.continuity import BEGUN_AGAIN
 from sbusd.store.engine.engine import Engine

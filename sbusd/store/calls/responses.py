@@ -1,13 +1,40 @@
-"""Heads of messages in responses, and what fits into one. Spec: sbus-store(8), "CALLS"."""
+"""Responses of calls: heads of messages, what fits into one, and errors. Spec: sbus-store(8), "CALLS" and "ERROR CODES"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sbusd.protocol.framed_data import MAX_DATA_BYTES, framed_data, message_frame
+from sbusd.client.errors import ServiceError
+from sbusd.protocol.framed_data import MAX_DATA_BYTES, MAX_MESSAGES, framed_data, message_frame
 from sbusd.protocol.keys import text_of
-from sbusd.protocol.store_ranges import MAX_MESSAGES
-from sbusd.store.engine.messages import Gap, JobInfo, LeasedJob, Stored
+from sbusd.store.engine.messages import EngineError, Gap, JobInfo, LeasedJob, Stored
+
+RESTARTING = "restarting, try again"
+"""The words of EAGAIN, by which a client knows that it may send the call again."""
+
+
+class CallError(ServiceError):
+    """A call that fails with *code* and *words*; both are sent to the caller."""
+
+    def __init__(self, code: str, words: str) -> None:
+        super().__init__(f"{code} {words}")
+        self.code = code
+        self.words = words
+
+
+def restarting() -> CallError:
+    """Return the error of calls that wait while the store stops."""
+    return CallError("EAGAIN", RESTARTING)
+
+
+def code_and_words(error: object) -> tuple[str, str]:
+    """Return the code and the words of an error of a message or a lease."""
+    if isinstance(error, CallError):
+        return error.code, error.words
+    if isinstance(error, EngineError):
+        return error.code, error.reason
+    return "EIO", "internal error"
+
 
 RESPONSE_BYTES = 128 << 10
 """Size of the messages of one response, unless it has only one; further ones come with the next call."""

@@ -12,8 +12,7 @@ from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import NO_UID, DeadLetter, EndedValue, NewMessage, Places, Sender
-from sbusd.store.engine.rows import COLUMNS, WIDTH, size_of
-from sbusd.store.engine.schema import DEAD
+from sbusd.store.engine.schema import COLUMNS, DEAD, WIDTH, size_of
 
 MAX_DEAD_BYTES = 1 << 20
 """Size of the dead letters that are returned at once, if there is more than one."""

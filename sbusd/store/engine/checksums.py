@@ -13,8 +13,7 @@ from zlib import crc32
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures
 from sbusd.store.engine.messages import NO_UID, Sender, Stored
-from sbusd.store.engine.rows import SENDER_UID, message_of
-from sbusd.store.engine.schema import SEQ_BITS, seq_of
+from sbusd.store.engine.schema import SENDER_UID, SEQ_BITS, message_of, seq_of
 
 DAMAGED = "damaged on the disk"
 """The reason of the gap that a reader gets for a damaged message, and of the dead letter of such a job."""

@@ -1,4 +1,4 @@
-"""Numbers never go back, and a reader learns if a stream was lost or replaced by an older copy.
+"""The beginning of a run, and numbers that never go back: a reader learns if a stream was lost or replaced by an older copy.
 
 A second, small file of the store is synced. It has, for each stream a number up to which messages were acknowledged, and one that
 no message has exceeded. If the file has less, because it or its log was damaged, removed or replaced, the stream continues above, after a
@@ -6,6 +6,11 @@ gap. Each start of the store is a *run* with a random number, and the file has t
 a number that was valid in a run of another file, or of a part of this one that is gone, is recognized.
 
 A third file has what was acknowledged since the second one was synced. It is not synced: only a power cut can lose it.
+
+The file has a record of a fixed size for each stream: a checksum, the number and the name. So a commit writes only the records of the
+streams that it has changed. Nothing depends on the file: without it, the loss of the newest messages is less certain to be noticed.
+
+On a full disk it cannot be written. Then the file is only read, and all changes are refused, until there is room.
 """
 
 from __future__ import annotations
@@ -16,11 +21,143 @@ import json
 import os
 import secrets
 import sqlite3
+import struct
 import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 
-from sbusd.store.engine.acknowledged import AcknowledgedNumbers
+from sbusd.config.store import MAX_NAME_BYTES
+from sbusd.store.engine.clocks import KeptClock, StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
+from sbusd.store.engine.messages import EngineError
+
+_RECORD = struct.Struct(f"<IQ{MAX_NAME_BYTES}s")
+
+_MAX_BYTES = _RECORD.size << 14
+"""Bytes of the file that are read: a longer one was written by something else."""
+
+
+class AcknowledgedNumbers:
+    """The file *path*, which is created when a number is noted. Errors of the disk are ignored: the number is written next time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self._places: dict[str, int] = {}
+        """Of each stream, the place of its record."""
+        self._noted: dict[str, int] = {}
+        self._end = 0
+
+    def read(self) -> Mapping[str, int]:
+        """Return the number of each stream. A record that is damaged is left out."""
+        content = b""
+        with contextlib.suppress(OSError):
+            self._open()
+            content = os.pread(self._file, _MAX_BYTES, 0)
+        self.close()
+        self._end = len(content) // _RECORD.size * _RECORD.size
+        for place in range(0, self._end, _RECORD.size):
+            _, number, padded = _RECORD.unpack_from(content, place)
+            name = padded.rstrip(b"\0").decode("utf-8", "replace")
+            if name and _record(name, number) == content[place : place + _RECORD.size]:
+                self._places[name] = place
+                self._noted[name] = number
+        return self._noted
+
+    def note(self, numbers: Mapping[str, int]) -> None:
+        """Write those of *numbers* that have changed."""
+        with contextlib.suppress(OSError):
+            for name, number in numbers.items():
+                if self._noted.get(name) == number:
+                    continue
+                self._open()
+                place = self._places.get(name, self._end)
+                os.pwrite(self._file, _record(name, number), place)
+                self._places[name] = place
+                self._end = max(self._end, place + _RECORD.size)
+                self._noted[name] = number
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> None:
+        """Open or create the file, which only the own user can read, if it is not open. Raises OSError."""
+        if self._file < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._file = os.open(self._path, flags, 0o600)
+
+
+def _record(name: str, number: int) -> bytes:
+    """Return the record of a stream."""
+    body = _RECORD.pack(0, number, name.encode())[4:]
+    return zlib.crc32(body).to_bytes(4, "little") + body
+
+
+RETRY_SECONDS = 1.0
+"""Interval between attempts to write the beginning of a run."""
+
+
+_NOTE_STOP = "INSERT OR REPLACE INTO number VALUES ('stopped', 1)"
+_TAKE_STOP = "DELETE FROM number WHERE name = 'stopped'"
+
+
+class RunStart:
+    """*write* writes the beginning of the run, in a transaction; *read* prepares to read only, after that has failed."""
+
+    def __init__(self, database: Database, write: Callable[[], None], read: Callable[[], None]) -> None:
+        self.refusal: EngineError | None = None
+        """Why all changes are refused, None after the beginning was written."""
+        self.was_stopped = False
+        """Whether the run before this one was stopped, and not ended by a fault."""
+        self._database = database
+        self._write = write
+        self._read = read
+        self._due = 0.0
+
+    def attempt(self) -> None:
+        """Write the beginning of the run, or note that the disk is full. Raises EngineError for other errors."""
+        self._database.set_read_only(is_read_only=False)
+        try:
+            with self._database.operation():
+                self._write()
+                was_stopped = self._database.execute(_TAKE_STOP).rowcount > 0
+        except EngineError as error:
+            self._database.set_read_only(is_read_only=True)
+            self._read()
+            self._due = time.monotonic() + RETRY_SECONDS
+            if error.code != "ENOSPC":
+                raise
+            self.refusal = error
+        else:
+            self.refusal, self.was_stopped = None, was_stopped
+
+    def attempt_again(self) -> None:
+        """Do so if the disk was full, once in a while. Called without a transaction."""
+        if self.refusal is not None and time.monotonic() >= self._due:
+            self.attempt()
+
+    def note_stop(self) -> None:
+        """Note that this run is stopped, so it is expected that messages are not stored until the next one. Raises EngineError."""
+        with self._database.operation():
+            self._database.execute(_NOTE_STOP)
+
+
+def start_clock(figures: AllFigures, clock: StoreClock) -> None:
+    """Let *clock* continue where it was in an earlier run."""
+    kept = figures.text("clock")
+    clock.start(KeptClock(**json.loads(kept)) if kept else KeptClock(), figures.newest_date())
+
+
+def keep_clock(figures: AllFigures, clock: StoreClock) -> None:
+    """Note what *clock* needs after a restart, if that has changed."""
+    figures.set_text("clock", json.dumps(asdict(clock.kept)))
+
 
 LOST = "the file of the store was damaged, removed or replaced by an older copy"
 """The reason of the gap in a stream that has lost messages."""

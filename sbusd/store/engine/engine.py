@@ -12,18 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbusd.config.store import StoreSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol.printable import printable
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.clocks import StoreClock
-from sbusd.store.engine.continuity import LOST, Continuity
+from sbusd.store.engine.continuity import LOST, Continuity, RunStart, keep_clock, start_clock
 from sbusd.store.engine.database import Database
-from sbusd.store.engine.disk_space import DiskSpace
 from sbusd.store.engine.figures import AllFigures, StreamFigures
-from sbusd.store.engine.intake import Intake
-from sbusd.store.engine.job_lines import JobLines
-from sbusd.store.engine.key_map import KeyMap
+from sbusd.store.engine.intake import DiskSpace, Intake
 from sbusd.store.engine.messages import (
     NOWHERE,
     EngineError,
@@ -45,17 +42,14 @@ from sbusd.store.engine.messages import (
     Taken,
     Worker,
 )
-from sbusd.store.engine.purging import Purging
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.queues import RETRIED, Held, Queues, backoff_ms, checked_ms
-from sbusd.store.engine.readers import Readers
-from sbusd.store.engine.reading import Reading
+from sbusd.store.engine.reading import Readers, Reading
 from sbusd.store.engine.reconfiguration import Reconfiguration
-from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.removal import Purging, Removal
 from sbusd.store.engine.retention import Retention
-from sbusd.store.engine.run_start import RunStart, keep_clock, start_clock
 from sbusd.store.engine.statistics import store_statistics
-from sbusd.store.engine.stream import Queue, Stream
+from sbusd.store.engine.stream import JobLines, KeyMap, Queue, Stream
 from sbusd.store.engine.unpublished import Unpublished
 
 MIN_FREE_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.messages import NO_UID, EngineError, Sender
 from sbusd.store.engine.schema import message_id

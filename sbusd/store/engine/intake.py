@@ -1,4 +1,4 @@
-"""Storing messages and gaps, within the limits of streams and users."""
+"""Storing messages and gaps, within the limits of streams, users and the disk."""
 
 from __future__ import annotations
 
@@ -7,19 +7,41 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbusd.config.quantities import show_size
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.packets import MAX_PACKET_BYTES
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS
+from sbusd.protocol.printable import printable
 from sbusd.store.engine.checksums import checksum
-from sbusd.store.engine.database import Database
+from sbusd.store.engine.database import Database, mount_of
 from sbusd.store.engine.figures import AllFigures, StreamFigures
-from sbusd.store.engine.job_lines import JobLines, line_of
 from sbusd.store.engine.messages import EngineError, NewMessage, PutResult
 from sbusd.store.engine.put_ids import PutIds, own_id
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.rows import REMOVABLE, Removable, size_of
-from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, MAX_SEQ, READY, message_id
-from sbusd.store.engine.stream import Queue, Stream, id_range
+from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, MAX_SEQ, READY, REMOVABLE, Removable, message_id, size_of
+from sbusd.store.engine.stream import JobLines, Queue, Stream, id_range, line_of
+
+
+class DiskSpace:
+    """The disk of *database*; below *min_free* bytes nothing is put."""
+
+    def __init__(self, database: Database, min_free: int) -> None:
+        self._database = database
+        self._min_free = min_free
+
+    def check(self) -> None:
+        """Raise EngineError (ENOSPC) if the disk is almost full."""
+        if self._min_free and self._database.free_bytes() < self._min_free:
+            name, least, mount = printable(str(self._database.path)), show_size(self._min_free), mount_of(self._database.path)
+            words = f"{mount} has less than {least} free for {name}; free some space there, or remove messages: sbusctl store purge STREAM"
+            raise EngineError("ENOSPC", words)
+
+    def is_short(self) -> bool:
+        """Return whether the disk is, or soon will be, almost full; False if that is not known."""
+        try:
+            return self._database.free_bytes() < 2 * self._min_free
+        except EngineError:
+            return False
+
 
 MAX_MESSAGE_BYTES = MAX_PACKET_BYTES - len(b"MSG \0")
 """Maximum size of a key and its payload together: the message can be published."""

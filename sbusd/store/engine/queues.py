@@ -8,19 +8,31 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from sbusd.config.store import QueueSettings
-from sbusd.protocol.store_ranges import MAX_DELAY_SECONDS
+from sbusd.protocol.framed_data import MAX_DELAY_SECONDS
 from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
-from sbusd.store.engine.job_lines import JobLines
 from sbusd.store.engine.messages import EngineError, JobInfo, JobPage, JobState, LeasedJob, Released, Worker
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.rows import COLUMNS, REMOVABLE, WIDTH, Removable, size_of
-from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, LEASED, READY, RETRYING, message_id
-from sbusd.store.engine.stream import Queue, Stream
+from sbusd.store.engine.schema import (
+    BLOCKED,
+    COLUMNS,
+    DATED,
+    DEAD,
+    DELAYED,
+    LEASED,
+    READY,
+    REMOVABLE,
+    RETRYING,
+    WIDTH,
+    Removable,
+    message_id,
+    size_of,
+)
+from sbusd.store.engine.stream import JobLines, Queue, Stream
 
 WORKER_DIED = "the worker disconnected"
 """The reason of a dead letter whose last worker died."""

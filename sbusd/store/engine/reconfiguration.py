@@ -8,10 +8,8 @@ from __future__ import annotations
 from sbusd.config.store import QueueSettings, StoreSettings
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
-from sbusd.store.engine.job_lines import JobLines, line_of
-from sbusd.store.engine.key_map import KeyMatcher
 from sbusd.store.engine.schema import BLOCKED, DATED, DELAYED, READY, message_id
-from sbusd.store.engine.stream import Queue, Stream, id_range
+from sbusd.store.engine.stream import JobLines, KeyMatcher, Queue, Stream, id_range, line_of
 
 _COUNT_KEYS = (
     "SELECT account, COUNT(*) FROM message WHERE id IN"

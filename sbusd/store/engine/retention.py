@@ -19,8 +19,7 @@ from sbusd.store.engine.messages import Places, Sweep
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.queues import Queues
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.rows import REMOVABLE, SIZE, Removable
-from sbusd.store.engine.schema import BLOCKED, DEAD, LEASED, MAX_SEQ, READY, RETRYING, SEQ_BITS
+from sbusd.store.engine.schema import BLOCKED, DEAD, LEASED, MAX_SEQ, READY, REMOVABLE, RETRYING, SEQ_BITS, SIZE, Removable
 from sbusd.store.engine.stream import Queue, Stream, id_range
 
 LEASE_OVER = "the lease ended"

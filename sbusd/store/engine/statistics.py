@@ -8,8 +8,7 @@ from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.messages import NO_UID, QueueStatistics, StoreStatistics, StreamStatistics, UserStatistics
-from sbusd.store.engine.readers import Readers
-from sbusd.store.engine.reading import Reading
+from sbusd.store.engine.reading import Readers, Reading
 from sbusd.store.engine.stream import Stream
 from sbusd.store.engine.unpublished import Unpublished
 

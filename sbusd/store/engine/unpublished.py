@@ -11,8 +11,7 @@ from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Rest, Stored
-from sbusd.store.engine.rows import COLUMNS, size_of
-from sbusd.store.engine.schema import message_id
+from sbusd.store.engine.schema import COLUMNS, message_id, size_of
 
 MAX_BYTES = 1 << 20
 """Size of the messages that are returned at once, if there is more than one."""

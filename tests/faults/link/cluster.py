@@ -23,7 +23,7 @@ from typing import Any
 from pyroute2 import NetNS, netns
 
 from sbusd.client import Bus, SbusError
-from sbusd.link.server_configuration import ServerSettings, server_configuration
+from sbusd.link.permissions import ServerSettings, server_configuration
 from tests.faults.link.lossy_cable import Impairment, complete_checksums
 from tests.support.authority import Authority
 from tests.support.link_programs import ENV, LinkProgram

@@ -12,7 +12,7 @@ import pytest
 
 from sbusd.config.certificates import CertificateFiles
 from sbusd.link.network.nats import NatsNetwork, NatsSettings
-from sbusd.link.server_configuration import ServerSettings, server_configuration
+from sbusd.link.permissions import ServerSettings, server_configuration
 from tests.support.authority import Authority, Certificate
 from tests.support.free_ports import free_port
 from tests.support.link_networks import Gate, RunningNetwork

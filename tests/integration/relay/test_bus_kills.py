@@ -18,7 +18,7 @@ from sbusd.relay.bus import incoming_calls
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names
 from sbusd.relay.service import Relay
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.daemons import Daemon
 from tests.support.relay_steps import RelayPair, Step

@@ -224,8 +224,8 @@ def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
 
 def test_tasks_send_only_what_can_be_among_the_first(spark: SparkSession) -> None:
     """Otherwise a user who invents keys could fill the task that ranks them."""
-    from sbusd.pipeline.measures.folding import fold
-    from sbusd.pipeline.partials.columns import ddl_of, partial_columns_of
+    from sbusd.pipeline.measures import fold
+    from sbusd.pipeline.partials.source import ddl_of, partial_columns_of
 
     plan = fold(spark.createDataFrame([], ddl_of(partial_columns_of("traffic"))), "prefix", "messages")._jdf.queryExecution().toString()
     # Such a limit is in the plan twice: before the exchange, and after it.

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row
+from sbusd.archive.record.schema import Row, key_bytes
 from sbusd.client.items import Message
 from sbusd.client.sync.bus import Bus
 from sbusd.protocol.keys import KeySpace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.ownership import HostTakenError, Owner, Ownership
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 
 FIRST, SECOND = Owner("1" * 32, "machine-a", "/archive/a", "3" * 32), Owner("2" * 32, "machine-b\x1b", "/archive/b", "")
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from sbusd.blob import remote
-from sbusd.blob.link_calls import AgainError, LinkCalls, NoLinkError
-from sbusd.blob.refusals import Cause, Refusal
+from sbusd.blob.bus_calls import AgainError, LinkCalls, NoLinkError
+from sbusd.blob.registry import User, Users
 from sbusd.blob.remote import WINDOW, Pulled, RemoteBlobs
-from sbusd.blob.users import User, Users
+from sbusd.blob.requests import Cause, Refusal
 from sbusd.config.blob import BlobQuotas
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.protocol.blobs import CHUNK_BYTES, F_GET_SEALS, SEALS
 
 DATA = os.urandom(20 * CHUNK_BYTES + 5)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.blob.refusals import Cause, Refusal
-from sbusd.blob.requests import Drop, Get, List, Put, Stats, parse_request
+from sbusd.blob.requests import Cause, Drop, Get, List, Put, Refusal, Stats, parse_request
 from sbusd.protocol.blobs import ANYONE, Recipient, new_ticket
 
 TICKET = new_ticket()

@@ -16,7 +16,7 @@ from sbusd.broker.log_messages import SECRET_REFUSED, SUPPRESSED
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
 from sbusd.config.settings import DaemonSettings, LogSettings, QuotaOverride, Quotas, QuotaSettings, RateSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
+from sbusd.config.users import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserCounters
 from sbusd.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus

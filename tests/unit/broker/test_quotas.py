@@ -10,7 +10,7 @@ from sbusd.broker.quota_refusal import Quota, QuotaRefusal
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, UserQuotas
 from sbusd.config.settings import QuotaOverride, QuotaSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
+from sbusd.config.users import SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)

@@ -10,7 +10,7 @@ from sbusd.broker import totals
 from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, QuotaSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
+from sbusd.config.users import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserTraffic
 from sbusd.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus

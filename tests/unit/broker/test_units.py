@@ -15,9 +15,9 @@ import pytest
 from sbusd.broker import units
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import MAX_IN_FLIGHT, MAX_KNOWN, MAX_USERS, Report, Units
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.cgroups import Placement, placement_of
+from sbusd.systemd.processes import Placement, placement_of
 from tests.support.group_reader import GroupReader, replace_reader
 from tests.support.switch_harness import SwitchHarness
 

@@ -15,7 +15,7 @@ import pytest
 from sbusd.client import memory_files
 from sbusd.client.memory_files import BlobData, create_memory_file, is_copied_file, is_sealed, make_memfd, map_file
 from sbusd.protocol.blobs import SEALS
-from sbusd.state.memory_file import create_memory_file as of_the_daemon
+from sbusd.state.log_file import create_memory_file as of_the_daemon
 from tests.support.blob_programs import sealed
 from tools.stage import ROOT
 
@@ -155,4 +155,4 @@ def test_memory_files_can_never_be_executed(monkeypatch: pytest.MonkeyPatch, cre
 def test_nothing_else_creates_memory_files() -> None:
     sources = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "sbusd").rglob("*.py")}
     users = {name for name, text in sources.items() if "os.memfd_create(" in text}
-    assert users == {"sbusd/client/memory_files.py", "sbusd/state/memory_file.py"}
+    assert users == {"sbusd/client/memory_files.py", "sbusd/state/log_file.py"}

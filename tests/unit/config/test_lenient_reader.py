@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from sbusd.broker.policy import Policy
 from sbusd.config import ConfigError, Configuration, check_daemon_settings, load_configuration
+from sbusd.config.lenient_reader import reports_processes
 from sbusd.config.users import NO_ID
+from sbusd.dataplane.peer import pidfd_of
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace, Reach
 
@@ -249,3 +253,19 @@ def test_no_extra_line_opens_what_a_file_closes(tmp_path: Path, line: str, place
         assert not _may_publish(found, b"lab/x", other_user)
         assert not _may_subscribe(found, b"lab/x", other_user)
         assert all(str(fault).isprintable() for fault in found.faults)
+
+
+def test_it_is_reported_whether_the_bus_gets_pidfds() -> None:
+    own, other = socket.socketpair()
+    with own, other:
+        pidfd = pidfd_of(own.fileno())
+    if pidfd is not None:
+        os.close(pidfd)
+    before = os.listdir("/proc/self/fd")
+    assert reports_processes() is (pidfd is not None)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_an_older_kernel_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbusd.config.lenient_reader._SO_PEERPIDFD", 0x7FFF_FFFF)
+    assert not reports_processes()

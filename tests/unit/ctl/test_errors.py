@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
+from collections.abc import Iterator
 
 import pytest
 
 from sbusd.client import CallTimeout, NoBus, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, TimedOut
 from sbusd.ctl import errors
-from sbusd.ctl.errors import error_text, status_of
+from sbusd.ctl.errors import EXIT_SIGNALS, error_text, exit_on_signals, status_of
 from tools.stage import ROOT
 
 
@@ -48,3 +50,42 @@ def test_an_error_message_that_cannot_be_written_is_ignored(monkeypatch: pytest.
     monkeypatch.setattr("sys.stderr", closed)
     errors.print_error("x")
     assert closed.closed
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", EXIT_SIGNALS)
+def test_signals_are_an_orderly_end(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as caught, exit_on_signals():
+        signal.raise_signal(number)
+    assert caught.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_kills() -> None:
+    handlers: list[object] = []
+
+    def end() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            handlers.extend(signal.getsignal(number) for number in EXIT_SIGNALS)
+
+    with pytest.raises(SystemExit), exit_on_signals():
+        end()
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL]
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with exit_on_signals():
+        signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.link.blob_tickets import EVERY_HOST, MAX_OF_PUBLISHER, MAX_PUBLISHERS, BlobTickets, host_label
 from sbusd.protocol.blobs import MAX_EXPIRE, Reference, new_ticket
 from tests.support.link_bodies import run_of

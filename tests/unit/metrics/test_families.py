@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import Any
 
+import pytest
+
 from sbusd.metrics import definitions
-from sbusd.metrics.families import bus_families, down_families
+from sbusd.metrics.families import bus_families, down_families, user_labels
 from sbusd.metrics.snapshot import ask
 from tests.unit.metrics.snapshots import Answers, totals
 
@@ -82,3 +86,26 @@ def test_every_metric_is_defined_once_and_shown() -> None:
     everything = {metric.field: 1 for metric in definitions.BUS}, {metric.field: 1 for metric in definitions.CONTROL}
     shown = set(samples(100, counters=everything[0], control=everything[1]))
     assert shown | {metric.name for metric in definitions.ENDPOINT} == set(names)
+
+
+def entry(name: str, uid: int) -> pwd.struct_passwd:
+    """Return an entry of passwd(5)."""
+    return pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+
+
+def test_a_name_and_a_number() -> None:
+    me = pwd.getpwuid(os.geteuid())
+    assert user_labels([me.pw_uid, 3_999_999_999]) == {me.pw_uid: me.pw_name, 3_999_999_999: "3999999999"}
+
+
+@pytest.mark.parametrize("name", ["other", "1001", "two\nlines", ""])
+def test_a_name_that_could_mean_another_user(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: entry(name, uid))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: entry(name, 1_000))
+    assert user_labels([1_000]) == {1_000: "1000"}
+
+
+def test_a_name_that_two_users_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: entry("twin", uid))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: entry(name, 1_000))
+    assert user_labels([1_000, 1_001]) == {1_000: "twin", 1_001: "1001"}

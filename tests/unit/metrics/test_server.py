@@ -10,15 +10,14 @@ from typing import cast
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
-from sbusd.metrics import checked_sockets, connections
-from sbusd.metrics.admission import Admission
-from sbusd.metrics.checked_sockets import without_descriptors
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.metrics import connections, listener
 from sbusd.metrics.collector import Collector
+from sbusd.metrics.connections import Admission
+from sbusd.metrics.listener import without_descriptors
 from sbusd.metrics.log_messages import DENIED, PAUSED
 from sbusd.metrics.server import MetricsServer
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.systemd.log_records import Record
+from sbusd.systemd.log_records import LimitedLog, Record
 
 USER, FIRST = 1_000, 100_000
 
@@ -44,7 +43,7 @@ class Sink:
 def test_connections_that_wait_for_closes_are_a_record(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checked_sockets, "MAX_CLOSES", 0)
+    monkeypatch.setattr(listener, "MAX_CLOSES", 0)
     path = str(folder / "metrics.socket")
 
     async def main() -> list[Record]:

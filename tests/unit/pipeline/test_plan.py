@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.plan import ArchiveIndex, HourTask

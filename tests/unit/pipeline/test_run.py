@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sbusd.archive.files import RecordError
+from sbusd.archive.files import RecordError, TablesError
 from sbusd.archive.record.compaction import compact
-from sbusd.archive.record.days import list_days
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import list_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, SegmentName
+from sbusd.archive.record.index import DayName, IndexListing, list_days, list_index, write_entry
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry, SegmentName
 from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import TableWriter
 from sbusd.archive.tables.schema import TABLES, VERSION
 from sbusd.archive.tables.storage import read_tables
 from sbusd.pipeline import run
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.known_index import KNOWN_INDEX, KnownIndex
 from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import PipelineRun, chunks
+from sbusd.pipeline.run import KNOWN_INDEX, KnownIndex, PipelineRun, chunks
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -315,3 +312,52 @@ def test_a_day_file_that_cannot_be_read_is_listed_and_read_later(runs: Runs) -> 
     assert runs.run() == [[f"{Hour.at(NOON)}:traffic"]]
     # It was not known which hours the day has: those without rows do not stay in the list of incomplete hours.
     assert not any(manifest.absent for manifest in read_tables(runs.root).manifests.values())
+
+
+NAMES = ("2026-11-20T12.alpha.00000000000000000001.json", "2026-11-20T12.a\nb\udcff.json", '2026-11-20T13."é\u2028".json')
+DAY, NEXT = DayName("2026-11-18", "alpha"), DayName("2026-11-19", "alpha")
+
+
+def known(folder: Path) -> KnownIndex:
+    """Read the file."""
+    return KnownIndex(LocalStore(folder))
+
+
+def test_what_was_saved_is_known(tmp_path: Path) -> None:
+    first = known(tmp_path)
+    assert (first.is_new, first.new_names(NAMES)) == (True, list(NAMES))
+    first.save(IndexListing(NAMES[:2], {DAY: "1"}))
+    for each in (first, known(tmp_path)):
+        assert (each.is_new, each.new_names(NAMES)) == (False, [NAMES[2]])
+        assert each.changed_days(IndexListing((), {DAY: "1", NEXT: "1"})) == [NEXT]
+        assert each.changed_days(IndexListing((), {DAY: "2"})) == [DAY]
+    assert (tmp_path / KNOWN_INDEX).stat().st_mode & 0o137 == 0
+
+
+def test_names_that_were_merged_are_forgotten(tmp_path: Path) -> None:
+    """The file does not grow with the archive."""
+    known(tmp_path).save(IndexListing(NAMES, {}))
+    known(tmp_path).save(IndexListing(NAMES[2:], {DAY: "1"}))
+    assert known(tmp_path).new_names(NAMES) == list(NAMES[:2])
+
+
+def test_a_day_file_that_could_not_be_read_stays_unknown(tmp_path: Path) -> None:
+    listing = IndexListing((), {DAY: "1", NEXT: "1"})
+    known(tmp_path).save(listing, {NEXT})
+    assert known(tmp_path).changed_days(listing) == [NEXT]
+
+
+def test_nothing_is_written_without_news(tmp_path: Path) -> None:
+    listing = IndexListing(NAMES, {DAY: "1"})
+    known(tmp_path).save(listing)
+    before = (tmp_path / KNOWN_INDEX).stat().st_ino
+    known(tmp_path).save(listing)
+    assert (tmp_path / KNOWN_INDEX).stat().st_ino == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version":2}', '{"version":1,"names":[],"days":7}', '{"version":1,"names":[]'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / KNOWN_INDEX).write_text(content)
+    with pytest.raises(TablesError, match=r"damaged file.*Remove it: all hours are compared once") as caught:
+        known(tmp_path)
+    assert KNOWN_INDEX in str(caught.value)

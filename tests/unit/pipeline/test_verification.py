@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sbusd.archive.record.checksums import MISSING
-from sbusd.archive.record.entry import IndexEntry
+from sbusd.archive.record.layout import IndexEntry
 from sbusd.archive.record.segments import RecordReader
 from sbusd.pipeline import verification
 from sbusd.pipeline.errors import PipelineError

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.protocol.credentials import Credentials, Peer, SecretPattern, is_credential_prefix, make_peer, parse_secret_pattern, parse_sender
+from sbusd.protocol.credentials import (
+    MAX_NAME_BYTES,
+    Credentials,
+    Peer,
+    SecretPattern,
+    is_credential_prefix,
+    make_peer,
+    parse_name,
+    parse_secret_pattern,
+    parse_sender,
+)
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 
 PREFIX = b"!/cred/100/1000/1111"
@@ -216,3 +226,15 @@ def test_a_key_without_a_sender(key: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         parse_sender(key)
     assert caught.value.code is ErrorCode.EPROTO
+
+
+@pytest.mark.parametrize("name", ["", "web-1", "caf\u00e9 2", "x" * MAX_NAME_BYTES])
+def test_valid_names(name: str) -> None:
+    assert parse_name(name.encode()) == name
+
+
+@pytest.mark.parametrize("payload", [b"x" * (MAX_NAME_BYTES + 1), b"\xff", b"a\nb", b"\x1b[31m", "\u202ex".encode(), b"a\0b"])
+def test_invalid_names(payload: bytes) -> None:
+    with pytest.raises(ProtocolError, match="at most 64 bytes of printable UTF-8") as caught:
+        parse_name(payload)
+    assert caught.value.code is ErrorCode.EINVAL

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import list_index
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.record.schema import Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList

@@ -12,7 +12,7 @@ import pytest
 from sbusd.archive.ownership import HostTakenError
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.schema import batch_of
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder import host_claims
 from sbusd.recorder.converter import Converter, convert

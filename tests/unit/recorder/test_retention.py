@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS, SegmentName
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry, SegmentName
 from sbusd.archive.record.schema import batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.record.shipped import ListHeader, ShippedList

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.files import ExposedFolderError, RecordError
-from sbusd.archive.record.days import DayName
+from sbusd.archive.record.index import DayName
 from sbusd.archive.record.layout import HOUR_NS, INDEX
 from sbusd.archive.record.schema import RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader

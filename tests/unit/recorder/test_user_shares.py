@@ -13,20 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.archive.record.entry import MAX_ENTRY_BYTES, OTHERS, IndexEntry
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import MAX_ENTRY_BYTES, OTHERS, IndexEntry, SegmentName
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import REMOVED
-from sbusd.recorder.retention import Retention
-from sbusd.recorder.user_shares import (
+from sbusd.recorder.retention import (
     FEW_USERS,
     MAX_USERS,
     ROW_BYTES,
     Ranking,
+    Retention,
     bytes_by_user,
     common_limit,
     next_to_remove,
@@ -152,7 +151,7 @@ def many() -> list[Row]:
 
 def test_many_users_of_one_person_remove_no_row_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, users that no entry named were counted nowhere: they filled the common segments, and everybody's oldest rows went."""
-    monkeypatch.setattr("sbusd.recorder.user_shares.MAX_USERS", 3)
+    monkeypatch.setattr("sbusd.recorder.retention.MAX_USERS", 3)
     host = Hosted(tmp_path, QUOTA)
     host.write([of(uid, message(0)) for uid in (ALICE, None, CAROL, ALICE)])
     for number in range(40):
@@ -187,7 +186,7 @@ def test_an_interrupted_run_creates_the_same_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int, charged: tuple[ChargedUsers, ChargedUsers]
 ) -> None:
     """A failed attempt has counted no bytes, and the next attempt must not write any row twice, also if another user is charged then."""
-    monkeypatch.setattr("sbusd.recorder.user_shares.MAX_USERS", max_users)
+    monkeypatch.setattr("sbusd.recorder.retention.MAX_USERS", max_users)
     host = Hosted(tmp_path, QUOTA)
     rows = [
         of(uid, message(0, payload=os.urandom(size))) for uid, size in ((CAROL, 10), (ALICE, 9_000), (BOB, 9_000), (ALICE, 10), (None, 0))

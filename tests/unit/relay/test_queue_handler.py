@@ -14,7 +14,7 @@ from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, MessageStore
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request

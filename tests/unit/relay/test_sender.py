@@ -16,7 +16,7 @@ from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim
 from sbusd.relay.resolver import ResolverUnavailableError, UnknownHostError
 from sbusd.relay.sender import TWIN_SENDS, Attempt, Sender
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import SECOND
 from tests.support.message_stores import outgoing
 

@@ -22,7 +22,7 @@ from sbusd.archive.tables.schema import percentile
 from sbusd.archive.tables.storage import TableSnapshot, read_tables
 from sbusd.report import digest as module
 from sbusd.report.aggregation import MOST_CHARACTERS, OTHERS
-from sbusd.report.comparison import Earlier, earlier_periods
+from sbusd.report.coverage import Earlier, earlier_periods
 from sbusd.report.digest import MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of, packed
 from sbusd.report.hosts import CLOSE_COMMAND, MOST_HOSTS, failed_calls
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot

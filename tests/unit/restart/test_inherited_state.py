@@ -6,7 +6,7 @@ import json
 import os
 
 from sbusd.restart.inherited_state import VARIABLE, ReexecState, inherited_state, set_reexec_state, take_reexec_state, unset_reexec_state
-from sbusd.systemd import fdstore
+from sbusd.systemd import service_manager
 
 
 def test_the_state_of_a_restart_in_place_is_found_once_and_its_descriptors_stay_open() -> None:
@@ -45,7 +45,9 @@ def test_an_invalid_variable_is_dropped() -> None:
 
 
 def test_stored_descriptors_are_separated_from_sockets() -> None:
-    passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.CONNECTION_STORE))}
+    passed = {3: "sbus.socket", 4: service_manager.STATE} | {
+        5 + place: name for place, name in enumerate(reversed(service_manager.CONNECTION_STORE))
+    }
     inherited = inherited_state(passed, None)
     assert inherited.sockets == {3: "sbus.socket"}
     assert (inherited.state, inherited.connection_store) == (4, (8, 7, 6, 5))
@@ -55,7 +57,7 @@ def test_stored_descriptors_are_separated_from_sockets() -> None:
 
 def test_there_is_a_store_unless_the_service_manager_denies_it() -> None:
     socket = {"NOTIFY_SOCKET": "/run/x"}
-    assert fdstore.is_there(socket)
-    assert fdstore.is_there(socket | {"FDSTORE": "16"})
-    assert not fdstore.is_there(socket | {"FDSTORE": "0"})
-    assert not fdstore.is_there({"FDSTORE": "16"})
+    assert service_manager.is_there(socket)
+    assert service_manager.is_there(socket | {"FDSTORE": "16"})
+    assert not service_manager.is_there(socket | {"FDSTORE": "0"})
+    assert not service_manager.is_there({"FDSTORE": "16"})

@@ -13,9 +13,9 @@ from sbusd.archive.files import RecordError
 from sbusd.archive.record.index import read_index
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.shipped import ListHeader, ListWriter
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.storage.store import LocalStore
 from sbusd.shipping import service
-from sbusd.shipping.expiry import Expiry, expired_list
+from sbusd.shipping.destination import Expiry, expired_list
 from sbusd.shipping.log_messages import FAILED, LOST, RESUMED, UNREADABLE
 from sbusd.shipping.service import Heartbeat, Shipper
 from sbusd.shipping.upload import Outcome

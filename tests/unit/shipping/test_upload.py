@@ -11,11 +11,9 @@ import pytest
 
 from sbusd.archive.files import RecordError
 from sbusd.archive.ownership import HostTakenError, Owner, Ownership
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.storage.immutable import DifferentContentError
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
+from sbusd.archive.storage.store import DifferentContentError, LocalStore
 from sbusd.shipping.upload import Outcome, Uploader
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver

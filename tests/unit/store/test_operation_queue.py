@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
-from sbusd.store.calls.call_errors import CallError
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.store.calls.responses import CallError
 from sbusd.store.operation_queue import MAX_WAITING, MAX_WEIGHT, OperationQueue, QueuedOperation
 
 Operations = Sequence[QueuedOperation[list[str]]]

@@ -16,18 +16,16 @@ import pytest
 
 from sbusd.client.errors import Closed
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
-from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.store.access import Access
+from sbusd.config.users import ChargedUsers
+from sbusd.store.access import Access, VouchRight
 from sbusd.store.bus_connections import ServingBus
 from sbusd.store.context import StoreContext
 from sbusd.store.engine.committer import Committer
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError, NewMessage, PutResult, Sender, Worker
 from sbusd.store.operation_queue import SERVICE, OperationQueue
-from sbusd.store.publisher import StorePublisher
-from sbusd.store.routes import Routes
+from sbusd.store.publications import Routes, StorePublisher
 from sbusd.store.sweeper import Sweeper
-from sbusd.store.vouch_right import VouchRight
 from tests.support.store_clocks import OneClock
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd import fdstore, service_manager
-from sbusd.systemd.fdstore import DescriptorStoreError
+from sbusd.systemd import service_manager
 from sbusd.systemd.service_manager import (
     EXTEND_INTERVAL_SECONDS,
     EXTEND_SECONDS,
     RETRY_SECONDS,
     STATUS_SECONDS,
+    DescriptorStoreError,
     Heartbeat,
     ServiceManager,
     ServiceManagerError,
@@ -113,7 +113,7 @@ def test_no_notification_waits_for_ever(systemd: socket.socket, monkeypatch: pyt
         with pytest.raises(ServiceManagerError, match=r"NOTIFY_SOCKET: its queue is full; "):
             manager.ready("ready")
         with pytest.raises(DescriptorStoreError, match=r"NOTIFY_SOCKET: its queue is full$"):
-            fdstore.put(0, [0] * len(fdstore.CONNECTION_STORE))
+            service_manager.put(0, [0] * len(service_manager.CONNECTION_STORE))
         for _ in range(2):
             systemd.recv(1000)
         assert manager.stopping()

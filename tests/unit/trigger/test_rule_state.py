@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import time
 
-from sbusd.config.subordinate_ids import ChargedUsers
-from sbusd.trigger.rule_state import Firing, RuleState
-from tests.unit.trigger.rules import BOB, message, rate, rule
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.config.users import ChargedUsers
+from sbusd.trigger.rule_state import (
+    ALL_USERS,
+    FIRST_ACTIONS,
+    MAX_USERS,
+    Firing,
+    Limits,
+    Payload,
+    RateDecision,
+    RuleState,
+    UnitNameError,
+    escaped,
+    text_matches,
+    unit_of,
+)
+from tests.unit.trigger.rules import ALICE, BOB, message, rate, rule
 
 
 def test_a_message_causes_an_action_with_its_sender() -> None:
@@ -47,3 +68,122 @@ def test_lost_messages_are_counted_and_cause_an_action_if_the_rule_says_so() -> 
     assert (state.gap(3), state.gap(0)) == (None, None)
     assert (state.counts["gaps"], state.counts["lost"]) == (2, 3)
     assert firing.gap(3) == Firing(firing.rule, "x.service")
+
+
+@given(st.text("ab*", max_size=8).filter(bool), st.text("ab", max_size=12))
+def test_a_star_is_any_text_and_the_rest_is_itself(glob: str, text: str) -> None:
+    pattern = ".*".join(map(re.escape, glob.split("*")))
+    assert text_matches(glob, text) == bool(re.fullmatch(pattern, text, re.DOTALL))
+
+
+def test_characters_of_other_languages_of_patterns_are_themselves() -> None:
+    assert text_matches("[a]?*", "[a]? b")
+    assert not text_matches("[a]?", "aa")
+
+
+def test_hostile_text_takes_time_in_proportion_to_its_size() -> None:
+    """A regular expression or fnmatch(3) that backtracks would take years."""
+    begin = time.process_time()
+    assert not text_matches("*" + "a*" * 120 + "b", "a" * 400_000)
+    assert not text_matches("*" + "a" * 127 + "b*", "a" * 400_000)
+    assert time.process_time() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("payload", "conditions", "holds"),
+    [
+        (b"on", [("", "on")], True),
+        (b"on\n", [("", "on")], False),
+        (b"\xff on", [("", "* on")], True),
+        (b'{"MESSAGE": "disk full", "PRIORITY": "3"}', [("MESSAGE", "*full"), ("PRIORITY", "3")], True),
+        (b'{"MESSAGE": "disk full", "PRIORITY": "4"}', [("MESSAGE", "*full"), ("PRIORITY", "3")], False),
+        (b'{"MESSAGE": ["a", "b"]}', [("MESSAGE", "b")], True),
+        (b'{"n": 5, "t": true, "z": null, "o": {}}', [("n", "5"), ("t", "true")], True),
+        (b'{"z": null}', [("z", "*")], False),
+        (b'{"o": {}}', [("o", "*")], False),
+        (b"not JSON", [("MESSAGE", "*")], False),
+        (b"[" * 200_000, [("MESSAGE", "*")], False),
+        (b'{"n": ' + b"9" * 10_000 + b"}", [("n", "*")], False),
+        (b"[1]", [("n", "*")], False),
+        (b"anything", [], True),
+    ],
+)
+def test_conditions(payload: bytes, conditions: list[tuple[str, str]], holds: bool) -> None:
+    assert Payload(payload).matches(conditions) == holds
+
+
+TEMPLATE = {"start": "x@.service"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["a/b", "../../x", ".hidden", "a b", "a-b", r"a\x2d", "é", "a.b:c_d", "a\nb", "%i", "a@b", "/", "a//b"])
+def test_systemd_escapes_in_the_same_way(text: str) -> None:
+    if shutil.which("systemd-escape") is None:
+        pytest.skip("systemd-escape is not installed")
+    found = subprocess.run(["systemd-escape", "--", text], check=True, capture_output=True, text=True).stdout
+    assert escaped(text.encode()) == found.removesuffix("\n")
+
+
+@given(st.binary(min_size=1, max_size=40).filter(lambda key: b"\0" not in key))
+def test_every_instance_is_a_file_name_and_no_two_keys_have_the_same(key: bytes) -> None:
+    unit = unit_of(rule(**TEMPLATE), key)
+    assert re.fullmatch(r"x@(?!\.)[A-Za-z0-9:_.\\-]+\.service", unit)
+    instance = unit.removeprefix("x@").removesuffix(".service")
+    parts = re.findall(r"\\x[0-9a-f]{2}|.", instance)
+    assert b"".join(bytes([int(part[2:], 16)]) if part[0] == "\\" else b"/" if part == "-" else part.encode() for part in parts) == key
+
+
+def test_parts_of_a_key() -> None:
+    assert unit_of(rule(start="plain.service"), b"any/key") == "plain.service"
+    assert unit_of(rule(**TEMPLATE, instance=2), b"journal/nginx.service/err") == "x@nginx.service.service"
+    first, second = (unit_of(rule(**TEMPLATE, instance="message"), b"k") for _ in range(2))
+    assert first != second
+    assert re.fullmatch(r"x@[0-9a-f]+\.[0-9]+\.service", first)
+
+
+@pytest.mark.parametrize(
+    ("instance", "key", "says"),
+    [
+        (3, b"a/b", "no text in segment 3"),
+        (2, b"a//b", "no text in segment 2"),
+        ("key", b"", "the key is empty"),
+        ("key", b"n" * 256, "at most 255"),
+    ],
+)
+def test_a_key_without_an_instance(instance: str | int, key: bytes, says: str) -> None:
+    with pytest.raises(UnitNameError, match=says):
+        unit_of(rule(**TEMPLATE, instance=instance), key)
+
+
+def verdicts(limits: Limits, uid: int, *times: float) -> list[str]:
+    """Return what the limits say about messages at *times*."""
+    return [limits.judge(uid, each).name for each in times]
+
+
+def test_a_burst_is_over_when_its_interval_is() -> None:
+    limits = Limits(rate(2, 10.0), rate(100, 100.0))
+    assert verdicts(limits, ALICE, 0, 1, 2, 9.9, 10, 11, 12) == ["ALLOWED", "ALLOWED", "BURST", "BURST", "ALLOWED", "ALLOWED", "BURST"]
+    assert verdicts(limits, BOB, 12) == ["ALLOWED"]
+
+
+def test_a_loop_suspends_the_rule_for_its_user_alone_and_for_a_time() -> None:
+    limits = Limits(rate(1, 1.0), rate(3, 10.0))
+    assert verdicts(limits, ALICE, 0, 1, 2, 3, 4, 12.9) == ["ALLOWED", "ALLOWED", "ALLOWED", "LOOP", "SUSPENDED", "SUSPENDED"]
+    assert (limits.suspended(4), limits.suspended(13)) == (1, 0)
+    assert verdicts(limits, BOB, 4) == ["ALLOWED"]
+    assert verdicts(limits, ALICE, 13.5) == ["ALLOWED"]
+
+
+def test_all_users_together_are_bounded() -> None:
+    limits = Limits(rate(1, 1000.0), rate(100, 1000.0))
+    found = [limits.judge(uid, 0.0) for uid in range(3 * MAX_USERS)]
+    assert found == [RateDecision.ALLOWED] * ALL_USERS + [RateDecision.ALL_BURST] * (len(found) - ALL_USERS)
+
+
+def test_users_with_a_full_burst_leave_actions_for_those_with_none() -> None:
+    limits = Limits(rate(3, 10.0), rate(100, 100.0))
+    used = [verdicts(limits, uid, 0, 0, 0, 0) for uid in range(100, 100 + ALL_USERS - FIRST_ACTIONS)]
+    assert used == [["ALLOWED", "ALLOWED", "ALLOWED", "BURST"]] * len(used)
+    assert verdicts(limits, ALICE, 1, 1, 1) == ["ALLOWED", "ALL_BURST", "ALL_BURST"]
+    assert verdicts(limits, BOB, 1) == ["ALLOWED"]
+    assert verdicts(limits, ALICE, 10, 11.5, 12, 12) == ["ALLOWED", "ALLOWED", "ALLOWED", "BURST"]

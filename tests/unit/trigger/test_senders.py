@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from sbusd.config.subordinate_ids import ChargedUsers
 from sbusd.config.trigger import EVERY_USER
+from sbusd.config.users import ChargedUsers
 from sbusd.trigger import senders
 from sbusd.trigger.senders import Sender
 from tests.unit.trigger.rules import ALICE, BOB, peer, rule

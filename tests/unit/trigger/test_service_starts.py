@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from sbusd.client import Request, ServiceError
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.config.trigger import EVERY_USER, Rate, TriggerRule
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Peer, make_peer
 from sbusd.protocol.errors import SbusError
 from sbusd.trigger import service_starts

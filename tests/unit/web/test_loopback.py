@@ -8,10 +8,9 @@ from unittest.mock import Mock
 
 from aiohttp import web
 
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.socket_owner import OVERFLOW_UID
-from sbusd.systemd.limited_log import LimitedLog
-from sbusd.systemd.log_records import Record
+from sbusd.systemd.log_records import LimitedLog, Record
 from sbusd.web.loopback import MAX_CONNECTIONS, Admission, LoopbackConnection
 
 

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record import compaction
 from sbusd.archive.record.compaction import GRACE_NS, compact
-from sbusd.archive.record.days import DayName, list_days
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import find_entry, list_index, read_entries, read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, INDEX, SegmentName
-from sbusd.archive.storage.local import LocalStore
+from sbusd.archive.record.index import DayName, find_entry, list_days, list_index, read_entries, read_index, write_entry
+from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
+from sbusd.archive.storage.store import LocalStore
 from tests.support.examples import examples
 from tests.support.records import NOON
 from tests.unit.archive.record.test_index import entry

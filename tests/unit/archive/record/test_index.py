@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.index import hour_of_entry, list_index, read_entry, read_index, segment_names, segment_of_entry, write_entry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.index import (
+    DAYS,
+    MAX_DAY_BYTES,
+    DayName,
+    encode_day,
+    hour_of_entry,
+    list_days,
+    list_index,
+    read_day,
+    read_entry,
+    read_index,
+    segment_names,
+    segment_of_entry,
+    write_entry,
+)
+from sbusd.archive.record.layout import IndexEntry, SegmentName
+from sbusd.archive.storage.store import LocalStore
 from tests.support.records import NOON
 
 
@@ -104,7 +119,7 @@ def test_newer_fields_are_ignored() -> None:
 
 
 def test_every_field_is_checked_when_read() -> None:
-    from sbusd.archive.record.entry import _TYPES
+    from sbusd.archive.record.layout import _TYPES
 
     assert {each.name for each in dataclasses.fields(IndexEntry)} == {*_TYPES, "version"}
 
@@ -129,3 +144,73 @@ def test_the_name_of_an_entry_names_its_segment() -> None:
     name = entry().name
     assert segment_of_entry(Path(name.index_path).name) == name
     assert hour_of_entry(Path(name.index_path).name) == (name.date, name.hour)
+
+
+DAY = DayName(entry().date, "alpha")
+
+
+def write(archive: Path, content: bytes) -> None:
+    """Write *content* as the day file."""
+    path = archive / DAY.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_entries_survive_encoding_in_any_order(tmp_path: Path) -> None:
+    entries = [entry(seq) for seq in (3, 1, 2)]
+    write(tmp_path, encode_day(entries))
+    assert encode_day(entries) == encode_day(reversed(entries))
+    assert list(read_day(LocalStore(tmp_path), DAY).values()) == sorted(entries, key=lambda each: each.path)
+    assert read_day(LocalStore(tmp_path), DayName("2026-11-21", "alpha")) == {}
+
+
+def test_a_name_survives_and_other_files_are_ignored(tmp_path: Path) -> None:
+    for day in (DAY, DayName("2026-01-31", "a.b-c")):
+        assert DayName.parse(day.file) == day
+    assert list_days(LocalStore(tmp_path)) == {}
+    write(tmp_path, encode_day([entry()]))
+    for name in (".draft.jsonl.gz", "x.jsonl.gz", "2026-13-01.alpha.jsonl.gz", "2026-11-20.-a.jsonl.gz", f"{DAY.file}.tmp"):
+        (tmp_path / DAYS / name).write_text("x")
+        assert DayName.parse(name) is None
+    assert list(list_days(LocalStore(tmp_path))) == [DAY]
+
+
+def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write(tmp_path, encode_day([entry()]))
+    before = list_days(store)
+    assert list_days(store) == before
+    write(tmp_path, encode_day([entry(), entry(2)]))
+    assert list_days(store).keys() == before.keys()
+    assert list_days(store) != before
+
+
+def packed(content: bytes) -> bytes:
+    """Return the same file in each process."""
+    return gzip.compress(content, mtime=0)
+
+
+LINE = (entry().to_json() + "\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not one complete gzip file"),
+        (b"text", "damaged day file"),
+        (encode_day([entry()])[:-5], "not one complete gzip file"),
+        (encode_day([entry()]) + b"x", "not one complete gzip file"),
+        (packed(b"{}\n"), "not a JSON object with a version"),
+        (packed(b"\xff\n"), "damaged day file"),
+        (packed(LINE + LINE), "an entry twice"),
+        (packed((entry(1, "beta").to_json() + "\n").encode()), "of another day or host"),
+        (None, f"longer than {MAX_DAY_BYTES} bytes"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
+    if content is None:  # made here: it takes a second, and each worker imports this file
+        content = packed(b"\n" * (MAX_DAY_BYTES + 1))
+    write(tmp_path, content)
+    with pytest.raises(RecordError, match=says) as caught:
+        read_day(LocalStore(tmp_path), DAY)
+    assert str(tmp_path / DAY.path) in str(caught.value)

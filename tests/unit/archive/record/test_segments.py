@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.archive.files import RecordError, SegmentGoneError
-from sbusd.archive.record.entry import IndexEntry
 from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.record.schema import SCHEMA, SORT_KEYS, Row, RowKind, batch_of, rows_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from tests.support.examples import examples

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.tables.hours import Hour, Manifest
 from tests.support.records import NOON
 

@@ -16,7 +16,7 @@ from sbusd.client.errors import RemoteRefusal
 from sbusd.client.items import Message
 from sbusd.client.rpc.request_queue import WAITING_PER_USER
 from sbusd.client.rpc.service import Dispatcher
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import MAX_PACKET_BYTES, Publish, parse_packet

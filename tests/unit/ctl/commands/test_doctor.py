@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.ctl.application import application
-from sbusd.ctl.checks import CheckResult, Finding, service_files
+from sbusd.ctl.checks import CheckResult, Finding, services
 from sbusd.ctl.commands import doctor
-from sbusd.ctl.commands.doctor import examine, lines
+from sbusd.ctl.commands.doctor import examine, judge, lines
 from sbusd.ctl.settings import Settings
 
 _FINDINGS = [
@@ -63,7 +63,7 @@ def test_without_a_bus_it_fails_with_advice(tmp_path: Path) -> None:
 def test_it_checks_the_configuration_of_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Finding("blob.toml", CheckResult.FAIL, "wrong", "correct it")
     monkeypatch.setattr(doctor, "_scope", lambda address: "user")
-    monkeypatch.setattr(service_files, "check_files", lambda scope: [wrong])
+    monkeypatch.setattr(services, "check_files", lambda scope: [wrong])
     assert wrong in examine(Settings(address=f"{tmp_path}/none"))
 
 
@@ -77,3 +77,36 @@ def test_a_user_s_bus_without_a_login_is_one_failure(monkeypatch: pytest.MonkeyP
 def test_advice_is_empty_where_nothing_is_to_be_done() -> None:
     assert Finding("socket", CheckResult.OK, "fine").advice == ""
     assert [result.value for result in CheckResult] == ["ok", "warn", "fail", "skip"]
+
+
+GOOD = [Finding(name, CheckResult.OK, "fine") for name in ("address", "socket", "connection", "protocol", "configuration")]
+
+
+def test_a_bus_that_works_has_no_cause() -> None:
+    diagnosis = judge([*GOOD, Finding("descriptors", CheckResult.SKIP, "unknown")])
+    assert (diagnosis.works, diagnosis.cause, diagnosis.text) == (True, None, "the bus works")
+
+
+def test_causes_precede_consequences() -> None:
+    found = [
+        Finding("packets", CheckResult.WARN, "small"),
+        Finding("connection", CheckResult.FAIL, "refused"),
+        Finding("sbus.socket", CheckResult.FAIL, "failed"),
+        Finding("sbus.service", CheckResult.FAIL, "failed"),
+        Finding("configuration", CheckResult.FAIL, "unknown key", "correct it"),
+    ]
+    diagnosis = judge(found)
+    assert diagnosis.cause == found[4]
+    assert diagnosis.text == "the bus does not work: configuration: unknown key (4 further problems below)"
+    assert judge(found[:4]).cause == found[3]
+
+
+def test_a_failure_precedes_a_warning_about_a_cause() -> None:
+    found = [Finding("sbus.socket", CheckResult.WARN, "not enabled"), Finding("link rules", CheckResult.FAIL, "missing")]
+    diagnosis = judge([*GOOD, *found])
+    assert diagnosis.text == "the bus works, but link rules: missing (1 further problem below)"
+
+
+def test_a_bus_that_was_not_reached_does_not_work() -> None:
+    assert not judge([Finding("connection", CheckResult.OK, "accepts"), Finding("protocol", CheckResult.FAIL, "not sbusd")]).works
+    assert not judge([]).works

@@ -10,8 +10,8 @@ import pytest
 
 from sbusd.ctl.commands.link import NoLinkError, lines
 from sbusd.link.counters import HostCounters
-from sbusd.link.host_states import HostState
-from tests.unit.link.test_status import state
+from sbusd.link.peers import HostState
+from tests.unit.link.test_administration import state
 from tools.stage import ROOT
 
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}

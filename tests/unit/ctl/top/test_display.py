@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from sbusd.ctl.top.display import CONNECTION_FIELDS, GAP, USER_FIELDS, Field, TopReport, fitting, head_lines, plain_lines, terminal_lines
-from sbusd.ctl.top.rates import Row
+from sbusd.ctl.top.samples import Row
 
 
 def _width(fields: list[Field]) -> int:

@@ -13,8 +13,7 @@ import pytest
 
 from sbusd.feeds.journal.batch_reader import BATCH_BYTES, BATCH_ENTRIES
 from sbusd.feeds.journal.checked_publisher import AccessCheckError, Batch
-from sbusd.feeds.journal.cursor import Cursor, CursorFile
-from sbusd.feeds.journal.entry import JournalEntry
+from sbusd.feeds.journal.entry import Cursor, CursorFile, JournalEntry
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import UnreadableEntryError
 

@@ -12,9 +12,8 @@ import pytest
 from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.sockets import OverrunError
 from sbusd.feeds.netlink.stored_values import PublishedKeys
-from sbusd.feeds.udev.devices import Device, DeviceEvent
+from sbusd.feeds.udev.devices import MAX_WAITING, Device, DeviceEvent
 from sbusd.feeds.udev.feed import RATE, UdevFeed
-from sbusd.feeds.udev.waiting_events import MAX_WAITING
 
 SDA = Device.of({"DEVPATH": "/devices/sda", "SUBSYSTEM": "block", "DEVNAME": "/dev/sda"})
 ETH = Device.of({"DEVPATH": "/devices/eth0", "SUBSYSTEM": "net"})

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sbusd.link.network import direct_frames, direct_peer, turns
+from sbusd.link.network import direct_frames, direct_peer, streams
 from sbusd.link.network.counters import NetworkCounters
 from sbusd.link.network.direct_peer import PeerConnection
-from sbusd.link.network.stall import Stall
+from sbusd.link.network.streams import Stall
 from tests.support.link_networks import Gate
 
 
@@ -98,8 +98,8 @@ def test_a_pause_of_this_process_is_not_a_silence_of_the_host(monkeypatch: pytes
 
 
 def test_the_frames_of_one_read_are_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 1e6)
-    frames = 4 * turns.TURN_FRAMES
+    monkeypatch.setattr(streams, "TURN_SECONDS", 1e6)
+    frames = 4 * streams.TURN_FRAMES
     handled = [0]
     sizes: list[int] = []
 
@@ -120,7 +120,7 @@ def test_the_frames_of_one_read_are_handled_in_turns(monkeypatch: pytest.MonkeyP
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
-    assert 1 < max(sizes) <= turns.TURN_FRAMES
+    assert 1 < max(sizes) <= streams.TURN_FRAMES
 
 
 def test_users_share_what_waits_for_a_host_that_does_not_read() -> None:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.credential_files import sign
 from sbusd.link.network.nats_connection import ConnectFailedError, Credentials, NatsConnection
-from sbusd.link.network.nkey import sign
-from sbusd.link.network.stall import Stall
+from sbusd.link.network.streams import Stall
 from tests.support.link_networks import Gate, RecordedEvents
 
 INFO = b'INFO {"headers":true,"max_payload":1000,"version":"2.9.10"}\r\n'

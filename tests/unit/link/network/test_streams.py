@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import socket
 import ssl
@@ -13,7 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbusd.link.network.streams import open_streams
+from sbusd.link.network.counters import NetworkCounters
+from sbusd.link.network.streams import MAX_WORDS, Stall, error_words, open_streams
 from tests.support.authority import Authority
 
 pytestmark = pytest.mark.slow
@@ -123,3 +125,47 @@ def test_the_streams_are_those_of_the_connection(authority: Authority, port: int
             writer.transport.abort()
 
     assert asyncio.run(connect()) == (("127.0.0.1", port), False)
+
+
+def test_a_wait_is_counted() -> None:
+    async def run() -> tuple[NetworkCounters, bool]:
+        gate, counters = asyncio.Event(), NetworkCounters()
+
+        async def writable() -> None:
+            await gate.wait()
+
+        stall = Stall(writable, counters)
+        waiting = [asyncio.create_task(stall.end()) for _ in range(2)]
+        await asyncio.sleep(0)  # both have begun
+        await asyncio.sleep(0.02)
+        assert stall.is_active
+        waiting[0].cancel()
+        await asyncio.wait([waiting[0]])
+        assert stall.is_active  # another connection still waits
+        gate.set()
+        await waiting[1]
+        return counters, stall.is_active
+
+    counters, is_active = asyncio.run(run())
+    assert not is_active
+    assert counters.stalls >= 2
+    assert counters.stalled_seconds >= 0.02
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)"), "Connection refused"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service not known"),
+        (TimeoutError(), "no response in time"),
+        (ValueError("nats: 'two\nlines'"), r"'two\x0alines'"),
+        (ValueError(), "ValueError"),
+        (ssl.SSLError(1, "[SSL] text"), "[SSL] text"),
+    ],
+)
+def test_the_reason_is_short(error: Exception, says: str) -> None:
+    assert error_words(error) == says
+
+
+def test_the_text_of_another_host_is_bounded() -> None:
+    assert len(error_words(ValueError("\x00" * 10_000))) < 5 * MAX_WORDS

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.link.administration import Status
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.host_states import HostState
 from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbusd.link.peers import HostState
 from sbusd.link.rules import Rules
 from sbusd.link.session import LinkSession
-from sbusd.link.status import Status
 from sbusd.pipeline.partials.link_states import (
     HOST_REJECTED,
     LINK_DROPPED,
@@ -23,12 +23,14 @@ from sbusd.pipeline.partials.link_states import (
     MAX_COUNT,
     NETWORK_DROPPED,
     NETWORK_REJECTED,
+    UNIT,
     Entry,
     LinkState,
     read_state,
 )
 from tests.support.link_states import INVALID, link_state, other_host
-from tests.unit.link.test_status import FakeSession
+from tests.unit.link.test_administration import FakeSession
+from tools.stage import ROOT
 
 
 def read(**changes: Any) -> LinkState | None:
@@ -157,3 +159,7 @@ def test_all_counters_of_a_host_can_be_large() -> None:
     found = read(hosts=[other_host("beta") | dict.fromkeys(asdict(HostCounters()), MAX_COUNT)])
     assert found is not None
     assert found.entries[1].rejected == len(HOST_REJECTED) * MAX_COUNT
+
+
+def test_the_unit_of_the_link_is_installed() -> None:
+    assert (ROOT / "units" / "system" / UNIT).exists()

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.layout import IndexEntry, SegmentName
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.partials import portions
 from sbusd.pipeline.partials.portions import Portion, grouped, portions_of

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.archive.record.entry import IndexEntry
-from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS, IndexEntry
 from sbusd.archive.record.schema import batch_of
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import CHUNK_ROWS, Condition, Options

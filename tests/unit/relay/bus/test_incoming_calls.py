@@ -19,7 +19,7 @@ from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import MessageStore
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RAW = b"as it lies in Redis"

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.config.subordinate_ids import ChargedUsers
+from sbusd.config.users import ChargedUsers
 from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import MessageStore
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 
 
 class FakeStore:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sbusd.client.items import Message as BusMessage
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.protocol.credentials import Peer
 from sbusd.protocol.envelope import Envelope, call_digest, parse_envelope
 from sbusd.protocol.packets import Publish, parse_packet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from sbusd.config.address_groups import AddressGroups
+from sbusd.config.hosts import AddressGroups
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.http.limits import PARTS, ConnectionLimiter, ConnectionSlot, UnverifiedBytes
 from sbusd.relay.log_messages import TOO_MANY

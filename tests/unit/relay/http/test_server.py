@@ -13,13 +13,13 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
-from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, HttpServer
+from sbusd.relay.http.server import CHANGES, MAX_HOSTS, REMOTE_PATH, REPLY_PATH, SECONDS, HttpServer, SharedNumbers
 from sbusd.relay.log_messages import AUTHENTICATION_FAILED
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Nonce
-from sbusd.systemd.limited_log import LimitedLog
+from sbusd.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 
 NOW = 1_795_000_000.0
@@ -278,3 +278,25 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     made = fixture_for(body_timeout=0.1)
     assert made.request(REMOTE_PATH, slow()).status == 408
     assert made.store.counted == ["bodies-too-slow"]
+
+
+def test_two_addresses_in_turn_are_noticed() -> None:
+    made = SharedNumbers()
+    found = [made.other_address(7, address, second) for second, address in enumerate("abbaabba" * 3)]
+    assert {each for each in found if each is not None} <= {"a", "b"}
+    assert sum(each is not None for each in found) == 3
+
+
+def test_a_host_that_moves_or_alternates_slowly_is_not() -> None:
+    made = SharedNumbers()
+    moves = [made.other_address(7, address, 1.0) for address in "aaabbbaaacde"]
+    slow = [made.other_address(8, address, number * SECONDS) for number, address in enumerate("ab" * CHANGES * 2)]
+    apart = [made.other_address(number % 2, "ab"[number % 2], number) for number in range(20)]
+    assert {*moves, *slow, *apart} == {None}
+
+
+def test_the_number_of_hosts_is_bounded() -> None:
+    made = SharedNumbers()
+    for twin in range(MAX_HOSTS + 10):
+        made.other_address(twin, "a", 0.0)
+    assert len(made._seen) == MAX_HOSTS

@@ -11,12 +11,14 @@ import pytest
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from sbusd.relay.redis.client import (
+    QUESTION,
     SCRIPTS,
     InvalidRedisError,
     RedisClient,
     RedisUnavailableError,
     UnsuitableRedisError,
     check_server,
+    durability_problem,
     redis_url,
     unavailable,
 )
@@ -195,3 +197,20 @@ def test_the_error_of_a_server_that_went_away_names_a_full_disk(cause: OSError) 
     error = RedisError("Error 111 connecting to /run/redis.sock. x")
     error.__cause__ = cause
     assert "ends if its disk is full" in str(unavailable(error))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"appendonly": "yes", "appendfsync": "always"}, ""),
+        ({"appendonly": "no", "appendfsync": "always"}, "appendonly is no, set it to yes"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "appendfsync is everysec, set it to always"),
+        ({}, "appendonly is unknown, set it to yes, appendfsync is unknown, set it to always"),
+    ],
+)
+def test_it_names_each_setting_and_the_value_that_it_needs(settings: dict[str, str], problem: str) -> None:
+    assert durability_problem(settings) == problem
+
+
+def test_the_question_names_the_settings() -> None:
+    assert QUESTION == ("CONFIG GET", "appendonly", "appendfsync")

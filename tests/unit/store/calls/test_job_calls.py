@@ -14,10 +14,10 @@ import pytest
 from sbusd.client import Peer
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.config.store import QueueSettings
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds, SubordinateRange
+from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.store.calls import job_calls
-from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.job_calls import JobCalls
+from sbusd.store.calls.responses import CallError
 from sbusd.store.context import StoreContext
 from tests.support.held_directory import HeldDirectory
 

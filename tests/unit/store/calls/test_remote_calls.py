@@ -12,14 +12,13 @@ import pytest
 
 from sbusd.client import Peer
 from sbusd.client.rpc.requests import Request
-from sbusd.config.subordinate_ids import ChargedUsers, SubordinateIds
+from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol.credentials import UNKNOWN_ID
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
-from sbusd.store.calls.allowances import Allowance
-from sbusd.store.calls.call_errors import CallError
 from sbusd.store.calls.calls import Calls
 from sbusd.store.calls.remote_calls import RemoteCalls
-from sbusd.store.context import StoreContext
+from sbusd.store.calls.responses import CallError
+from sbusd.store.context import Allowance, StoreContext
 
 
 def test_a_host_that_uses_up_its_calls_leaves_others_theirs() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
+from sbusd.config.users import SubordinateIds, SubordinateRange
 from sbusd.store.engine.checksums import DAMAGED
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import EngineError, Gap, NewMessage, Sender, Stored, Sweep, Worker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
-from sbusd.config.subordinate_ids import SubordinateIds, SubordinateRange
+from sbusd.config.users import SubordinateIds, SubordinateRange
 from sbusd.store.engine import intake
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.intake import MAX_MESSAGE_BYTES

@@ -1,1 +1,0 @@
-"""The feed of sessions, seats and users of systemd-logind."""

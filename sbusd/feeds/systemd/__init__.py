@@ -1,1 +1,0 @@
-"""The feed of units and jobs of systemd."""
