@@ -138,7 +138,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(PIECES, max_size=6).map(b"".join), st.booleans())
 def test_the_switch_and_the_reference_agree(rest: bytes, may_vouch: bool) -> None:
     harness = SwitchHarness()

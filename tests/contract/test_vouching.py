@@ -279,7 +279,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(PIECES, max_size=8).map(b"".join))
 def test_the_switch_and_the_reference_agree(rest: bytes) -> None:
     harness = SwitchHarness()

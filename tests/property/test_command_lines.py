@@ -57,7 +57,7 @@ def _recorder(name: str, command: Callable[..., object], made: list[Called]) -> 
     return record
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(front=st.lists(_WORDS, max_size=2), name=st.sampled_from(_NAMES), rest=st.lists(_WORDS, max_size=5))
 @example([], "sub", ["--count", "3", "a"])
 @example(["-j"], "whoami", ["--json=off"])

@@ -218,5 +218,5 @@ class JournalFeedMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-JournalFeedMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
+JournalFeedMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestJournalFeed = JournalFeedMachine.TestCase

@@ -151,7 +151,7 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
 def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_log, "STEP_PATTERNS", 2)

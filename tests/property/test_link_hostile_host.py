@@ -127,7 +127,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(st.sampled_from("mihx"), HEADS, BODIES), min_size=1, max_size=12))
 def test_any_frames_of_a_host_leave_other_hosts_alone(frames: list[tuple[str, Head | bytes, bytes]]) -> None:
     link = _Link()
@@ -369,7 +369,7 @@ def test_each_loss_of_a_flood_is_reported(flood: str) -> None:
     assert 0 in (counts := [count for _, count in link.bus.losses]) or sum(counts) == link.evil.lost > 0
 
 
-@settings(deadline=None, max_examples=examples(15))
+@settings(max_examples=examples(15))
 @given(st.lists(st.sampled_from(sorted(FLOODS)), min_size=2, max_size=5))
 def test_no_mixture_of_floods_does_either(floods: list[str]) -> None:
     link = _Link(patterns=[b"host/evil/net/%d/" % number for number in range(70)])

@@ -25,7 +25,7 @@ def _network_matches(pattern: str, subject: str) -> bool:
     return len(tokens) == len(wanted) and all(want in {"*", each} for want, each in zip(wanted, tokens, strict=True))
 
 
-@settings(deadline=None, max_examples=examples(1_500))
+@settings(max_examples=examples(1_500))
 @given(PATTERNS, KEYS, st.sampled_from([2, 3, 24]))
 @example(b"a/", b"a/", 24)
 @example(b"a/", b"a", 24)
@@ -43,7 +43,7 @@ def test_no_key_that_matches_a_pattern_is_missed_by_its_subject(pattern: bytes, 
         assert len(segments) > most or any(segment.strip(b"*") and b"*" in segment for segment in segments)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     st.binary(max_size=200).filter(lambda segment: b"/" not in segment), st.binary(max_size=200).filter(lambda segment: b"/" not in segment)
 )

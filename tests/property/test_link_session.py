@@ -155,7 +155,7 @@ TWICE_CONNECTED = [("publish", "a", b"net/x", 1), ("lose", "a", b"net/x", 1), ("
 """A link connects to its bus twice before it knows the subscribers, long after its last tick, while messages arrive."""
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @example(FORGOTTEN, 11)
 @example(LATE, 0)
 @given(st.lists(ACTIONS, min_size=3, max_size=30), st.integers(0, 1_000))
@@ -168,7 +168,7 @@ def test_a_fault_of_the_network_loses_nothing_without_a_report(actions: list[tup
     history.check_recovery(KEYS)
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @example(EARLIER_RUN, 1)
 @example(EARLIER_RECEIVER, 2)
 @example(REPORTED_BEFORE, 4651)
@@ -184,7 +184,7 @@ def test_a_restart_loses_nothing_without_a_report(actions: list[tuple[object, ..
     history.check_recovery(KEYS)
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 5), st.sampled_from([0.01, 0.1])), min_size=1, max_size=20), st.integers(0, 99)
 )
@@ -227,7 +227,7 @@ def test_the_spool_keeps_what_fits_and_the_rest_is_counted(seconds: float) -> No
     ]
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from(KEYS), st.lists(st.tuples(st.integers(1, 3), SENDERS), max_size=6)), min_size=5, max_size=15),
     st.sampled_from([0, 900, 2_500, 6_000]),

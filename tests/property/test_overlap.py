@@ -26,7 +26,7 @@ TAILS = [b"".join(tail) for length in range(6) for tail in itertools.product([b"
 """Continuations of a prefix: a pattern of four symbols that matches any key below the prefix matches one of these."""
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(PATTERNS, PREFIXES, st.sampled_from(KEYSPACES))
 @example(b"*", b"lab/", KeySpace())
 @example(b"", b"lab/", KeySpace())
@@ -42,7 +42,7 @@ def test_a_pattern_overlaps_a_prefix_exactly_if_it_matches_a_key_with_the_prefix
     assert Reach(keyspace, pattern).touches(prefix) is found
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(PATTERNS, PREFIXES)
 def test_a_pattern_within_a_prefix_matches_no_key_outside_of_it(pattern: bytes, prefix: bytes) -> None:
     keys = [key for key in TAILS[:1_365] if KeySpace().matches(pattern, key)]

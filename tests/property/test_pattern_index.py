@@ -19,7 +19,7 @@ SHORT = [b"".join(key) for length in range(6) for key in itertools.product([b"a"
 SMALL = st.lists(st.sampled_from([b"a", b"b", b"!", b"*", b"/"]), max_size=5).map(b"".join)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(SMALL | RESERVED, SMALL | RESERVED)
 @example(b"", b"!/cred/1/2/3/")
 @example(b"!*/a", b"*/a")
@@ -39,7 +39,7 @@ def test_an_intersection_matches_what_both_patterns_match(one: bytes, other: byt
         assert (both is not None and pattern_matches(both, key)) is expected, key
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(SMALL | RESERVED, SMALL | RESERVED)
 @example(b"a*", b"a**")
 @example(b"", b"!/cred/1/2/3/")
@@ -52,7 +52,7 @@ def test_a_pattern_covers_another_exactly_if_it_matches_all_its_keys(allowed: by
     assert covers(allowed, pattern) is (bool(matched) and all(pattern_matches(allowed, key) for key in matched))
 
 
-@settings(deadline=None, max_examples=examples(500))
+@settings(max_examples=examples(500))
 @given(st.lists(PATTERNS | RESERVED, max_size=12), st.sets(st.integers(0, 11)), st.lists(KEYS | RESERVED, min_size=1, max_size=10))
 def test_the_index_finds_exactly_the_patterns_that_match(patterns: list[bytes], removed: set[int], keys: list[bytes]) -> None:
     index = PatternIndex()

@@ -54,7 +54,7 @@ def subscribable(rules: list[PolicyRule], key: bytes, who: Credentials) -> bool:
     return next((rule.subscribe == "allow" for rule in rules if decides(rule, rule.subscribe, key, who)), True)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(RULES, max_size=5), PATTERNS, CLIENTS)
 def test_a_pattern_that_is_allowed_reaches_no_denied_key(rules: list[PolicyRule], pattern: bytes, who: Credentials) -> None:
     decision = Policy(tuple(rules)).subscription(Reach(KeySpace(), pattern), who)
@@ -66,14 +66,14 @@ def test_a_pattern_that_is_allowed_reaches_no_denied_key(rules: list[PolicyRule]
         assert Reach(KeySpace(), pattern).touches(decision.rule.keys.encode())
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(RULES, max_size=5), st.sampled_from(KEYS), CLIENTS)
 def test_a_pattern_that_is_one_key_is_decided_as_the_key_is(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
     if not key.endswith(b"/") and key:
         assert Policy(tuple(rules)).subscription(Reach(KeySpace(), key), who).is_allowed is subscribable(rules, key, who)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(RULES, max_size=6), PATTERNS, st.sampled_from(KEYS), CREDENTIALS)
 def test_a_unit_that_becomes_known_takes_nothing_away(rules: list[PolicyRule], pattern: bytes, key: bytes, who: Credentials) -> None:
     policy, reach = Policy(tuple(rules)), Reach(KeySpace(), pattern)
@@ -91,7 +91,7 @@ def publishable(rules: list[PolicyRule], key: bytes, who: Credentials) -> bool:
     return next((rule.publish == "allow" for rule in rules if decides(rule, rule.publish, key, who)), True)
 
 
-@settings(deadline=None, max_examples=examples(500))
+@settings(max_examples=examples(500))
 @given(st.lists(RULES, max_size=5), PATTERNS, CLIENTS)
 def test_a_loss_cannot_be_reported_only_if_no_matching_key_can_be_published(
     rules: list[PolicyRule], pattern: bytes, who: Credentials
@@ -152,7 +152,7 @@ def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: byte
 
 
 @pytest.mark.parametrize("separator", [b"/", b"."])
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(ANY_RULES, st.lists(st.sampled_from(KEYS) | st.sampled_from(SECRETS + ADDRESSED), max_size=12), CLIENTS)
 def test_the_switch_rejects_exactly_what_the_policy_denies(
     separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials

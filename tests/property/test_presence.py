@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
@@ -163,10 +163,5 @@ class PresenceMachine(RuleBasedStateMachine):
             self.patch.undo()
 
 
-PresenceMachine.TestCase.settings = settings(
-    max_examples=examples(100),
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+PresenceMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestPresence = PresenceMachine.TestCase

@@ -63,7 +63,7 @@ def summed(reported: list[tuple[object, ...]]) -> tuple[list[tuple[object, ...]]
     return others, sums
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(sent=sendings(), turns=st.none() | st.integers(1, 8))
 def test_the_results_for_one_sender_are_unchanged(sent: list[bytes], turns: int | None) -> None:
     limits = LimitSettings(key_bytes=2_000)

@@ -116,7 +116,7 @@ def can_match(pattern: bytes, separator: bytes) -> bool:
     return all(not segment.partition(b"*")[2].strip(b"*") for segment in pattern.split(separator))
 
 
-RouterMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
+RouterMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=30)
 TestRouter = RouterMachine.TestCase
 
 

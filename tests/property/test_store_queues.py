@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
@@ -298,7 +298,7 @@ class Machine:
         assert set(self.engine.lease_holders()) == {each.worker.connection for each in self.leased() if each.worker}
 
 
-@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 @given(st.lists(ACTIONS, min_size=1, max_size=40))
 def test_queues_behave_as_lists(actions: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

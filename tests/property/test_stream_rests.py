@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import cast
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -156,9 +156,4 @@ class StreamsAndModel(RuleBasedStateMachine):
 
 
 TestStreamsAndModel = StreamsAndModel.TestCase
-TestStreamsAndModel.settings = settings(
-    max_examples=examples(60),
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestStreamsAndModel.settings = settings(max_examples=examples(60), stateful_step_count=40)

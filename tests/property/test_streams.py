@@ -101,7 +101,7 @@ def summed(events: list[tuple[object, ...]]) -> tuple[list[tuple[object, ...]], 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 100, 4_095, 4_096, 4_097, 65_536])
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     sent=sendings(),
     cuts=st.lists(SIZES, min_size=1, max_size=20).filter(lambda sizes: max(sizes) >= 100),
@@ -112,7 +112,7 @@ def test_a_stream_has_the_results_of_the_same_packets(sent: list[bytes], cuts: l
     assert outcome_of(sent, cuts, moves, room) == outcome_of(sent, [], set(), 212_992)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(
     sent=sendings().filter(lambda packets: BAD not in packets),  # a client that is disconnected gets no more of its frames
     cuts=st.lists(SIZES, min_size=1, max_size=20).filter(lambda sizes: max(sizes) >= 100),

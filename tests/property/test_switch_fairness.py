@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -156,10 +156,5 @@ class CompiledAndModelled(RuleBasedStateMachine):
             assert self.take_turn()
 
 
-CompiledAndModelled.TestCase.settings = settings(
-    max_examples=examples(300),
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+CompiledAndModelled.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=40)
 TestCompiledAndModelled = CompiledAndModelled.TestCase

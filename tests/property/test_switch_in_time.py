@@ -157,5 +157,5 @@ if __name__ == "__main__":
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         Timed,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None, database=None, suppress_health_check=checks),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=40, database=None, suppress_health_check=checks),
     )

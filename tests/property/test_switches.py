@@ -9,7 +9,7 @@ import contextlib
 import re
 from typing import Literal, NamedTuple, cast
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -479,12 +479,7 @@ class SwitchAndModel(RuleBasedStateMachine):
             harness.close()
 
 
-SwitchAndModel.TestCase.settings = settings(
-    max_examples=examples(200),
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+SwitchAndModel.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40)
 TestSwitchAndModel = SwitchAndModel.TestCase
 
 

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: all in ``make test``, and a part of them in ``make check``, for which somebody waits."""
+"""How many examples a property test tries: all in ``make test``, and a part of them in ``make check``, for which a contributor waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LEAST = 10
 def use(profile: str) -> None:
     """Let the property tests that are imported from now on try what *profile*, of :data:`HUNDREDTHS`, says."""
     # No test may depend on how fast the machine is, nor on what else it does.
-    settings.register_profile(profile, max_examples=HUNDREDTHS[profile], deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    settings.register_profile(profile, max_examples=HUNDREDTHS[profile], deadline=None, suppress_health_check=checks)
     settings.load_profile(profile)
 
 

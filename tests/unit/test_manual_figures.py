@@ -41,7 +41,7 @@ FIGURES = {
         "by default {feeds.main._CHANGE_RATE}",
         "because more than {feeds.dbus.changes.MAX_UNPUBLISHED} waited",
         "less than {feeds.dbus.changes.INTERVAL_SECONDS * 1000:.0f} ms can be missing",
-        "reads these every {feeds.logind.manager.READ_SECONDS:.0f} seconds",
+        "reads these every {feeds.dbus.logind.READ_SECONDS:.0f} seconds",
         "memory of {unit_of('feed@systemd', 'MemoryMax')} MiB",
         "entries, 0 to {feeds.main._LINES_MOST}; default {feeds.journal.feed.StartPosition().lines}.",
         "up to 3650d; default {show_duration(feeds.journal.feed.StartPosition().backlog_seconds)}.",

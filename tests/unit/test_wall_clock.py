@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
     assert len(machine.log) == 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(-100 * YEAR, 100 * YEAR), st.integers(1, 9)), max_size=50, unique_by=lambda step: step[0] // MINUTE))
 def test_no_series_of_short_jumps_makes_a_message_older_than_it_is(steps: list[tuple[int, int]]) -> None:
     machine = Machine()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.config.documents import Table, read_settings, settings_of
@@ -243,7 +243,6 @@ _TOKENS = [
 ]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(_TOKENS), max_size=12).map("".join))
 def test_any_document_gives_settings_or_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     with contextlib.suppress(ConfigError), _one_line():

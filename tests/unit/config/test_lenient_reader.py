@@ -243,7 +243,7 @@ def test_a_good_configuration_has_no_faults(tmp_path: Path) -> None:
 
 
 @given(line=st.text(alphabet="[]{}=\"'\\#\n .,ab*_keysplicy", max_size=30), place=st.integers(0, 9))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_extra_line_opens_what_a_file_closes(tmp_path: Path, line: str, place: int) -> None:
     lines = LAB.splitlines()
     lines.insert(place, line)

@@ -147,7 +147,7 @@ def test_a_user_with_more_makes_room_and_gets_to_know_it() -> None:
 ACTIONS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), st.sampled_from((1, 60)), st.booleans()), max_size=120)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(ACTIONS)
 def test_whatever_users_do_each_has_its_share(actions: list[tuple[int, int, int, bool]]) -> None:
     """Six users add and remove patterns, some of them the same. The model has what each of them was not refused."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.protocol.printable import printable
@@ -35,13 +35,11 @@ def test_a_long_text_is_cut() -> None:
     assert printable(b"\n" * 5000, 3) == r"\x0a\x0a\x0a…"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200) | st.text(st.characters(codec=None), max_size=100))
 def test_any_text_becomes_one_line_that_prints(text: bytes | str) -> None:
     assert printable(text).isprintable()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_two_texts_never_look_alike(one: bytes, other: bytes) -> None:
     assert (printable(one) == printable(other)) == (one == other)

@@ -72,7 +72,7 @@ def test_files_become_segments_and_go(tmp_path: Path, make: Callable[..., Conver
 
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=examples(20))
+@settings(max_examples=examples(20))
 def test_any_rows_reconnect_through_write_ahead_and_segments(tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]]) -> None:
     folder = tmp_path_factory.mktemp("through")
     flat = numbered([row for batch in some for row in batch])

@@ -254,7 +254,7 @@ def test_the_users_with_the_most_rows(own: tuple[int, int] | None, common: int, 
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 120_000), min_size=1, max_size=4), max_size=60), st.booleans())
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], restarts: bool) -> None:
     """A plain model: the rows that each user has written, and those that remain."""
     with tempfile.TemporaryDirectory() as folder:

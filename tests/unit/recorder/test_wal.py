@@ -45,7 +45,7 @@ def test_written_rows_are_read(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=3), max_size=4), st.randoms())
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 def test_any_rows_cut_anywhere_give_the_whole_batches(
     tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]], random: object
 ) -> None:

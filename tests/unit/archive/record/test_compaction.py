@@ -63,7 +63,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(actions=ACTIONS)
 def test_an_index_says_what_a_plain_model_says(actions: list[tuple[str, int, int, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

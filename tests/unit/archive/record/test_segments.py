@@ -39,7 +39,7 @@ def _sort_key(row: Row) -> tuple[object, ...]:
     return (row.kind, row.key is None, (row.key or "").encode(), row.ts, row.seq)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(rows(), max_size=12).map(numbered))
 def test_any_rows_come_back_sorted_in_their_hours(some: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -67,7 +67,7 @@ def test_handlers_change_things_while_a_call_changes_others(fake: FakeBus) -> No
             bus.publish("x", "2")
             first.close()
             second.drain()
-            bus.unsubscribe("c")  # there is no such subscription, which is too late to be said
+            bus.unsubscribe("c")  # without such a subscription; the error would come too late
             for call in (bus.ping, bus.whoami, bus.flush, second.receive, lambda: bus.subscribe("c")):
                 with pytest.raises(RuntimeError, match="let the handler set a flag"):
                     call()
