@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "passed_descriptors": set(),
     "systemd": {"exhaustion", "protocol"},
     "config": {"protocol"},
-    "program": {"protocol", "config", "systemd", "standard_error", "standard_output"},
+    "program": {"protocol", "config", "systemd", "exhaustion", "standard_error", "standard_output"},
+    "running_service": {"protocol", "config", "systemd", "exhaustion"},
     "dataplane": {"protocol", "config", "owner_threads"},
     "state": {"protocol", "dataplane"},
     "broker": {"descriptor_limit", "protocol", "config", "systemd", "dataplane", "state"},
@@ -47,7 +48,8 @@ MAY_IMPORT = {
     "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "backoff"},
     "blob": _CLIENTS_USE
-    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "standard_error", "owner_threads", "passed_descriptors"},
+    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
+    | {"owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
