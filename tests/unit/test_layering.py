@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "link": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "backoff"},
+    "link": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "blob": _CLIENTS_USE
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
     | {"owner_threads", "passed_descriptors"},
