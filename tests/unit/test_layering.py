@@ -52,7 +52,7 @@ MAY_IMPORT = {
     | {"owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "wall_clock", "backoff"},
-    "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
+    "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
     "metrics": _CLIENTS_USE
     | {"systemd", "helptext", "program", "standard_error", "socket_owner"}
     | {"owner_threads", "passed_descriptors", "descriptor_limit"},
