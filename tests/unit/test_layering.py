@@ -51,7 +51,7 @@ MAY_IMPORT = {
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
     | {"owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "store": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "wall_clock", "backoff"},
+    "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
     "metrics": _CLIENTS_USE
     | {"systemd", "helptext", "program", "standard_error", "socket_owner"}
