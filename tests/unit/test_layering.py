@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "client": {"protocol"},
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
-    "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
+    "relay": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "blob": _CLIENTS_USE
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
