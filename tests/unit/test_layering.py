@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
     "metrics": _CLIENTS_USE
-    | {"systemd", "helptext", "program", "standard_error", "socket_owner"}
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner"}
     | {"owner_threads", "passed_descriptors", "descriptor_limit"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
     "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},
