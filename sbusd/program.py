@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import exit_on_ending_signals
 
 _Loaded = TypeVar("_Loaded")
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run_configured(
@@ -51,13 +54,14 @@ def check_configuration(program: str, main_file: Path, check: Callable[[], objec
 
 
 @contextmanager
-def failing_with_status(program: str, *permanent: type[Exception]) -> Iterator[None]:
+def failing_with_status(program: str, *permanent: type[Exception], doing: str = "") -> Iterator[None]:
     """Print an SbusError or OSError of the block, and exit: with status 78 for a ConfigError or one of *permanent*, which a restart cannot
-    repair, and else 1."""
+    repair, and else 1. *doing* says what failed if an OSError names no file."""
     try:
         yield
     except SbusError as wrong:
         fail(program, str(wrong), os.EX_CONFIG if isinstance(wrong, (ConfigError, *permanent)) else 1)
     except OSError as wrong:
         reason = exhausted(wrong) or wrong.strerror or str(wrong)
-        fail(program, f"{wrong.filename}: {reason}" if wrong.filename else reason)
+        advice = "; free some space or inodes: see df -h and df -i" * (wrong.errno in _NO_ROOM)
+        fail(program, ": ".join(filter(None, (str(wrong.filename or doing), reason))) + advice)

@@ -99,7 +99,7 @@ def serve(program: str, work: Work, *, fault: LogMessage | None = None, doing: s
     Raises:
         ServiceManagerError: the service manager cannot be notified.
         ServiceError: an OSError without a file; *doing* is given.
-        Exception: what *work* raises; of a group, the first one.
+        Exception: what *work* raises; instead of a group, its first error if that is an SbusError or OSError.
     """
     service = RunningService(program)
     try:

@@ -44,13 +44,14 @@ MAY_IMPORT = {
     | {"standard_error", "standard_output"},
     "client": {"protocol"},
     "archive": {"protocol"},
-    "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
+    "feeds": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error"},
     "relay": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner"},
     "link": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "blob": _CLIENTS_USE
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
     | {"owner_threads", "passed_descriptors"},
-    "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
+    "web": _CLIENTS_USE
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "standard_output", "socket_owner"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
     "metrics": _CLIENTS_USE
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     | {"owner_threads", "passed_descriptors", "descriptor_limit"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
     "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},
-    "pipeline": _CLIENTS_USE | {"helptext", "systemd", "archive", "standard_error", "standard_output"},
+    "pipeline": _CLIENTS_USE | {"helptext", "program", "systemd", "archive", "standard_error", "standard_output"},
     "report": {"protocol", "archive"},
     "ctl": _CLIENTS_USE
     | {"systemd", "helptext", "standard_error", "standard_output", "archive", "recorder", "relay", "link", "report", "metrics"},
