@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "standard_error": {"protocol"},
     "standard_output": {"standard_error"},
     "helptext": {"exhaustion", "standard_error", "standard_output"},
+    "http_connection": {"protocol"},
     "socket_owner": set(),
     "wall_clock": set(),
     "backoff": set(),
@@ -45,17 +46,17 @@ MAY_IMPORT = {
     "client": {"protocol"},
     "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error"},
-    "relay": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner"},
+    "relay": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner", "http_connection"},
     "link": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "blob": _CLIENTS_USE
     | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
     | {"owner_threads", "passed_descriptors"},
     "web": _CLIENTS_USE
-    | {"systemd", "helptext", "program", "running_service", "standard_error", "standard_output", "socket_owner"},
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "standard_output", "socket_owner", "http_connection"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
     "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
     "metrics": _CLIENTS_USE
-    | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner"}
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner", "http_connection"}
     | {"owner_threads", "passed_descriptors", "descriptor_limit"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
     "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},

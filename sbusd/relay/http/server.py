@@ -17,6 +17,7 @@ from aiohttp import web
 
 from sbusd.config.address_groups import AddressGroups
 from sbusd.config.relay import RelaySettings
+from sbusd.http_connection import PEER_ERRORS
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.authentication import (
     Authentication,
@@ -27,7 +28,7 @@ from sbusd.relay.http.authentication import (
     response_headers,
     sent_at,
 )
-from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
+from sbusd.relay.http.connections import HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.http.shared_numbers import SharedNumbers
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, REJECTED, SHARED_NUMBER, TOO_LARGE, TOO_SLOW

@@ -60,7 +60,7 @@ def test_a_connection_that_takes_too_long_is_closed_whatever_it_has_to_send() ->
     async def main() -> None:
         connection = LoopbackConnection(Admission(LimitedLog("sbus-web", Sink())), web.Server(Mock()))
         connection.transport = transport = Mock(spec=asyncio.Transport)
-        connection._give_up()
+        connection.give_up()
         transport.abort.assert_called_once_with()
 
     asyncio.run(main())

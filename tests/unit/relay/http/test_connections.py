@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 from aiohttp import web
 
-from sbusd.relay.http.connections import http_connection
+from sbusd.relay.http.connections import HttpConnection
 
 
 def test_a_connection_that_takes_too_long_is_closed_whatever_it_has_to_send() -> None:
     async def main() -> None:
-        connection = http_connection(Mock(idle_seconds=1.0, header_seconds=1.0), web.Server(Mock()))
+        connection = HttpConnection(Mock(idle_seconds=1.0, header_seconds=1.0), web.Server(Mock()))
         connection.transport = transport = Mock(spec=asyncio.Transport)
-        connection._give_up()
+        connection.give_up()
         transport.abort.assert_called_once_with()
 
     asyncio.run(main())

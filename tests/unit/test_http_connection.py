@@ -1,0 +1,88 @@
+"""The time limit of an HTTP connection, and whose error is which."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+from aiohttp import web
+
+from sbusd.http_connection import LimitedConnection
+
+
+class Noted(LimitedConnection):
+    """A connection that keeps its errors, and the event of its end."""
+
+    def __init__(self) -> None:
+        super().__init__(web.Server(Mock()), idle_seconds=60.0)
+        self.notes: list[tuple[str, bool]] = []
+        self.is_over = asyncio.Event()
+
+    def note(self, reason: str, *, is_of_peer: bool) -> None:
+        """Keep the error."""
+        self.notes.append((reason, is_of_peer))
+
+    def give_up(self) -> None:
+        """Note the end of the time."""
+        super().give_up()
+        self.is_over.set()
+
+
+def _handled(connection: Noted, error: BaseException | None, words: str) -> None:
+    """Let *connection* respond to an error."""
+    connection.handle_error(Mock(), 500, error, words)
+
+
+def _logged(connection: Noted, error: BaseException | None, words: str) -> None:
+    """Let *connection* log an error."""
+    connection.log_exception(words, exc_info=error)
+
+
+def test_the_last_time_limit_holds() -> None:
+    async def main() -> None:
+        connection = Noted()
+        connection.transport = transport = Mock(spec=asyncio.Transport)
+        connection.wait(0.0)
+        connection.wait(3_600.0)
+        connection.stop_waiting()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        transport.abort.assert_not_called()
+        connection.wait(0.0)
+        await connection.is_over.wait()
+        transport.abort.assert_called_once_with()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "is_of_peer"),
+    [
+        (ConnectionResetError("it went"), "ConnectionResetError: it went", True),
+        (web.RequestPayloadError("cut off"), "RequestPayloadError: cut off", True),
+        (ZeroDivisionError("two\nlines"), r"ZeroDivisionError: two\x0alines", False),
+        (None, "words of aiohttp", False),
+    ],
+)
+@pytest.mark.parametrize("report", [_handled, _logged])
+def test_an_error_is_one_line_about_the_peer_or_the_program(
+    report: Callable[[Noted, BaseException | None, str], object], error: BaseException | None, reason: str, is_of_peer: bool
+) -> None:
+    async def main() -> None:
+        connection = Noted()
+        report(connection, error, "words of aiohttp")
+        assert connection.notes == [(reason, is_of_peer)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("status", "text"), [(400, "invalid HTTP request\n"), (500, "internal error\n")])
+def test_the_response_to_an_error_reveals_nothing(status: int, text: str) -> None:
+    async def main() -> None:
+        response = Noted().handle_error(Mock(), status, ValueError("secret"))
+        assert isinstance(response, web.Response)
+        assert (response.status, response.text, response.keep_alive) == (status, text, False)
+
+    asyncio.run(main())
