@@ -54,10 +54,10 @@ MAY_IMPORT = {
     "web": _CLIENTS_USE
     | {"systemd", "helptext", "program", "running_service", "standard_error", "standard_output", "socket_owner", "http_connection"},
     "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
-    "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service"},
+    "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "metrics": _CLIENTS_USE
     | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner", "http_connection"}
-    | {"owner_threads", "passed_descriptors", "descriptor_limit"},
+    | {"owner_threads", "passed_descriptors", "descriptor_limit", "backoff"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
     "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},
     "pipeline": _CLIENTS_USE | {"helptext", "program", "systemd", "archive", "standard_error", "standard_output"},
