@@ -6,15 +6,13 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sbusd.config.files import ConfigError
-from sbusd.program import check_configuration, failing_with_status, run_configured
+from sbusd.program import failing_with_status, run_configured
 from sbusd.protocol.errors import SbusError
-from sbusd.systemd.signals import ENDING
 
 FILE = Path("/tmp/a.toml")
 
@@ -23,24 +21,9 @@ class _PermanentError(SbusError, ValueError):
     pass
 
 
-def test_a_checked_configuration_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    checked: list[str] = []
-    check_configuration("sbus-some", FILE, lambda: checked.append("once"))
-    assert (checked, capsys.readouterr().out) == (["once"], "configuration is valid\n")
-
-
 def never(loaded: int) -> None:
     """Fail: nothing may call this with what was loaded."""
     pytest.fail(f"called with {loaded}")
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Restore the handlers that a program replaces before it serves."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_a_checked_program_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +32,7 @@ def test_a_checked_program_does_not_serve(capsys: pytest.CaptureFixture[str]) ->
     assert (checked, capsys.readouterr().out) == ([1], "configuration is valid\n")
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("restored_signals")
 def test_a_program_serves_with_what_was_loaded_and_ends_at_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
     served: list[int] = []
 
@@ -64,14 +47,14 @@ def test_a_program_serves_with_what_was_loaded_and_ends_at_a_signal(capsys: pyte
 
 
 @pytest.mark.parametrize("is_check", [True, False])
-@pytest.mark.usefixtures("handlers")
-def test_a_permanent_error_has_its_status_in_both(is_check: bool) -> None:
+@pytest.mark.usefixtures("restored_signals")
+def test_a_permanent_error_has_its_status_in_both(is_check: bool, capsys: pytest.CaptureFixture[str]) -> None:
     def load() -> int:
         raise _PermanentError("wrong")
 
     with pytest.raises(SystemExit) as end:
         run_configured("sbus-some", FILE, load, never, is_check=is_check, permanent=(_PermanentError,))
-    assert end.value.code == os.EX_CONFIG
+    assert (end.value.code, capsys.readouterr().out) == (os.EX_CONFIG, "")
 
 
 @pytest.mark.parametrize(
@@ -87,15 +70,6 @@ def test_an_error_of_the_system_is_one_line(error: OSError, line: str, capsys: p
     with pytest.raises(SystemExit) as end, failing_with_status("sbus-some"):
         raise error
     assert (end.value.code, capsys.readouterr().err) == (1, f"sbus-some: {line}\n")
-
-
-def test_an_error_of_the_check_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
-    def check() -> None:
-        raise ConfigError(FILE, "key", "wrong")
-
-    with pytest.raises(ConfigError, match="key"):
-        check_configuration("sbus-some", FILE, check)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -7,43 +7,22 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sbusd.protocol.errors import SbusError
 from sbusd.running_service import Reloads, RunningService, serve
 from sbusd.systemd.log_records import LogMessage, Priority
-from sbusd.systemd.signals import ENDING
 
 FAULT = LogMessage("0" * 32, Priority.ERR, "fault", "internal error: {reason}")
 
-HANDLED = (*ENDING, signal.SIGHUP)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Restore the handlers of this process, which ignores the signals after the end of a service."""
-    before = {number: signal.getsignal(number) for number in HANDLED}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket that $NOTIFY_SOCKET names."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
-        received.bind(str(folder / "notify"))
-        received.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
-        yield received
+pytestmark = pytest.mark.usefixtures("restored_signals")
 
 
 def states(systemd: socket.socket) -> list[str]:
     """Return the first words of all notifications since the last call."""
     found = []
+    systemd.setblocking(False)
     while True:
         try:
             found.append(systemd.recv(4_096).decode().partition("\n")[0].partition("=")[0])
@@ -73,27 +52,6 @@ def test_a_service_is_ready_once_and_stops_at_the_signal(systemd: socket.socket)
     serve("sbus-some", work)
     assert seen == [["READY", "WATCHDOG"], ["STOPPING"]]
     assert states(systemd) == []
-
-
-def test_a_service_that_returns_stops_too(systemd: socket.socket) -> None:
-    async def work(_service: RunningService) -> None:
-        pass
-
-    serve("sbus-some", work)
-    assert states(systemd) == ["STOPPING"]
-
-
-def test_a_signal_before_readiness_cancels_the_start(systemd: socket.socket) -> None:
-    is_past = False
-
-    async def work(_service: RunningService) -> None:
-        nonlocal is_past
-        send(signal.SIGINT)
-        await asyncio.Event().wait()
-        is_past = True
-
-    serve("sbus-some", work)
-    assert (states(systemd), is_past) == (["STOPPING"], False)
 
 
 def test_requests_during_a_reload_are_one_more_reload_after_it(systemd: socket.socket) -> None:
@@ -137,7 +95,6 @@ def test_a_reload_that_fails_is_over_and_the_next_one_runs(systemd: socket.socke
         for _ in range(2):
             send(signal.SIGHUP)
             await reloaded.get()
-            await asyncio.sleep(0)
 
     serve("sbus-some", work)
     assert states(systemd) == ["RELOADING", "READY", "RELOADING", "READY", "STOPPING"]

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from sbusd.ctl.exit_signals import EXIT_SIGNALS, exit_on_signals
 
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("restored_signals")
 
 
 @pytest.mark.parametrize("number", EXIT_SIGNALS)

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from sbusd.systemd.event_loop import first_defect, on_ending_signal, report_exhaustion, run_service, run_until_signal
+from sbusd.systemd.event_loop import first_defect, on_ending_signal, report_exhaustion, run_service
 from sbusd.systemd.signals import ENDING
 
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Restore the handlers of this process, which ignores the signals after the end of a service."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("restored_signals")
 
 
 def send_both() -> None:
@@ -63,28 +54,6 @@ def test_signals_have_no_effect_after_a_service_that_ended_by_itself() -> None:
 
     run_service(service())
     send_both()
-
-
-def test_a_signal_cancels_work_after_the_notice() -> None:
-    order: list[str] = []
-
-    async def work() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            order.append("end")
-
-    run_until_signal(work(), lambda: order.append("stopping"))
-    assert order == ["stopping", "end"]
-
-
-def test_an_error_of_the_work_is_raised() -> None:
-    async def work() -> None:
-        raise ZeroDivisionError("of a test")
-
-    with pytest.raises(ZeroDivisionError):
-        run_until_signal(work())
 
 
 def test_the_first_defect_ends_what_waits_for_it() -> None:
