@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
@@ -28,16 +27,6 @@ class Noted(LimitedConnection):
         """Note the end of the time."""
         super().give_up()
         self.is_over.set()
-
-
-def _handled(connection: Noted, error: BaseException | None, words: str) -> None:
-    """Let *connection* respond to an error."""
-    connection.handle_error(Mock(), 500, error, words)
-
-
-def _logged(connection: Noted, error: BaseException | None, words: str) -> None:
-    """Let *connection* log an error."""
-    connection.log_exception(words, exc_info=error)
 
 
 def test_the_last_time_limit_holds() -> None:
@@ -66,23 +55,13 @@ def test_the_last_time_limit_holds() -> None:
         (None, "words of aiohttp", False),
     ],
 )
-@pytest.mark.parametrize("report", [_handled, _logged])
-def test_an_error_is_one_line_about_the_peer_or_the_program(
-    report: Callable[[Noted, BaseException | None, str], object], error: BaseException | None, reason: str, is_of_peer: bool
-) -> None:
+def test_an_error_is_one_line_about_the_peer_or_the_program(error: BaseException | None, reason: str, is_of_peer: bool) -> None:
     async def main() -> None:
         connection = Noted()
-        report(connection, error, "words of aiohttp")
-        assert connection.notes == [(reason, is_of_peer)]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("status", "text"), [(400, "invalid HTTP request\n"), (500, "internal error\n")])
-def test_the_response_to_an_error_reveals_nothing(status: int, text: str) -> None:
-    async def main() -> None:
-        response = Noted().handle_error(Mock(), status, ValueError("secret"))
+        response = connection.handle_error(Mock(), 500, error, "words of aiohttp")
+        connection.log_exception("words of aiohttp", exc_info=error)
+        assert connection.notes == [(reason, is_of_peer)] * 2
         assert isinstance(response, web.Response)
-        assert (response.status, response.text, response.keep_alive) == (status, text, False)
+        assert (response.text, response.keep_alive) == ("internal error\n", False)  # it reveals nothing
 
     asyncio.run(main())
