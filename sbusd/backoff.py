@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import Self
 
 FIRST_SECONDS = 0.1
 MAX_SECONDS = 5.0
@@ -25,3 +27,26 @@ class Backoff:
         """Note that a connection ended after *seconds*."""
         if seconds >= STABLE_SECONDS:
             self._next = FIRST_SECONDS
+
+
+class Attempts:
+    """The attempts of a service to connect, for ``async for``: each block connects, and serves until the connection ends.
+
+    The first attempt is at once, the next ones come after the delays of :class:`Backoff`.
+    """
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._begin: float | None = None
+
+    def __aiter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    async def __anext__(self) -> None:
+        """Wait until the next attempt."""
+        loop = asyncio.get_running_loop()
+        if self._begin is not None:
+            self._backoff.lasted(loop.time() - self._begin)
+            await asyncio.sleep(self._backoff.delay())
+        self._begin = loop.time()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -47,6 +47,18 @@ VersionOption = Annotated[
 """The option of every program that prints its version; its parameter is ``_version``."""
 
 CheckOption = Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")]
+
+
+AddressOption = Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help="Connect to the bus at this address.")]
+SystemOption = Annotated[bool, typer.Option("--system", help="Connect to the system bus.")]
+UserOption = Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")]
+
+
+def scope_of(address: str | None, *, system: bool, user: bool) -> Literal["system", "user"] | None:
+    """Return the bus that these options name, None for the default or an *address*. Raises BadParameter if they name two."""
+    if (address is not None) + system + user > 1:
+        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
+    return "system" if system else "user" if user else None
 
 
 def program_app(words: str, program: str) -> typer.Typer:

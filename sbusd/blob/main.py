@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -18,16 +17,12 @@ from sbusd.client import bus_address
 from sbusd.config.blob import SYSTEM_BUS, BlobSettings
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
-from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
-from sbusd.program import check_configuration, failing_with_status
+from sbusd.program import run_configured
 from sbusd.protocol.blobs import blob_address
+from sbusd.running_service import RunningService, serve
 from sbusd.standard_error import fail
-from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.log_records import LimitedLog
-from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.signals import exit_on_ending_signals
 
 app = program_app("Pass large messages and descriptors between the users of a message bus.", "sbus-blob")
 
@@ -48,24 +43,13 @@ def blob(
     if check:
         require_only(context, "--check", "check", "config", "user")
     main_file = config or default_main_file("blob.toml", user_bus=user)
-    with failing_with_status("sbus-blob"):
-        if check:
-            check_configuration("sbus-blob", main_file, lambda: load_settings(main_file, BlobSettings, required=config is not None))
-            return
-        exit_on_ending_signals()
-        settings = load_settings(main_file, BlobSettings, required=config is not None)
-        max_descriptors = raised_descriptor_limit()
-        if (shortage := descriptor_shortage(max_descriptors, LEAST_DESCRIPTORS)) is not None:
-            fail("sbus-blob", shortage, os.EX_CONFIG)
-        bus = settings.bus or (bus_address(scope="user") if user else SYSTEM_BUS)
-        listener, address = listening_socket(listen, blob_address(bus))
-        try:
-            run_service(_run(settings, bus, listener, address, max_descriptors))
-        finally:
-            listener.close()
-            if listen is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(listen)
+    run_configured(
+        "sbus-blob",
+        main_file,
+        lambda: load_settings(main_file, BlobSettings, required=config is not None),
+        lambda settings: _listen(settings, listen, is_user=user),
+        is_check=check,
+    )
 
 
 def main() -> None:
@@ -73,23 +57,29 @@ def main() -> None:
     app(prog_name="sbus-blob")
 
 
-async def _run(settings: BlobSettings, bus: str, listener: socket.socket, address: str, max_descriptors: int) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    log, manager, charged = LimitedLog("sbus-blob"), ServiceManager.of_environment(), ChargedUsers()
-    charged.start()
-    service = BlobService(listener, settings, bus, log, max_descriptors, charged=charged)
-    task = asyncio.ensure_future(service.run(manager.alive))
-    on_ending_signal(task.cancel)
-    log.record(log_messages.STARTED, address=address)
-    manager.ready("serving blobs")
-    try:
+def _listen(settings: BlobSettings, path: str | None, *, is_user: bool) -> None:
+    """Listen on the socket at *path*, or without one on that of systemd, and serve."""
+    max_descriptors = raised_descriptor_limit()
+    if (shortage := descriptor_shortage(max_descriptors, LEAST_DESCRIPTORS)) is not None:
+        fail("sbus-blob", shortage, os.EX_CONFIG)
+    bus = settings.bus or (bus_address(scope="user") if is_user else SYSTEM_BUS)
+    listener, address = listening_socket(path, blob_address(bus))
+
+    async def blob(running: RunningService) -> None:
+        service = BlobService(listener, settings, bus, running.log, max_descriptors, charged=running.charged)
+        running.log.record(log_messages.STARTED, address=address)
+        running.ready("serving blobs")
         with contextlib.suppress(asyncio.CancelledError):
-            await task
+            await service.run(running.alive)
+        running.log.record(log_messages.STOPPED, blobs=service.dropped)
+
+    try:
+        serve("sbus-blob", blob)
     finally:
-        charged.close()
-        manager.stopping()
-        manager.close()
-    log.record(log_messages.STOPPED, blobs=service.dropped)
+        listener.close()
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from sbusd.client import Bus, Scope
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds.bus_publisher import BusPublisher
@@ -27,12 +27,20 @@ from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
 from sbusd.feeds.udev import feed as udev_feed
 from sbusd.feeds.udev.devices import HEAD
 from sbusd.feeds.udev.sources import Udev
-from sbusd.helptext import PlainCommand, PlainGroup, UsageError, VersionOption, require_only
-from sbusd.protocol.errors import SbusError
-from sbusd.standard_error import fail, write_errors
-from sbusd.standard_output import print_line
+from sbusd.helptext import (
+    AddressOption,
+    PlainCommand,
+    PlainGroup,
+    SystemOption,
+    UsageError,
+    UserOption,
+    VersionOption,
+    require_only,
+    scope_of,
+)
+from sbusd.program import check_configuration, failing_with_status
+from sbusd.standard_error import write_errors
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of, valid
 from sbusd.systemd.signals import ENDING, WatchedSignals, exit_on_ending_signals, ignore_ending_signals
 
 
@@ -96,25 +104,25 @@ def _duration(text: str) -> float:
 
 @app.command(cls=PlainCommand)
 def netlink(
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
+    user: UserOption = False,
     namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Network namespace to watch, see ip-netns(8).")] = None,
     receive_buffer: Annotated[
         int, typer.Option(metavar="KIB", min=1, max=_RECEIVE_MIB_MOST << 10, help="Netlink receive buffer in KiB.")
     ] = 4096,
 ) -> None:
     """Publish network links, addresses, routes and neighbours. Keys: net/…"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     _run("netlink", lambda signals: _feed_netlink(signals, address, scope, namespace, receive_buffer << 10))
 
 
 @app.command(name="journal", cls=PlainCommand)
 def journal_command(
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
+    user: UserOption = False,
     lines: Annotated[
         int, typer.Option(metavar="N", min=0, max=_LINES_MOST, help="Without a saved cursor, start with the last N entries.")
     ] = 0,
@@ -131,7 +139,7 @@ def journal_command(
     public: Annotated[bool, typer.Option("--public", help="Publish even if every user of the bus can read the journal.")] = False,
 ) -> None:
     """Publish journal entries of services and the kernel. Keys: journal/<unit>/<priority>"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     start = StartPosition(lines, BACKLOG_SECONDS if backlog is None else _duration(backlog))
     place = cursor_file if cursor_file is not None else _kept_cursor()
     if backlog is not None and place is None:
@@ -144,9 +152,9 @@ def journal_command(
 @app.command(name="udev", cls=PlainCommand)
 def udev_command(
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
+    user: UserOption = False,
     subsystem: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Publish devices of this subsystem only. Can be repeated.")
     ] = None,
@@ -156,15 +164,15 @@ def udev_command(
     rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of events per second.")] = udev_feed.RATE,
 ) -> None:
     """Publish events and properties of devices. Keys: udev/<subsystem>/<action>/<name>"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     names = _subsystems(subsystem or [])
     _run("udev", lambda signals: _feed_udev(signals, address, scope, names, receive_buffer << 10, rate=rate))
 
 
 @app.command(name="systemd", cls=PlainCommand)
 def systemd_command(
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
     user: Annotated[
         bool, typer.Option("--user", help="Connect to the calling user's bus, and publish the units of the user manager.")
     ] = False,
@@ -172,22 +180,22 @@ def systemd_command(
     rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of changes per second.")] = _CHANGE_RATE,
 ) -> None:
     """Publish states of units and jobs of systemd. Keys: systemd/unit/<unit>, systemd/job/<id>"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     _run("systemd", lambda _signals: _feed_state("systemd", address, scope, dbus_address, rate))
 
 
 @app.command(name="logind", cls=PlainCommand)
 def logind_command(
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
+    user: UserOption = False,
     dbus_address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the D-Bus system bus.")] = None,
     rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of changes per second.")] = _CHANGE_RATE,
     remote_hosts: Annotated[bool, typer.Option("--remote-hosts", help="Publish the host and user of remote sessions too.")] = False,
 ) -> None:
     """Publish sessions, users, seats and shutdowns of systemd-logind. Keys: logind/…"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     _run("logind", lambda _signals: _feed_state("logind", address, scope, dbus_address, rate, has_addresses=remote_hosts))
 
 
@@ -195,8 +203,8 @@ def logind_command(
 def dbus_command(
     context: typer.Context,
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
     user: Annotated[
         bool, typer.Option("--user", help="Connect to the calling user's bus, and publish signals of the user's D-Bus bus.")
     ] = False,
@@ -205,7 +213,7 @@ def dbus_command(
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
 ) -> None:
     """Publish the D-Bus signals that the configuration names. Keys: dbus/…"""
-    scope = _scope(address, system=system, user=user)
+    scope = scope_of(address, system=system, user=user)
     if check:
         require_only(context, "--check", "check", "config", "user", "system")
     _run("dbus", lambda _signals: _feed_signals(address, scope, dbus_address, config, is_check=check))
@@ -284,35 +292,24 @@ def _feed_signals(address: str | None, scope: Scope | None, dbus_address: str | 
     from sbusd.feeds.dbus.program import Buses, run_signal_feed  # noqa: PLC0415
 
     main_file = config or default_main_file("feed-dbus.toml", user_bus=scope == "user")
+
+    def load() -> DBusFeedSettings:
+        return load_settings(main_file, DBusFeedSettings, required=config is not None)
+
     if is_check:
-        with acting_as_user_of("sbus-feed@dbus.service", main_file) as reader:
-            load_settings(main_file, DBusFeedSettings, required=config is not None)
-        print_line("sbus-feed", valid(reader))
-        return
-    settings = load_settings(main_file, DBusFeedSettings, required=config is not None)
-    run_signal_feed(settings, Buses(address, scope, dbus_address), _log, _ready)
-
-
-def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
-    """Return the bus that the options name. Raises BadParameter if they name two."""
-    if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
-    return "system" if system else "user" if user else None
+        check_configuration("sbus-feed", main_file, load, unit="sbus-feed@dbus.service")
+    else:
+        run_signal_feed(load(), Buses(address, scope, dbus_address), _log, _ready)
 
 
 def _run(name: str, feed: Callable[[int], None]) -> None:
     """Run a feed; it ends with a status and at most one line. *feed* gets a descriptor that is readable when a signal ends it."""
+    permanent = (AccessCheckError, MissingLibraryError)
     try:
-        with WatchedSignals(dict.fromkeys(ENDING, _interrupt)) as signals:
+        with failing_with_status("sbus-feed", *permanent, doing=name), WatchedSignals(dict.fromkeys(ENDING, _interrupt)) as signals:
             feed(signals.fileno())
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-    except (AccessCheckError, ConfigError, MissingLibraryError) as wrong:
-        fail("sbus-feed", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-feed", str(wrong))
-    except OSError as wrong:
-        fail("sbus-feed", f"{name}: {wrong.strerror or wrong}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sbusd.backoff import Backoff
+from sbusd.backoff import Attempts
 from sbusd.client import SbusError
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, ServiceError
@@ -207,10 +207,7 @@ class Administration:
 
     async def run(self) -> None:
         """Serve, and connect again whenever the connection ends, until cancelled."""
-        backoff = Backoff()
-        loop = asyncio.get_running_loop()
-        while True:
-            begin = loop.time()
+        async for _ in Attempts():
             try:
                 async with ServiceBus.connect(self._address or None) as bus:
                     bus.service("link/status")(self._on_status)
@@ -222,8 +219,6 @@ class Administration:
                     self._report(f"the bus does not let the link serve its commands: {error}")
             finally:
                 self._bus = None
-            backoff.lasted(loop.time() - begin)
-            await asyncio.sleep(backoff.delay())
 
     async def publish(self, events: Sequence[Event], *, with_state: bool) -> None:
         """Publish *events*, and the state; without a connection they are not published."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sbusd.backoff import Backoff
+from sbusd.backoff import Attempts
 from sbusd.client import SbusError
 from sbusd.client.asyncio.look_ups import UNANSWERED
 from sbusd.client.asyncio.named_user import NamedUser
@@ -58,18 +58,13 @@ class BlobCalls:
 
     async def run(self) -> None:
         """Serve, and connect again whenever the connection ends, until cancelled."""
-        backoff = Backoff()
-        loop = asyncio.get_running_loop()
-        while True:
-            begin = loop.time()
+        async for _ in Attempts():
             try:
                 async with ServiceBus.connect(self._address or None, name="sbus-link blobs") as bus:
                     bus.service(COMMAND)(self._on_call)
                     await bus.serve_all(self._charged)
             except (SbusError, OSError):
                 pass  # the other connections report it
-            backoff.lasted(loop.time() - begin)
-            await asyncio.sleep(backoff.delay())
 
     async def _on_call(self, request: Request) -> bytes:
         """Serve a call. Raises ServiceError: a code such as ENOENT, and words."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sbusd.backoff import Backoff
+from sbusd.backoff import Attempts
 from sbusd.client.bus_socket import RECEIVE_BYTES, bus_address, is_gone, open_socket, parse_target
 from sbusd.client.errors import SbusError
 from sbusd.link.message_runs import MessageRun, message_runs, single_run
@@ -70,17 +70,12 @@ class BusConnection:
 
     async def run(self, events: LocalBusEvents) -> None:
         """Connect, and reconnect whenever the connection ends, until cancelled. An exception of *events* ends it."""
-        backoff = Backoff()
-        loop = asyncio.get_running_loop()
-        while True:
-            begin = loop.time()
+        async for _ in Attempts():
             try:
                 with self._connected() as sock:
                     await self._serve(sock, events)
             except (SbusError, OSError) as error:
                 self._report(f"the bus at {self._target.text}: {error}")
-            backoff.lasted(loop.time() - begin)
-            await asyncio.sleep(backoff.delay())
 
     async def writable(self) -> None:
         """Return when the bus takes messages of other hosts again."""

@@ -11,7 +11,6 @@ from typing import Annotated
 from sbusd.config.files import default_main_file
 from sbusd.config.link import LinkSettings
 from sbusd.config.loading import load_settings
-from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbusd.link import log_messages
 from sbusd.link.administration import NETWORK_UNAVAILABLE, Event
@@ -21,13 +20,9 @@ from sbusd.link.network.streams import Writable
 from sbusd.link.rules import Rules
 from sbusd.link.service import Link
 from sbusd.link.settings import make_network, rules_of
-from sbusd.program import check_configuration, failing_with_status
-from sbusd.protocol.errors import SbusError
-from sbusd.standard_error import fail
-from sbusd.systemd.event_loop import on_ending_signal, run_service
+from sbusd.program import run_configured
+from sbusd.running_service import RunningService, serve
 from sbusd.systemd.log_records import LimitedLog
-from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.signals import exit_on_ending_signals
 
 app = program_app("Link buses of several hosts: publish and subscribe between them.", "sbus-link")
 
@@ -42,29 +37,25 @@ def link(
     """Link the bus of this host with those of other hosts, see sbus-link(8)."""
     main_file = config or default_main_file("link.toml")
 
-    def load(*, is_start: bool) -> tuple[LinkSettings, Rules]:
-        settings, rules = _load(main_file, config)
-        make_network(settings, main_file, _writable, _ignore).check(is_start=is_start)  # at boot, the clock can be wrong
-        return settings, rules
+    def load() -> tuple[LinkSettings, Rules]:
+        settings = load_settings(main_file, LinkSettings, required=config is not None)
+        return settings, rules_of(settings, main_file, os.geteuid())
 
-    with failing_with_status("sbus-link", ValueError):
-        if check:
-            check_configuration("sbus-link", main_file, lambda: load(is_start=False))
-            return
-        exit_on_ending_signals()
-        settings, rules = load(is_start=True)
-        run_service(_run(settings, rules, main_file))
+    def check_network(loaded: tuple[LinkSettings, Rules], *, is_start: bool = False) -> None:
+        make_network(loaded[0], main_file, _writable, _ignore).check(is_start=is_start)  # at boot, the clock can be wrong
+
+    def run(loaded: tuple[LinkSettings, Rules]) -> None:
+        check_network(loaded, is_start=True)
+        settings, rules = loaded
+        doing = f"cannot listen on {settings.listen}"
+        serve("sbus-link", lambda service: _link(service, settings, rules, main_file), fault=log_messages.FAULT, doing=doing)
+
+    run_configured("sbus-link", main_file, load, run, is_check=check, check=check_network, permanent=(ValueError,))
 
 
 def main() -> None:
     """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
     app(prog_name="sbus-link")
-
-
-def _load(main_file: Path, config: Path | None) -> tuple[LinkSettings, Rules]:
-    """Return the settings and the rules. Raises ConfigError."""
-    settings = load_settings(main_file, LinkSettings, required=config is not None)
-    return settings, rules_of(settings, main_file, os.geteuid())
 
 
 async def _writable() -> None:
@@ -75,9 +66,9 @@ def _ignore(_reason: str) -> None:
     """Do not report: a check connects to nothing."""
 
 
-async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
-    """Link until SIGTERM or SIGINT. Raises SbusError."""
-    log, manager = LimitedLog("sbus-link"), ServiceManager.of_environment()
+async def _link(service: RunningService, settings: LinkSettings, rules: Rules, main_file: Path) -> None:
+    """Link until cancelled."""
+    log = service.log
 
     def report(reason: str) -> None:
         log.record_limited(log_messages.PROBLEM, reason.partition(": ")[0], reason=reason)
@@ -85,8 +76,6 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
     def network(writable: Writable) -> NatsNetwork | DirectNetwork:
         return make_network(settings, main_file, writable, report)
 
-    users = ChargedUsers()
-    users.start()
     made = Link(
         rules,
         settings.bus,
@@ -95,36 +84,15 @@ async def _run(settings: LinkSettings, rules: Rules, main_file: Path) -> None:
         transport=settings.transport,
         certificate=Path(settings.tls.certificate) if settings.tls.is_on else None,
         state_seconds=settings.state_interval,
-        alive=manager.alive,
+        alive=service.alive,
         note=lambda event: _log_event(log, event),
-        charged=users.of,
+        charged=service.charged.of,
     )
-    task = asyncio.ensure_future(made.run())
-    on_ending_signal(task.cancel)
     log.record(log_messages.STARTED, host=rules.host, realm=rules.realm, transport=settings.transport)
-    manager.ready("linking")
-    try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    except BaseExceptionGroup as errors:
-        first = _first(errors)
-        if isinstance(first, SbusError):
-            raise first from None
-        if isinstance(first, OSError):
-            fail("sbus-link", f"cannot listen on {settings.listen}: {first.strerror or first}")
-        log.record(log_messages.FAULT, reason=f"{type(first).__name__}: {first}")
-        raise
-    finally:
-        users.close()
-        manager.stopping()
-        manager.close()
+    service.ready("linking")
+    with contextlib.suppress(asyncio.CancelledError):
+        await made.run()
     log.record(log_messages.STOPPED, host=rules.host)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first of *errors* that is not a group."""
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _log_event(log: LimitedLog, event: Event) -> None:

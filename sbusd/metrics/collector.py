@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from sbusd.backoff import Attempts
 from sbusd.client import AsyncBus, NoBus, Overflow, TimedOut
 from sbusd.client.asyncio.look_ups import LookUps
 from sbusd.client.bus_documents import BadResponseError
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.items import Gap, Reconnected, TapRecord
-from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.config.users import ChargedUsers
 from sbusd.metrics import definitions
 from sbusd.metrics.families import Family, bus_families, down_families, labelled, user_labels
@@ -77,28 +77,22 @@ class KeyPrefixes:
 
     async def _count(self, prefix: str, counts: PrefixCounts) -> None:
         """Count the messages of one prefix, and connect again whenever the connection ends."""
-        loop = asyncio.get_running_loop()
-        backoff = ReconnectAttempts(loop.time())
-        while True:
+        async for _ in Attempts():
             try:
-                await self._count_connected(prefix, counts, backoff)
+                await self._count_connected(prefix, counts)
             except (SbusError, OSError) as error:
                 self._failed(prefix, str(error))
             if counts.is_up:
                 counts.is_up = 0
                 counts.interruptions += 1
-                backoff.lost(loop.time())
-            backoff.attempt(loop.time())
-            await asyncio.sleep(backoff.due - loop.time())
 
-    async def _count_connected(self, prefix: str, counts: PrefixCounts, backoff: ReconnectAttempts) -> None:
+    async def _count_connected(self, prefix: str, counts: PrefixCounts) -> None:
         """Count the messages of one prefix until the connection ends. Raises SbusError, OSError."""
         name = f"sbus-metrics {prefix}".encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore")
         async with AsyncBus.connect(
             self._address, timeout=OPEN_SECONDS, name=name, queue_packets=QUEUE_PACKETS, queue_bytes=QUEUE_BYTES, overflow=Overflow.DISCARD
         ) as bus:
             tap = await bus.tap(prefix)
-            backoff.connected(asyncio.get_running_loop().time())
             counts.is_up = 1
             handled = 0
             while True:

@@ -13,15 +13,13 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
 from sbusd.client.asyncio.look_ups import in_thread
 from sbusd.config.users import ChargedUsers
+from sbusd.http_connection import LimitedConnection
 from sbusd.metrics.log_messages import FAULT, FULL, REJECTED
-from sbusd.protocol.printable import printable
 from sbusd.socket_owner import OVERFLOW_UID, client_user
 from sbusd.systemd.log_records import LimitedLog
 
@@ -132,20 +130,16 @@ IDLE_SECONDS = 150.0
 MAX_REQUEST_BYTES = 32 << 10
 """Maximum size of a request, with its header."""
 
-PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
-"""Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
 
-
-class ScraperConnection(web.RequestHandler):
+class ScraperConnection(LimitedConnection):
     """One connection. ``user`` is the uid of the client, None if it is unknown, and ``charged`` the user that is charged for it;
     ``may_scrape`` says whether it may read the metrics.
     """
 
-    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_timeout", "_unhandled", "charged", "may_scrape", "user")
+    __slots__ = ("_admission", "_is_admitted", "_is_busy", "_log", "_unhandled", "charged", "may_scrape", "user")
 
     def __init__(self, admission: Admission, log: LimitedLog, server: web.Server) -> None:
-        options: dict[str, Any] = {"access_log": None, "keepalive_timeout": IDLE_SECONDS, "lingering_time": 0.0, "auto_decompress": False}
-        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        super().__init__(server, idle_seconds=IDLE_SECONDS, lingering_seconds=0.0)
         self.user: int | None = None
         self.charged: int | None = None
         self.may_scrape = False
@@ -153,7 +147,6 @@ class ScraperConnection(web.RequestHandler):
         self._log = log
         self._is_admitted = False
         self._is_busy = False
-        self._timeout: asyncio.TimerHandle | None = None
         self._unhandled = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,26 +157,24 @@ class ScraperConnection(web.RequestHandler):
         self.charged = self._admission.charged_for(self.user)
         if not self._admission.enter(self.charged, may_scrape=self.may_scrape):
             self._log.record_limited(FULL, str(self.charged), user="unknown" if self.user is None else str(self.user))
-            self.force_close()
-            transport.close()
+            self.refuse(transport)
             return
         self._is_admitted = True
-        self._wait()
+        self._begin()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, unless the request is too long."""
         self._unhandled += len(data)
         if self._unhandled > MAX_REQUEST_BYTES:
             self._log.record_limited(REJECTED, "size", reason=f"a request was longer than {MAX_REQUEST_BYTES} bytes")
-            self._abort()
+            self.abort()
             return
         if not self._is_busy:
-            self._wait()
+            self._begin()
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Note the end."""
-        self._stop_waiting()
         if self._is_admitted:
             self._is_admitted = False
             self._admission.leave(self.charged, may_scrape=self.may_scrape)
@@ -192,7 +183,7 @@ class ScraperConnection(web.RequestHandler):
     def request_begins(self) -> None:
         """Note that a request is handled: it may have come together with the one before it."""
         if not self._is_busy:
-            self._wait()
+            self._begin()
 
     async def request_done(self) -> None:
         """Wait until the client has taken the response, or the time limit of the request is over."""
@@ -201,47 +192,13 @@ class ScraperConnection(web.RequestHandler):
             await asyncio.sleep(UNSENT_SECONDS)
         self._unhandled = 0
         self._is_busy = False
-        self._stop_waiting()
+        self.stop_waiting()
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a limit."""
-        self._note(exc, str(message or ""))
-        response = web.Response(status=status, text="internal error\n" if status >= 500 else "invalid HTTP request\n")
-        response.force_close()
-        return response
+    def note(self, reason: str, *, is_of_peer: bool) -> None:
+        """Log an error of the client or of the program."""
+        self._log.record_limited(REJECTED if is_of_peer else FAULT, "http", reason=reason)
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log an error that aiohttp would log with a traceback."""
-        exc = kw.get("exc_info")
-        self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
-
-    def _note(self, exc: BaseException | None, words: str) -> None:
-        """Log an error: of the client, if it disconnected or does not send HTTP, else of the program."""
-        reason = printable(f"{type(exc).__name__}: {exc}" if exc is not None else words, 200)
-        self._log.record_limited(REJECTED if isinstance(exc, PEER_ERRORS) else FAULT, "http", reason=reason)
-
-    def _wait(self) -> None:
+    def _begin(self) -> None:
         """Begin the time limit of a request."""
-        self._stop_waiting()
         self._is_busy = True
-        self._timeout = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self._abort)
-
-    def _stop_waiting(self) -> None:
-        """End the time limit."""
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
-
-    def _abort(self) -> None:
-        """Close the connection, whatever was not sent."""
-        self._stop_waiting()
-        transport = self.transport
-        self.force_close()  # closes the transport only when everything is sent, and forgets it
-        if transport is not None:
-            transport.abort()
+        self.wait(REQUEST_SECONDS)

@@ -17,7 +17,6 @@ from sbusd.client.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
 from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.config.users import ChargedUsers
 from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.metrics import log_messages
@@ -26,12 +25,9 @@ from sbusd.metrics.connections import MAX_CONNECTIONS, MAX_OTHERS, Admission
 from sbusd.metrics.exposition import check_library
 from sbusd.metrics.listener import MAX_CLOSES, address_of, created_socket, passed_sockets, remove_created, without_descriptors
 from sbusd.metrics.server import MetricsServer
-from sbusd.program import check_configuration, failing_with_status
+from sbusd.program import run_configured
+from sbusd.running_service import RunningService, serve
 from sbusd.standard_error import fail
-from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.log_records import LimitedLog
-from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.signals import exit_on_ending_signals
 
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager, and of the look whether the program is still used."""
@@ -60,25 +56,31 @@ def metrics(
     """Serve the metrics of a message bus to Prometheus, see sbus-metrics(8)."""
     if check:
         require_only(context, "--check", "check", "config")
-    with failing_with_status("sbus-metrics"):
-        main_file = config or default_main_file("metrics.toml")
-        if check:
-            check_configuration("sbus-metrics", main_file, lambda: load_settings(main_file, MetricsSettings, required=config is not None))
-            return
-        exit_on_ending_signals()
-        settings = load_settings(main_file, MetricsSettings, required=config is not None)
-        check_library()
-        if (shortage := descriptor_shortage(raised_descriptor_limit(), LEAST_DESCRIPTORS)) is not None:
-            fail("sbus-metrics", shortage, os.EX_CONFIG)
-        bus = settings.bus or bus_address(scope="system")
-        with contextlib.ExitStack() as created:
-            sockets = _sockets(listen or [], created)
-            run_service(_run(settings, bus, sockets, ends_when_idle=not listen and not settings.prefixes))
+    main_file = config or default_main_file("metrics.toml")
+    run_configured(
+        "sbus-metrics",
+        main_file,
+        lambda: load_settings(main_file, MetricsSettings, required=config is not None),
+        lambda settings: _listen(settings, listen or []),
+        is_check=check,
+    )
 
 
 def main() -> None:
     """Run the program. Status: 0 at the end, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
     app(prog_name="sbus-metrics")
+
+
+def _listen(settings: MetricsSettings, places: Sequence[str]) -> None:
+    """Listen at *places*, or without places on the sockets of systemd, and serve."""
+    check_library()
+    if (shortage := descriptor_shortage(raised_descriptor_limit(), LEAST_DESCRIPTORS)) is not None:
+        fail("sbus-metrics", shortage, os.EX_CONFIG)
+    bus = settings.bus or bus_address(scope="system")
+    ends_when_idle = not places and not settings.prefixes
+    with contextlib.ExitStack() as created:
+        sockets = _sockets(places, created)
+        serve("sbus-metrics", lambda service: _metrics(service, settings, bus, sockets, ends_when_idle=ends_when_idle))
 
 
 def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socket.socket]:
@@ -94,13 +96,11 @@ def _sockets(places: Sequence[str], created: contextlib.ExitStack) -> list[socke
     return sockets
 
 
-async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.socket], *, ends_when_idle: bool) -> None:
-    """Serve until SIGTERM or SIGINT, or until no request has come for a while."""
-    log, manager, charged = LimitedLog("sbus-metrics"), ServiceManager.of_environment(), ChargedUsers()
-    charged.start()
-    end = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    on_ending_signal(end.set)
+async def _metrics(
+    service: RunningService, settings: MetricsSettings, bus: str, sockets: Sequence[socket.socket], *, ends_when_idle: bool
+) -> None:
+    """Serve until cancelled, or until no request has come for a while."""
+    log, charged, loop = service.log, service.charged, asyncio.get_running_loop()
     prefixes = KeyPrefixes(
         bus, settings.prefixes, lambda prefix, reason: log.record_limited(log_messages.NO_TAP, prefix, prefix=prefix, reason=reason)
     )
@@ -113,32 +113,28 @@ async def _run(settings: MetricsSettings, bus: str, sockets: Sequence[socket.soc
     )
     admission = Admission(settings.users, charged)
     with contextlib.suppress(*UNANSWERED):  # numbers may scrape, and names once they are found
-        await asyncio.wait_for(admission.look_up(), LOOK_UP_SECONDS)
+        async with asyncio.timeout(LOOK_UP_SECONDS):  # wait_for() may swallow a cancellation before Python 3.12
+            await admission.look_up()
     server = MetricsServer(collector, admission, log)
     sockets = [without_descriptors(each, charged) for each in sockets]
     await server.listen(sockets)
     counting = asyncio.ensure_future(prefixes.run())
     looking_up = asyncio.ensure_future(admission.run())
     log.record(log_messages.STARTED, bus=bus, address=", ".join(map(address_of, sockets)))
-    manager.ready("serving metrics")
+    service.ready("serving metrics")
     server.used_at = loop.time()  # the connection that has started this program may still wait
     try:
-        while not end.is_set():
-            manager.alive(f"{server.scrapes} scrapes")
-            if ends_when_idle and not server.is_busy and loop.time() - server.used_at >= settings.idle_timeout:
-                break
-            if counting.done():
-                counting.result()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(end.wait(), min(STATUS_SECONDS, settings.idle_timeout))
+        with contextlib.suppress(asyncio.CancelledError):
+            while not ends_when_idle or server.is_busy or loop.time() - server.used_at < settings.idle_timeout:
+                service.alive(f"{server.scrapes} scrapes")
+                if counting.done():
+                    counting.result()
+                await asyncio.sleep(min(STATUS_SECONDS, settings.idle_timeout))
     finally:
-        manager.stopping()
         counting.cancel()
         looking_up.cancel()
         await asyncio.gather(counting, looking_up, return_exceptions=True)
         await server.close()
-        charged.close()
-        manager.close()
     log.record(log_messages.STOPPED, scrapes=server.scrapes)
 
 

@@ -9,18 +9,15 @@ from typing import Annotated
 
 import typer
 
-from sbusd.archive.files import NO_ROOM
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.archive.ownership import HostTakenError
-from sbusd.client import Scope, bus_address
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.client import bus_address
+from sbusd.config.files import default_main_file
 from sbusd.config.recorder import RecorderSettings, load_recorder_settings
 from sbusd.config.users import ChargedUsers
-from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
-from sbusd.program import check_configuration
-from sbusd.protocol.errors import SbusError
+from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only, scope_of
+from sbusd.program import run_configured
 from sbusd.standard_error import fail
-from sbusd.systemd.signals import exit_on_ending_signals
 
 CLOSE_SECONDS = 60.0
 """Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
@@ -41,27 +38,18 @@ def record(
     _version: VersionOption = False,
 ) -> None:
     """Record the traffic of a bus in an archive, see sbus-record(5)."""
-    if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
+    scope = scope_of(address, system=system, user=user)
     if check:
         require_only(context, "--check", "check", "config", "user")
-    scope: Scope | None = "system" if system else "user" if user else None
-    try:
-        main_file = config or default_main_file("recorder.toml", user_bus=user)
-        if check:
-            check_configuration("sbus-recorder", main_file, lambda: load_recorder_settings(main_file, required=config is not None))
-            return
-        exit_on_ending_signals()
-        settings = load_recorder_settings(main_file, required=config is not None)
-        _record(settings, bus_address(address, scope=scope), verbose=verbose)
-    except ConfigError as wrong:
-        fail("sbus-recorder", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        # A bus that refuses the tap is a PermissionError too.
-        fail("sbus-recorder", str(wrong), os.EX_CONFIG if isinstance(wrong, (PermissionError, HostTakenError)) else 1)
-    except OSError as wrong:
-        advice = "; free some space or inodes: see df -h and df -i" * (wrong.errno in NO_ROOM)
-        fail("sbus-recorder", (f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong)) + advice)
+    main_file = config or default_main_file("recorder.toml", user_bus=user)
+    run_configured(
+        "sbus-recorder",
+        main_file,
+        lambda: load_recorder_settings(main_file, required=config is not None),
+        lambda settings: _record(settings, bus_address(address, scope=scope), verbose=verbose),
+        is_check=check,
+        permanent=(PermissionError, HostTakenError),  # a bus that refuses the tap is a PermissionError too
+    )
 
 
 def main() -> None:

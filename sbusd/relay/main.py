@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import signal
@@ -15,16 +14,13 @@ import typer
 from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.relay import RelaySettings, WebAddress
-from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
+from sbusd.program import run_configured
 from sbusd.protocol.envelope import MAX_TWIN
-from sbusd.protocol.errors import SbusError
 from sbusd.relay.http.credentials import check_identity
+from sbusd.running_service import RunningService, serve
 from sbusd.standard_error import fail
-from sbusd.standard_output import print_line
-from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.service_user import acting_as_user_of, valid
-from sbusd.systemd.signals import exit_on_ending_signals
+from sbusd.systemd.log_records import LimitedLog
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
@@ -49,21 +45,17 @@ def relay(
         raise typer.BadParameter("--network must be dev, test or main")
     if check:
         require_only(context, "--check", "check", "config", "twin", "redis", "substrate", "network")
-    else:
-        exit_on_ending_signals()
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
-    try:
-        main_file = config or default_main_file("relay.toml")
-        # A check of root reads the configuration and the keys as the service does.
-        with acting_as_user_of("sbus-relay.service", main_file) if check else contextlib.nullcontext("") as reader:
-            settings = _settings(main_file, config, {name: value for name, value in given.items() if value is not None})
-            _run(settings, check=check, debug=debug, reader=reader)
-    except ConfigError as wrong:
-        fail("sbus-relay", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-relay", str(wrong), os.EX_CONFIG if isinstance(wrong, ValueError) else 1)
-    except OSError as wrong:
-        fail("sbus-relay", f"cannot listen on {settings.listen or 'the default address'}: {wrong.strerror or wrong}")
+    main_file = config or default_main_file("relay.toml")
+    run_configured(
+        "sbus-relay",
+        main_file,
+        lambda: _settings(main_file, config, {name: value for name, value in given.items() if value is not None}),
+        lambda settings: _relay(settings, debug=debug),
+        is_check=check,
+        check=_check,
+        permanent=(ValueError,),
+    )
 
 
 def main() -> None:
@@ -88,49 +80,46 @@ def _settings(main_file: Path, config: Path | None, given: dict[str, Any]) -> Re
     return settings
 
 
-def _run(settings: RelaySettings, *, check: bool, debug: bool, reader: str) -> None:
-    """Relay until SIGTERM or SIGINT, or only *check* the settings, which were read as the user *reader*."""
+def _require_libraries() -> None:
+    """Exit with one line if a library is missing."""
     try:
-        import aiohttp  # noqa: F401, PLC0415 - only to report in one line that it is missing
+        import aiohttp  # noqa: F401, PLC0415
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         fail("sbus-relay", NOT_INSTALLED.format(name=missing.name), os.EX_CONFIG)
+
+
+def _check(settings: RelaySettings) -> None:
+    """Check what only a start finds. Raises ConfigError, InvalidRedisError."""
+    _require_libraries()
+    from sbusd.relay.service import Relay  # noqa: PLC0415 - behind the check
+
+    Relay(settings.twin, settings, LimitedLog("sbus-relay"))
+    if settings.tls.is_on:
+        check_identity(settings.tls, settings.twin, is_start=False)
+
+
+def _relay(settings: RelaySettings, *, debug: bool) -> None:
+    """Relay until a signal arrives."""
+    _require_libraries()
     from sbusd.relay.sender import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
-    from sbusd.systemd.log_records import LimitedLog  # noqa: PLC0415
-    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
-    manager, charged = ServiceManager.of_environment(), ChargedUsers()
-    observer = print_attempt if debug else lambda _attempt: None
-
-    async def run() -> None:
+    async def relay(service: RunningService) -> None:
         made = Relay(
             settings.twin,
             settings,
-            LimitedLog("sbus-relay"),
-            ready=lambda listen: manager.notify(f"READY=1\nSTATUS=listening on {listen}"),
-            alive=manager.alive,
-            observer=observer,
-            charged=charged.of,
+            service.log,
+            ready=lambda listen: service.ready(f"listening on {listen}"),
+            alive=service.alive,
+            observer=print_attempt if debug else lambda _attempt: None,
+            charged=service.charged.of,
         )
-        if check:
-            if settings.tls.is_on:
-                check_identity(settings.tls, settings.twin, is_start=False)
-            print_line("sbus-relay", valid(reader))
-            return
-        charged.start()
-        task = asyncio.ensure_future(made.run())
-        on_ending_signal(task.cancel)
+        # Not a reload of the service: only the files of certificates and keys are compared earlier.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.reload)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        manager.stopping()
+        await made.run()
 
-    try:
-        run_service(run())
-    finally:
-        charged.close()
-        manager.close()
+    serve("sbus-relay", relay, doing=f"cannot listen on {settings.listen or 'the default address'}")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from sbusd.archive.record.shipped import LIST, ListHeader, ListWriter, OtherDest
 from sbusd.archive.storage.attempts import Attempts, UnsupportedClientError
 from sbusd.archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
 from sbusd.archive.storage.store import DifferentContentError, FileStore, store_of
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.recorder import load_recorder_settings
 from sbusd.config.ship import ShipSettings, load_ship_settings
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
-from sbusd.program import check_configuration
+from sbusd.program import run_configured
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.shipping.destination import EXPIRED_LIST, Expiry, IndexMerger, expired_list
@@ -39,7 +39,7 @@ from sbusd.standard_output import print_line
 from sbusd.systemd.log_records import ServiceLog
 from sbusd.systemd.machine_identity import machine_identity
 from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.signals import EndingSignals, exit_on_ending_signals
+from sbusd.systemd.signals import EndingSignals
 from sbusd.wall_clock import WallClock
 
 _LOCK = ".lock"
@@ -65,10 +65,10 @@ class StateOwnerError(SbusError):
 
 
 _FOR_ADMINISTRATORS = (
-    ConfigError, LocationError, ExposedFolderError, HostTakenError, DifferentContentError, OtherDestinationError, StateOwnerError,
+    LocationError, ExposedFolderError, HostTakenError, DifferentContentError, OtherDestinationError, StateOwnerError,
     UnsupportedClientError,
 )  # fmt: skip
-"""Errors that a restart cannot end."""
+"""Errors that a restart cannot end, beside a ConfigError."""
 
 
 @app.command(cls=PlainCommand)
@@ -85,20 +85,15 @@ def ship(
     for name, is_given in (("check", check), ("once", once), ("claim", claim)):
         if is_given:
             require_only(context, f"--{name}", name, "config")
-    try:
-        main_file = config or default_main_file("ship.toml", user_bus=False)
-        if check:
-            check_configuration("sbus-ship", main_file, lambda: _load(main_file, config))
-            return
-        exit_on_ending_signals()
-        settings, destination, host = _load(main_file, config)
-        _run(settings, destination, host, once=once, claim=claim)
-    except _FOR_ADMINISTRATORS as wrong:
-        fail("sbus-ship", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail("sbus-ship", str(wrong))
-    except OSError as wrong:
-        fail("sbus-ship", f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
+    main_file = config or default_main_file("ship.toml", user_bus=False)
+    run_configured(
+        "sbus-ship",
+        main_file,
+        lambda: _load(main_file, config),
+        lambda loaded: _run(*loaded, once=once, claim=claim),
+        is_check=check,
+        permanent=_FOR_ADMINISTRATORS,
+    )
 
 
 def main() -> None:

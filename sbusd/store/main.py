@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -14,23 +12,19 @@ from typing import Annotated
 import typer
 
 from sbusd.client import bus_address
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.loading import load_settings
 from sbusd.config.store import StoreSettings
-from sbusd.config.users import ChargedUsers
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
-from sbusd.program import check_configuration
+from sbusd.program import run_configured
 from sbusd.protocol.errors import SbusError
-from sbusd.standard_error import fail
+from sbusd.running_service import RunningService, ServiceError, serve
 from sbusd.store import log_messages
 from sbusd.store.engine.clocks import SystemClock
 from sbusd.store.engine.engine import Engine
 from sbusd.store.engine.messages import DeadLetter, EngineError
 from sbusd.store.service import StoreService
-from sbusd.systemd.event_loop import on_ending_signal, run_service
 from sbusd.systemd.log_records import LimitedLog
-from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.signals import exit_on_ending_signals
 
 FILE_NAME = "store.sqlite"
 
@@ -51,21 +45,14 @@ def store(
     def load() -> StoreSettings:
         return _placed(load_settings(main_file, StoreSettings, required=config is not None), user_bus=user)
 
-    try:
-        if check:
-            check_configuration("sbus-store", main_file, load)
-            return
-        exit_on_ending_signals()
-        settings = load()
-        run_service(_run(settings, load))
-    except ConfigError as wrong:
-        fail("sbus-store", str(wrong), os.EX_CONFIG)
-    except SbusError as wrong:
-        fail(
-            "sbus-store",
-            wrong.reason if isinstance(wrong, EngineError) else str(wrong),
-            os.EX_CONFIG if isinstance(wrong, ValueError) else 1,
-        )
+    run_configured(
+        "sbus-store",
+        main_file,
+        load,
+        lambda settings: serve("sbus-store", lambda service: _store(service, settings, load), fault=log_messages.FAULT),
+        is_check=check,
+        permanent=(ValueError,),
+    )
 
 
 def main() -> None:
@@ -118,88 +105,29 @@ class _Log:
         self._log.record_limited(log_messages.DEAD_LETTER, letter.queue, queue=letter.queue, reason=letter.reason)
 
 
-async def _run(settings: StoreSettings, load: Callable[[], StoreSettings]) -> None:
-    """Store until SIGTERM or SIGINT. Raises SbusError."""
-    log, manager, charged = LimitedLog("sbus-store"), ServiceManager.of_environment(), ChargedUsers()
-    made = StoreService(settings, _open_file, _Log(log, settings.bus), manager.alive, charged)
-    charged.start()
+async def _store(service: RunningService, settings: StoreSettings, load: Callable[[], StoreSettings]) -> None:
+    """Store until cancelled; *load* reads the settings again. Raises ServiceError."""
+    log = service.log
+    made = StoreService(settings, _open_file, _Log(log, settings.bus), service.alive, service.charged)
 
-    async def store() -> None:
-        await made.open()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _Reloads(made, load, log, manager).begin)
-        log.record(log_messages.STARTED, streams=len(settings.streams), queues=len(settings.queues), file=settings.file)
-        await made.run(_once(lambda: manager.ready("storing")))
-
-    task = asyncio.ensure_future(store())
-
-    def stop() -> None:
-        manager.stopping()
-        task.cancel()
-
-    on_ending_signal(stop)
-    try:
+    async def reload() -> None:
         try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        except (SbusError, OSError):
-            raise
-        except Exception as error:
-            log.record(log_messages.FAULT, reason=f"{type(error).__name__}: {error}")
-            raise
-        log.record(log_messages.STOPPED, file=settings.file)
-    finally:
-        charged.close()
-        manager.close()
-
-
-class _Reloads:
-    """Reads the configuration again, once after each other."""
-
-    def __init__(self, made: StoreService, load: Callable[[], StoreSettings], log: LimitedLog, manager: ServiceManager) -> None:
-        self._store = made
-        self._load = load
-        self._log = log
-        self._manager = manager
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
-
-    def begin(self) -> None:
-        """Reload now, or when the reload that runs is over."""
-        if self._task is not None:
-            self._again = True
-        else:
-            self._task = asyncio.ensure_future(self._run())
-
-    async def _run(self) -> None:
-        self._manager.reloading()
-        try:
-            settings = self._load()
-            await self._store.reload(settings)
-        except EngineError as refused:
-            self._log.record(log_messages.RELOAD_REFUSED, reason=refused.reason)
+            settings = load()
+            await made.reload(settings)
         except SbusError as refused:
-            self._log.record(log_messages.RELOAD_REFUSED, reason=str(refused))
+            log.record(log_messages.RELOAD_REFUSED, reason=refused.reason if isinstance(refused, EngineError) else str(refused))
         else:
-            self._log.record(log_messages.RELOADED, streams=len(settings.streams), queues=len(settings.queues))
-        finally:
-            self._manager.reloaded()
-            self._task = None
-            if self._again:
-                self._again = False
-                self.begin()
+            log.record(log_messages.RELOADED, streams=len(settings.streams), queues=len(settings.queues))
 
-
-def _once(function: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that calls *function* at its first call."""
-    called = False
-
-    def call() -> None:
-        nonlocal called
-        if not called:
-            called = True
-            function()
-
-    return call
+    try:
+        await made.open()
+        service.reload_by(reload)
+        log.record(log_messages.STARTED, streams=len(settings.streams), queues=len(settings.queues), file=settings.file)
+        await made.run(lambda: service.ready("storing"))
+    except asyncio.CancelledError:
+        log.record(log_messages.STOPPED, file=settings.file)
+    except EngineError as error:
+        raise ServiceError(error.reason) from None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
-from sbusd.backoff import Backoff
+from sbusd.backoff import Attempts
 from sbusd.client.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
 from sbusd.config.store import StoreSettings
 from sbusd.config.users import ChargedUsers, SubordinateIds
@@ -181,10 +181,7 @@ class StoreService:
 
     async def _connections(self, ready: Callable[[], None]) -> None:
         """Serve, and connect again whenever a connection ends."""
-        backoff = Backoff()
-        loop = asyncio.get_running_loop()
-        while True:
-            begin = loop.time()
+        async for _ in Attempts():
             reason = "it closed the connection"
             try:
                 await self._connected(ready)
@@ -194,8 +191,6 @@ class StoreService:
                 return
             self._log.bus_unavailable(reason)
             ready()
-            backoff.lasted(loop.time() - begin)
-            await asyncio.sleep(backoff.delay())
 
     async def _connected(self, ready: Callable[[], None]) -> None:
         """Serve until a connection ends. Raises SbusError, OSError."""

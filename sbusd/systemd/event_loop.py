@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import select
 import signal
@@ -45,6 +46,26 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
         beginning.close()
         service.close()  # a signal may end the program before it begins
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_until_signal(work: Coroutine[Any, Any, None], stopping: Callable[[], object] = bool) -> None:
+    """Run *work* as :func:`run_service` does. The first of the :data:`ENDING` signals calls *stopping*, and cancels *work*."""
+
+    async def run() -> None:
+        task = asyncio.ensure_future(work)
+
+        def stop() -> None:
+            stopping()
+            task.cancel()
+
+        on_ending_signal(stop)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    try:
+        run_service(run())
+    finally:
+        work.close()  # run_service may fail before it begins
 
 
 def on_ending_signal(stop: Callable[[], object]) -> None:

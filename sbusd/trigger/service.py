@@ -12,11 +12,11 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
+from sbusd.backoff import Attempts
 from sbusd.client import AsyncBus, Request
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.items import Gap, Item, Message, Replaced
-from sbusd.client.reconnection import ReconnectAttempts
 from sbusd.client.rpc.caller_access import Allow
 from sbusd.client.rpc.service import MAX_CONCURRENT_HANDLERS
 from sbusd.config.trigger import TriggerRule, TriggerSettings
@@ -138,12 +138,10 @@ class Trigger:
 
     async def _connections(self, rule: _Rule, ready: Callable[[], None]) -> None:
         """Get the messages of a rule, and connect again whenever the connection ends. Raises TriggerError."""
-        attempts = _Attempts()
         is_start = True
 
         def begun() -> None:
             nonlocal is_start
-            attempts.succeeded()
             # A call that finds no trigger fails, so none is lost silently.
             rule.gap(0, is_start=is_start or rule.state.rule.when == "no-service")
             is_start = False
@@ -152,7 +150,7 @@ class Trigger:
                 self._report.bus_available(self._settings.bus)
                 ready()
 
-        while True:
+        async for _ in Attempts():
             try:
                 await (self._connected if rule.state.rule.when == "message" else self._serving)(rule, begun)
             except (SbusError, OSError) as error:
@@ -161,7 +159,6 @@ class Trigger:
                 self._report.bus_unavailable(str(error))
             ready()
             self._missing.add(rule.state.rule.title)
-            await attempts.wait()
 
     async def _connected(self, rule: _Rule, begun: Callable[[], None]) -> None:
         """Get the messages of a rule until the connection ends. Raises SbusError, OSError."""
@@ -197,11 +194,9 @@ class Trigger:
 
     async def _announcements(self) -> None:
         """Serve the status and publish events, and connect again whenever the connection ends."""
-        attempts = _Attempts()
-        while True:
+        async for _ in Attempts():
             with contextlib.suppress(SbusError, OSError):  # the connections of the rules report it
                 async with ServiceBus.connect(self._settings.bus, name="sbus-trigger reports") as bus:
-                    attempts.succeeded()
                     bus.on_refused = lambda refusal: self._report.bus_unavailable(f"the bus refused: {printable(str(refusal))}")
                     bus.service(COMMAND, allow=Allow(users=tuple({0, os.geteuid()})))(self._status)
                     publishing = asyncio.ensure_future(self._publish(bus))
@@ -210,7 +205,6 @@ class Trigger:
                     finally:
                         publishing.cancel()
                         await asyncio.gather(publishing, return_exceptions=True)
-            await attempts.wait()
 
     async def _publish(self, bus: AsyncBus) -> None:
         """Publish events and the state."""
@@ -247,25 +241,3 @@ class Trigger:
 def _name(title: str) -> str:
     """Return the name of the connection of a rule."""
     return f"sbus-trigger {title}".encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore")
-
-
-class _Attempts:
-    """The times at which one connection is tried."""
-
-    def __init__(self) -> None:
-        self._backoff = ReconnectAttempts(asyncio.get_running_loop().time())
-        self._is_connected = False
-
-    def succeeded(self) -> None:
-        """Note that there is a connection."""
-        self._is_connected = True
-        self._backoff.connected(asyncio.get_running_loop().time())
-
-    async def wait(self) -> None:
-        """Wait until the next attempt, shortly after a connection that has lasted."""
-        now = asyncio.get_running_loop().time()
-        if self._is_connected:
-            self._is_connected = False
-            self._backoff.lost(now)
-        self._backoff.attempt(now)
-        await asyncio.sleep(self._backoff.due - now)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sbusd.client import PatternWarning, Scope, bus_address
+from sbusd.client import PatternWarning, bus_address
 from sbusd.config.quantities import Size
-from sbusd.config.users import ChargedUsers
-from sbusd.helptext import PlainCommand, VersionOption, program_app
-from sbusd.protocol.errors import SbusError
-from sbusd.standard_error import fail
-from sbusd.systemd.event_loop import on_ending_signal, run_service
-from sbusd.systemd.log_records import LimitedLog
-from sbusd.systemd.service_manager import ServiceManager
+from sbusd.helptext import AddressOption, PlainCommand, SystemOption, UserOption, VersionOption, program_app, scope_of
+from sbusd.program import failing_with_status
+from sbusd.running_service import RunningService, serve
 from sbusd.systemd.signals import exit_on_ending_signals
 from sbusd.web.log_messages import STARTED, STOPPED
 from sbusd.web.logins import link_file, print_link
@@ -47,9 +43,9 @@ def web(
     allow: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Allow subscriptions to PATTERN, or a part of it.")] = None,
     allow_publish: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Allow publications to keys of PATTERN.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no publications.")] = False,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    address: AddressOption = None,
+    system: SystemOption = False,
+    user: UserOption = False,
     url_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the link into FILE instead of printing it.")] = None,
     max_sessions: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_SESSIONS, help="Maximum number of sessions.")] = MAX_SESSIONS,
     max_patterns: Annotated[
@@ -61,8 +57,7 @@ def web(
     _version: VersionOption = False,
 ) -> None:
     """Show and use a message bus in a browser, see sbus-web(8)."""
-    if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
+    scope = scope_of(address, system=system, user=user)
     if read_only and allow_publish:
         raise typer.BadParameter("--read-only and --allow-publish are mutually exclusive")
     try:
@@ -80,21 +75,20 @@ def web(
         queue_bytes = _QUEUE.parse(int(queue_size) if queue_size.isascii() and queue_size.isdecimal() else queue_size)
     except ValueError as wrong:
         raise typer.BadParameter(f"--queue-size: {wrong}") from None
-    scope: Scope | None = "system" if system else "user" if user else None
     # The page shows these hints.
     warnings.simplefilter("ignore", PatternWarning)
     settings = SessionSettings(address, scope, allowed, max_patterns, queue_bytes)
-    exit_on_ending_signals()
-    try:
-        run_service(
-            _run(settings, place, max_sessions, print_link if url_file is None else link_file(url_file), bus_address(address, scope=scope))
-        )
-    except SbusError as wrong:
-        fail("sbus-web", str(wrong))
-    except OSError as wrong:
-        fail(
-            "sbus-web", f"{wrong.filename}: {wrong.strerror}" if wrong.filename else f"cannot listen on {listen}: {wrong.strerror or wrong}"
-        )
+    with failing_with_status("sbus-web"):
+        exit_on_ending_signals()
+        linked = print_link if url_file is None else link_file(url_file)
+        bus = bus_address(address, scope=scope)
+
+        async def serve_browsers(service: RunningService) -> None:
+            server = WebServer(settings, service.log, max_sessions=max_sessions, linked=linked, charged=service.charged.of)
+            await server.listen(place)
+            await _serve(service, server, bus)
+
+        serve("sbus-web", serve_browsers, doing=f"cannot listen on {listen}")
 
 
 def main() -> None:
@@ -102,29 +96,19 @@ def main() -> None:
     app(prog_name="sbus-web")
 
 
-async def _run(settings: SessionSettings, place: ListenAddress, max_sessions: int, linked: Callable[[str], None], bus: str) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError and SbusError."""
-    log, manager, charged = LimitedLog("sbus-web"), ServiceManager.of_environment(), ChargedUsers()
-    charged.start()
-    end = asyncio.Event()
-    on_ending_signal(end.set)
-    server = WebServer(settings, log, max_sessions=max_sessions, linked=linked, charged=charged.of)
-    await server.listen(place)
-    log.record(STARTED, address=server.address.authority, bus=bus)
-    manager.ready(f"serving browsers on {server.address.authority}")
+async def _serve(service: RunningService, server: WebServer, bus: str) -> None:
+    """Serve until cancelled."""
+    authority = server.address.authority
+    service.log.record(STARTED, address=authority, bus=bus)
+    service.ready(f"serving browsers on {authority}")
     try:
-        while not end.is_set():
-            manager.alive(f"{server.session_count} sessions on {server.address.authority}")
-            try:
-                await asyncio.wait_for(end.wait(), STATUS_SECONDS)
-            except TimeoutError:
-                continue
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                service.alive(f"{server.session_count} sessions on {authority}")
+                await asyncio.sleep(STATUS_SECONDS)
     finally:
-        manager.stopping()
         await server.close()
-        charged.close()
-        manager.close()
-    log.record(STOPPED)
+    service.log.record(STOPPED)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class WebServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to one request, whatever happens."""
         if isinstance(request.protocol, LoopbackConnection):
-            request.protocol.request_begins()
+            request.protocol.stop_waiting()
         try:
             return await self._handle(request)
         except RejectedError as rejection:

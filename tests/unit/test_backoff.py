@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from sbusd.backoff import FIRST_SECONDS, MAX_SECONDS, STABLE_SECONDS, Backoff
+import asyncio
+
+import pytest
+
+from sbusd.backoff import FIRST_SECONDS, MAX_SECONDS, STABLE_SECONDS, Attempts, Backoff
 
 
 def test_delays_double_up_to_a_maximum() -> None:
@@ -22,3 +26,23 @@ def test_only_a_connection_that_lasted_is_a_success() -> None:
     assert backoff.delay() > FIRST_SECONDS
     backoff.lasted(STABLE_SECONDS)
     assert backoff.delay() <= FIRST_SECONDS
+
+
+def test_attempts_begin_at_once_and_pause_until_a_connection_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def main() -> None:
+        attempts = Attempts()
+        for lasted in [0.0] * 9 + [STABLE_SECONDS, 0.0]:
+            await anext(attempts)
+            now = asyncio.get_running_loop().time() + lasted
+            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
+
+    monkeypatch.setattr("sbusd.backoff.asyncio.sleep", sleep)
+    asyncio.run(main())
+    assert len(pauses) == 10  # none before the first attempt
+    assert MAX_SECONDS / 2 <= pauses[8] <= MAX_SECONDS
+    assert max(pauses[0], pauses[9]) <= FIRST_SECONDS

@@ -80,7 +80,7 @@ _NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tool
 
 _CALLED_BY_OTHERS = re.compile(
     r"_.*|\w+_(?:command|action)"  # private, or found by its name: sbusd/ctl/group.py
-    r"|collect_usage_pieces|format_options|seekable|streamReader|streamWriter"  # called by click, io and Spark
+    r"|collect_usage_pieces|format_options|seekable|streamReader|streamWriter|log_exception"  # called by click, io, Spark, aiohttp
     r"|parse_direct"  # what the tests compare the data plane with
 )
 """Functions that nothing in the product needs to name."""

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "standard_error": {"protocol"},
     "standard_output": {"standard_error"},
     "helptext": {"exhaustion", "standard_error", "standard_output"},
+    "http_connection": {"protocol"},
     "socket_owner": set(),
     "wall_clock": set(),
     "backoff": set(),
@@ -34,7 +35,8 @@ MAY_IMPORT = {
     "passed_descriptors": set(),
     "systemd": {"exhaustion", "protocol"},
     "config": {"protocol"},
-    "program": {"protocol", "config", "systemd", "standard_error", "standard_output"},
+    "program": {"protocol", "config", "systemd", "exhaustion", "standard_error", "standard_output"},
+    "running_service": {"protocol", "config", "systemd", "exhaustion"},
     "dataplane": {"protocol", "config", "owner_threads"},
     "state": {"protocol", "dataplane"},
     "broker": {"descriptor_limit", "protocol", "config", "systemd", "dataplane", "state"},
@@ -43,20 +45,22 @@ MAY_IMPORT = {
     | {"standard_error", "standard_output"},
     "client": {"protocol"},
     "archive": {"protocol"},
-    "feeds": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
-    "relay": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "link": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "backoff"},
+    "feeds": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error"},
+    "relay": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner", "http_connection"},
+    "link": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "blob": _CLIENTS_USE
-    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "standard_error", "owner_threads", "passed_descriptors"},
-    "web": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output", "socket_owner"},
-    "store": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "wall_clock", "backoff"},
-    "trigger": _CLIENTS_USE | {"systemd", "helptext", "standard_error", "standard_output"},
+    | {"descriptor_limit", "exhaustion", "systemd", "helptext", "program", "running_service", "standard_error"}
+    | {"owner_threads", "passed_descriptors"},
+    "web": _CLIENTS_USE
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "standard_output", "socket_owner", "http_connection"},
+    "store": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "wall_clock", "backoff"},
+    "trigger": _CLIENTS_USE | {"systemd", "helptext", "program", "running_service", "backoff"},
     "metrics": _CLIENTS_USE
-    | {"systemd", "helptext", "program", "standard_error", "socket_owner"}
-    | {"owner_threads", "passed_descriptors", "descriptor_limit"},
+    | {"systemd", "helptext", "program", "running_service", "standard_error", "socket_owner", "http_connection"}
+    | {"owner_threads", "passed_descriptors", "descriptor_limit", "backoff"},
     "recorder": _CLIENTS_USE | {"systemd", "helptext", "program", "standard_error", "archive", "wall_clock"},
     "shipping": {"protocol", "config", "systemd", "helptext", "program", "standard_error", "standard_output", "archive", "wall_clock"},
-    "pipeline": _CLIENTS_USE | {"helptext", "systemd", "archive", "standard_error", "standard_output"},
+    "pipeline": _CLIENTS_USE | {"helptext", "program", "systemd", "archive", "standard_error", "standard_output"},
     "report": {"protocol", "archive"},
     "ctl": _CLIENTS_USE
     | {"systemd", "helptext", "standard_error", "standard_output", "archive", "recorder", "relay", "link", "report", "metrics"},

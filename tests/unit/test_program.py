@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from sbusd.config.files import ConfigError
-from sbusd.program import check_configuration, failing_with_status
+from sbusd.program import failing_with_status, run_configured
 from sbusd.protocol.errors import SbusError
 
 FILE = Path("/tmp/a.toml")
@@ -18,19 +21,55 @@ class _PermanentError(SbusError, ValueError):
     pass
 
 
-def test_a_checked_configuration_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    checked: list[str] = []
-    check_configuration("sbus-some", FILE, lambda: checked.append("once"))
-    assert (checked, capsys.readouterr().out) == (["once"], "configuration is valid\n")
+def never(loaded: int) -> None:
+    """Fail: nothing may call this with what was loaded."""
+    pytest.fail(f"called with {loaded}")
 
 
-def test_an_error_of_the_check_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
-    def check() -> None:
-        raise ConfigError(FILE, "key", "wrong")
+def test_a_checked_program_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    checked: list[int] = []
+    run_configured("sbus-some", FILE, lambda: 1, never, is_check=True, check=checked.append)
+    assert (checked, capsys.readouterr().out) == ([1], "configuration is valid\n")
 
-    with pytest.raises(ConfigError, match="key"):
-        check_configuration("sbus-some", FILE, check)
-    assert capsys.readouterr().out == ""
+
+@pytest.mark.usefixtures("restored_signals")
+def test_a_program_serves_with_what_was_loaded_and_ends_at_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    served: list[int] = []
+
+    def serve(loaded: int) -> None:
+        served.append(loaded)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)  # the signal exits here at the latest
+
+    with pytest.raises(SystemExit) as end:
+        run_configured("sbus-some", FILE, lambda: 1, serve, is_check=False, check=never)
+    assert (end.value.code, served, capsys.readouterr().out) == (0, [1], "")
+
+
+@pytest.mark.parametrize("is_check", [True, False])
+@pytest.mark.usefixtures("restored_signals")
+def test_a_permanent_error_has_its_status_in_both(is_check: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> int:
+        raise _PermanentError("wrong")
+
+    with pytest.raises(SystemExit) as end:
+        run_configured("sbus-some", FILE, load, never, is_check=is_check, permanent=(_PermanentError,))
+    assert (end.value.code, capsys.readouterr().out) == (os.EX_CONFIG, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/a"), "/a: Permission denied"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("of a library"), "of a library"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "no memory is left. Raise MemoryMax= of the unit, or stop other programs"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line(error: OSError, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end, failing_with_status("sbus-some"):
+        raise error
+    assert (end.value.code, capsys.readouterr().err) == (1, f"sbus-some: {line}\n")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sbusd.client import Bus, Scope
 from sbusd.config.feed_dbus import DBusFeedSettings
@@ -18,7 +17,7 @@ from sbusd.feeds.dbus.signal_feed import REQUEST, SignalFeed
 from sbusd.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
 from sbusd.feeds.dbus.systemd import ServiceManagerSource
 from sbusd.feeds.netlink.stored_values import PublishedKeys, StoredValues
-from sbusd.systemd.event_loop import on_ending_signal, run_service
+from sbusd.systemd.event_loop import run_until_signal
 
 STORED = {
     "systemd": ("systemd/unit/",),
@@ -89,21 +88,6 @@ def run_signal_feed(settings: DBusFeedSettings, buses: Buses, log: Callable[[str
             await output.close()
 
     run_until_signal(feed())
-
-
-def run_until_signal(feed: Coroutine[Any, Any, None]) -> None:
-    """Run *feed* until SIGTERM or SIGINT cancels it. Raises what it raises."""
-
-    async def run() -> None:
-        task = asyncio.ensure_future(feed)
-        on_ending_signal(task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    try:
-        run_service(run())
-    finally:
-        feed.close()  # run_service may fail before it begins
 
 
 def _stored_values(name: str, buses: Buses, keys: PublishedKeys, request: str, log: Callable[[str], None]) -> StoredValues:

@@ -11,17 +11,16 @@ import typer
 
 from sbusd.archive.files import UMASK, make_private
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
-from sbusd.config.files import ConfigError, default_main_file
+from sbusd.config.files import default_main_file
 from sbusd.config.live import LiveSettings, load_live_settings
 from sbusd.helptext import PlainCommand, VersionOption, require_only
 from sbusd.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbusd.pipeline.live.live_state import MINUTES, STATE, LiveState, lines_of
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbusd.pipeline.session import spark_session
-from sbusd.protocol.errors import SbusError
+from sbusd.program import check_configuration, failing_with_status
 from sbusd.standard_error import fail, print_error
 from sbusd.standard_output import print_line
-from sbusd.systemd.service_user import acting_as_user_of, valid
 
 PROGRAM = "sbus-live"
 FOLDER = Path("/var/lib/sbus-live")
@@ -60,26 +59,21 @@ def live(
         require_only(context, "--check", "check", "config")
     elif minutes is not None:
         raise typer.BadParameter("--minutes requires --show")
+    main_file = config or default_main_file("live.toml")
+
+    def load() -> LiveSettings:
+        return load_live_settings(main_file, required=config is not None)
+
     try:
-        if show:
-            _show(state, minutes or SHOWN_MINUTES)
-            return
-        main_file = config or default_main_file("live.toml")
-        if check:
-            with acting_as_user_of("sbus-live.service", main_file) as reader:
-                load_live_settings(main_file, required=config is not None)
-            print_line(PROGRAM, valid(reader))
-            return
-        settings = load_live_settings(main_file, required=config is not None)
-        _run(settings, state, tables, address)
+        with failing_with_status(PROGRAM, PermanentError, doing=str(state)):
+            if show:
+                _show(state, minutes or SHOWN_MINUTES)
+            elif check:
+                check_configuration("sbus-live", main_file, load)
+            else:
+                _run(load(), state, tables, address)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
-    except (ConfigError, PermanentError) as error:
-        fail(PROGRAM, str(error), os.EX_CONFIG)
-    except SbusError as error:
-        fail(PROGRAM, str(error))
-    except OSError as error:
-        fail(PROGRAM, f"{error.filename or state}: {error.strerror or error}")
     except Exception as error:
         if sys.flags.dev_mode:
             raise

@@ -10,33 +10,28 @@ import asyncio
 import json
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
+from sbusd.http_connection import LimitedConnection
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.limits import ConnectionLimiter, ConnectionSlot
 from sbusd.relay.log_messages import AUTHENTICATION_FAILED, FAULT, REJECTED
 from sbusd.socket_owner import client_user
 
-PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
-"""Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
 
-
-class HttpConnection(web.RequestHandler):
+class HttpConnection(LimitedConnection):
     """One connection with limits and timeouts."""
 
-    __slots__ = ("_limiter", "_served", "_slot", "_timeout", "user")
+    __slots__ = ("_limiter", "_served", "_slot", "user")
 
-    def __init__(self, connections: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None, **options: Any) -> None:
-        super().__init__(server, **options)
+    def __init__(self, connections: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None = None) -> None:
+        super().__init__(server, idle_seconds=connections.idle_seconds)
         self.user: int | None = None
         """The local user that connected. None if remote hosts are authenticated, or the kernel reports no user."""
         self._limiter = connections
         self._slot = slot
         self._served = False
-        self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or close it."""
@@ -45,19 +40,16 @@ class HttpConnection(web.RequestHandler):
             peer = transport.get_extra_info("peername")
             self._slot = self._limiter.admit(str(peer[0]) if peer else "?")
             if self._slot is None:
-                self.force_close()
-                transport.close()
+                self.refuse(transport)
                 return
-        self._slot.close = self._abort
+        self._slot.close = self.abort
         if self._limiter.asks_kernel:
             # Ask now: the kernel forgets the user when the client closes its socket.
             self.user = client_user(transport.get_extra_info("socket"))
-        self._await_request(self._limiter.header_seconds)
+        self.wait(self._limiter.header_seconds)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Release the slot."""
-        if self._timeout is not None:
-            self._timeout.cancel()
         if self._slot is not None:
             self._limiter.release(self._slot)
             self._slot = None
@@ -72,7 +64,7 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a rate limit."""
         if status >= 500:
-            self._note(exc)
+            self._note_error(exc, "")
             words = "internal error in this relay; see its journal"
         else:
             first = str(message or exc).strip().partition("\n")[0]
@@ -83,18 +75,10 @@ class HttpConnection(web.RequestHandler):
         response.force_close()
         return response
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Report an error that aiohttp would log with a traceback."""
-        exc = kw.get("exc_info")
-        self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
-
-    def _note(self, exc: BaseException | None, words: str = "") -> None:
-        """Report an error: of the client, if it disconnected or does not send HTTP, else of this relay."""
-        reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
-        if isinstance(exc, PEER_ERRORS):
-            self._limiter.report_rejection(REJECTED, self._address, printable(reason, 200), "connections-broken")
-        else:
-            self._limiter.report_rejection(FAULT, self._address, printable(reason, 200), "http-faults")
+    def note(self, reason: str, *, is_of_peer: bool) -> None:
+        """Report an error of the client or of this relay."""
+        event, counter = (REJECTED, "connections-broken") if is_of_peer else (FAULT, "http-faults")
+        self._limiter.report_rejection(event, self._address, reason, counter)
 
     @property
     def _address(self) -> str:
@@ -109,43 +93,18 @@ class HttpConnection(web.RequestHandler):
     def request_begins(self) -> None:
         """Record that a complete header has arrived."""
         self._served = True
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
+        self.stop_waiting()
 
     def request_ends(self) -> None:
         """Start the timeout for the next request."""
         if self._slot is not None:
-            self._await_request(self._limiter.idle_seconds)
+            self.wait(self._limiter.idle_seconds)
 
-    def _await_request(self, seconds: float) -> None:
-        """Close the connection unless a request begins within *seconds*."""
-        self._timeout = asyncio.get_running_loop().call_later(seconds, self._give_up)
-
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Close the connection; report it unless it has carried a request before."""
         if not self._served and self._slot is not None:
             self._limiter.report_slow(self._slot.address)
-        self._abort()
-
-    def _abort(self) -> None:
-        """Close it at once, whatever it has to send."""
-        transport = self.transport  # force_close() of aiohttp closes it only when everything is sent, and forgets it
-        self.force_close()
-        if transport is not None:
-            transport.abort()
-
-
-def http_connection(limiter: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None = None) -> HttpConnection:
-    """Return the protocol for a new connection to *server*; *slot* if :meth:`ConnectionLimiter.admit` was already called."""
-    # Bodies are not decompressed: a small one of an unverified sender could expand to a huge one.
-    options: dict[str, Any] = {
-        "access_log": None,
-        "keepalive_timeout": limiter.idle_seconds,
-        "lingering_time": 1.0,
-        "auto_decompress": False,
-    }
-    return HttpConnection(limiter, server, slot, loop=asyncio.get_running_loop(), **options)
+        super().give_up()
 
 
 class TlsHandshake(asyncio.Protocol):
@@ -187,7 +146,7 @@ class TlsHandshake(asyncio.Protocol):
         if secure is None or early.is_lost or slot.is_left:
             self._limiter.release(slot)
             return
-        connection = http_connection(self._limiter, self._server, slot)
+        connection = HttpConnection(self._limiter, self._server, slot)
         secure.set_protocol(connection)
         connection.connection_made(secure)
         for data in early.data:
@@ -233,6 +192,6 @@ def protocol_factory(
 
     def protocol() -> asyncio.Protocol:
         current = context()
-        return http_connection(connections, server) if current is None else TlsHandshake(connections, server, current, seconds)
+        return HttpConnection(connections, server) if current is None else TlsHandshake(connections, server, current, seconds)
 
     return protocol

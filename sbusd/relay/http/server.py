@@ -19,6 +19,7 @@ from aiohttp import web
 
 from sbusd.config.hosts import AddressGroups
 from sbusd.config.relay import RelaySettings
+from sbusd.http_connection import PEER_ERRORS
 from sbusd.protocol.printable import printable
 from sbusd.relay.http.authentication import (
     Authentication,
@@ -29,7 +30,7 @@ from sbusd.relay.http.authentication import (
     response_headers,
     sent_at,
 )
-from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
+from sbusd.relay.http.connections import HttpConnection
 from sbusd.relay.http.limits import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, REJECTED, SHARED_NUMBER, TOO_LARGE, TOO_SLOW
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from sbusd.backoff import Backoff
+from sbusd.backoff import Attempts
 from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import RemoteRefusal, SbusError
 from sbusd.client.rpc.caller_access import Twins
@@ -187,10 +187,7 @@ class RemoteService:
 
     async def _run(self, address: str | None) -> None:
         """Serve, and connect again whenever the connection ends, until cancelled."""
-        backoff = Backoff()
-        loop = asyncio.get_running_loop()
-        while True:
-            begin = loop.time()
+        async for _ in Attempts():
             try:
                 async with _RelayedBus.connect(address, name="sbus-store other hosts") as bus:
                     self._bus = bus
@@ -206,5 +203,3 @@ class RemoteService:
                 await asyncio.sleep(REFUSED_SECONDS)
             except (SbusError, OSError):
                 pass  # the connections for users report a bus that is away
-            backoff.lasted(loop.time() - begin)
-            await asyncio.sleep(backoff.delay())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +11,8 @@ from sbusd.client import CallTimeout, NoBus, NoRecipient, PayloadTooLarge, PeerD
 from sbusd.ctl import errors
 from sbusd.ctl.errors import EXIT_SIGNALS, error_text, exit_on_signals, status_of
 from tools.stage import ROOT
+
+pytestmark = pytest.mark.usefixtures("restored_signals")
 
 
 @pytest.mark.parametrize(
@@ -50,14 +51,6 @@ def test_an_error_message_that_cannot_be_written_is_ignored(monkeypatch: pytest.
     monkeypatch.setattr("sys.stderr", closed)
     errors.print_error("x")
     assert closed.closed
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", EXIT_SIGNALS)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import pytest
-
 from sbusd.client.bus_unit import start_error
 from sbusd.config import ConfigError
 from sbusd.daemon.main import report_failure
 
 
-def test_clients_show_file_and_key_of_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_show_file_and_key_of_a_configuration_error(systemd: socket.socket) -> None:
     folder = f"/srv/{'x' * 250}/{'y' * 250}/{'z' * 250}"
-    address = str(tmp_path / "manager")
-    monkeypatch.setenv("NOTIFY_SOCKET", address)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(address)
-        report_failure(ConfigError(Path(folder, "sbusd.toml"), "limits.queue_bytes", "must be at least 4096 bytes"))
-        status = manager.recv(8_192).decode().removeprefix("STATUS=")
+    report_failure(ConfigError(Path(folder, "sbusd.toml"), "limits.queue_bytes", "must be at least 4096 bytes"))
+    status = systemd.recv(8_192).decode().removeprefix("STATUS=")
     assert start_error(status).endswith("z/sbusd.toml: limits.queue_bytes: must be at least 4096 bytes")
     assert "…" in start_error(status)

@@ -56,22 +56,26 @@ def test_wrong_command_line_is_status_2(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "line"),
+    ("name", "failure", "status", "line"),
     [
-        (KernelError("no"), 1, "sbus-feed: no\n"),
-        (PermissionError(1, "Operation not permitted"), 1, "sbus-feed: netlink: Operation not permitted\n"),
-        (KeyboardInterrupt(), 0, ""),
+        ("netlink", KernelError("no"), 1, "sbus-feed: no\n"),
+        ("netlink", PermissionError(1, "Operation not permitted"), 1, "sbus-feed: netlink: Operation not permitted\n"),
+        ("netlink", KeyboardInterrupt(), 0, ""),
+        ("journal", AccessCheckError("not here"), 78, "sbus-feed: not here\n"),
+        ("journal", JournalError("no journal"), 1, "sbus-feed: no journal\n"),
+        ("journal", PermissionError(13, "Permission denied"), 1, "sbus-feed: journal: Permission denied\n"),
+        ("journal", KeyboardInterrupt(), 0, ""),
     ],
 )
 def test_every_end_is_a_status_and_at_most_a_line(
-    failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object, **named: object) -> None:
         raise failure
 
-    monkeypatch.setattr(main, "_feed_netlink", fail)
+    monkeypatch.setattr(main, f"_feed_{name}", fail)
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    result = CliRunner().invoke(main.app, ["netlink"])
+    result = CliRunner().invoke(main.app, [name])
     assert (result.exit_code, result.stderr) == (status, line)
 
 
@@ -83,25 +87,6 @@ def test_choice_of_the_bus(options: list[str], monkeypatch: pytest.MonkeyPatch) 
     address = "/x" if "--address" in options else None
     scope = options[0].removeprefix("--") if options and address is None else None
     assert given[1:] == [address, scope, "blue", 65536]
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "line"),
-    [
-        (AccessCheckError("not here"), 78, "sbus-feed: not here\n"),
-        (JournalError("no journal"), 1, "sbus-feed: no journal\n"),
-        (PermissionError(13, "Permission denied"), 1, "sbus-feed: journal: Permission denied\n"),
-        (KeyboardInterrupt(), 0, ""),
-    ],
-)
-def test_every_end_of_the_journal_feed(failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object, **named: object) -> None:
-        raise failure
-
-    monkeypatch.setattr(main, "_feed_journal", fail)
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    result = CliRunner().invoke(main.app, ["journal"])
-    assert (result.exit_code, result.stderr) == (status, line)
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,3 @@ def test_a_check_finds_an_expired_certificate(config: Path, tmp_path: Path, tran
     config.write_text(_tls(authority, signed) if transport == "direct" else GOOD + authority.settings(signed))
     done = run("-C", str(config), "--check")
     assert (done.returncode, "has expired" in done.stderr) == (78, True)
-
-
-def test_a_missing_file_is_78_and_a_wrong_option_2(tmp_path: Path) -> None:
-    assert run("-C", str(tmp_path / "none.toml")).returncode == 78
-    done = run("--chek")
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,14 +22,12 @@ MOST_BYTES = 64 << 10
 
 
 @pytest.fixture
-def kept(make_bus: MakeBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[InProcessBus, StateLog]]:
+def kept(make_bus: MakeBus, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[InProcessBus, StateLog]]:
     """A bus whose state a service manager keeps."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setenv("FDSTORE", "16")
-        bus = make_bus()
-        state_log = Handover.begin(bus.broker, bus.journal, InheritedState())._state_log
+    monkeypatch.setenv("FDSTORE", "16")
+    bus = make_bus()
+    state_log = Handover.begin(bus.broker, bus.journal, InheritedState())._state_log
+    systemd.close()
     assert state_log is not None
     yield bus, state_log
     state_log.file.close()

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from sbusd.systemd.event_loop import first_defect, on_ending_signal, report_exhaustion, run_service
 from sbusd.systemd.signals import ENDING
 
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Restore the handlers of this process, which ignores the signals after the end of a service."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("restored_signals")
 
 
 def send_both() -> None:

@@ -22,22 +22,13 @@ from sbusd.systemd.service_manager import (
     Heartbeat,
     ServiceManager,
     ServiceManagerError,
+    StatusReporter,
     Traffic,
 )
 
 MINUTE = f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}".encode()
 
 WATCHDOG_SECONDS = 20.0
-
-
-@pytest.fixture
-def systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket that $NOTIFY_SOCKET names."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
-        received.bind(str(folder / "notify"))
-        received.settimeout(30)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
-        yield received
 
 
 @pytest.fixture
@@ -351,3 +342,24 @@ def test_a_warning_is_in_the_status_while_it_lasts() -> None:
         "STATUS=0 clients, 0 messages/s; configuration faults: 1 (50-lab.toml)",
         "STATUS=0 clients, 0 messages/s",
     ]
+
+
+def test_a_reporter_notifies_the_watchdog_in_half_its_time_and_a_changed_status(systemd: socket.socket) -> None:
+    now = 100.0
+    systemd.setblocking(False)
+    with closing(ServiceManager(systemd.getsockname(), 20.0)) as manager:
+        reporter = StatusReporter(manager, lambda: now)
+        assert reporter.due == 110.0
+        for words, seconds in (("1 row", 0.0), ("2 rows", 0.0), ("3 rows", STATUS_SECONDS), ("3 rows", STATUS_SECONDS)):
+            now += seconds
+            reporter.turn(words.__str__)
+        assert reporter.due == 120.0
+    assert [systemd.recv(100) for _ in range(3)] == [b"STATUS=1 row", b"STATUS=3 rows", b"WATCHDOG=1"]
+    with pytest.raises(BlockingIOError):
+        systemd.recv(100)
+
+
+def test_a_reporter_without_a_watchdog_is_never_due() -> None:
+    with closing(ServiceManager("/nowhere")) as manager:
+        assert StatusReporter(manager).due is None
+    StatusReporter(ServiceManager()).turn(lambda: pytest.fail("computed"))

@@ -72,8 +72,9 @@ def test_each_program_that_checks_a_configuration_does_so_as_its_service() -> No
         source = (ROOT / f"{entry[1].replace('.', '/')}.py").read_text()
         has_check = "CheckOption" in source or '"--check' in source
         if (has_check and not unit.name.startswith("sbus-feed@")) or unit.name == "sbus-feed@dbus.service":
-            in_frame = f'check_configuration("{unit.stem}"' in source  # acts as the user of {program}.service
-            assert in_frame or f'acting_as_user_of("{unit.name}"' in source, unit.name
+            # These act as the user of that unit, by default of {program}.service.
+            call = rf'\b(check_configuration|run_configured)\(\s*"({unit.stem}"|{program[1]}".* unit="{unit.name}")'
+            assert re.search(call, source), unit.name
             checked += 1
     assert checked >= 9
 

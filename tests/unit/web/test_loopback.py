@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from unittest.mock import Mock
-
-from aiohttp import web
 
 from sbusd.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbusd.socket_owner import OVERFLOW_UID
 from sbusd.systemd.log_records import LimitedLog, Record
-from sbusd.web.loopback import MAX_CONNECTIONS, Admission, LoopbackConnection
+from sbusd.web.loopback import MAX_CONNECTIONS, Admission
 
 
 class Sink:
@@ -53,13 +49,3 @@ def test_the_number_of_connections_is_limited() -> None:
     admission.leave()
     assert admission.admit(0)
     assert str(MAX_CONNECTIONS) in sink.texts[0]
-
-
-def test_a_connection_that_takes_too_long_is_closed_whatever_it_has_to_send() -> None:
-    async def main() -> None:
-        connection = LoopbackConnection(Admission(LimitedLog("sbus-web", Sink())), web.Server(Mock()))
-        connection.transport = transport = Mock(spec=asyncio.Transport)
-        connection._give_up()
-        transport.abort.assert_called_once_with()
-
-    asyncio.run(main())
