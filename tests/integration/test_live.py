@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ clear_at = 0
 class Job:
     """The program with its state in a folder; it can be killed and started again."""
 
-    def __init__(self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.state_folder = folder / "state"
         (folder / "live.toml").write_text(settings)
@@ -79,6 +81,8 @@ class Job:
         """A program that runs before that of the job."""
         self._options = ["--address", bus.path, "--state", str(self.state_folder), "--tables", str(tables or folder / "none")]
         self._options += ["--config", str(folder / "live.toml")]
+        self._variables = variables or {}
+        """Variables of the program, more than those of :func:`environment`."""
         self.timeouts = 0
         """How often the program has ended because Spark waits only ten seconds for its workers; the service would be restarted."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,7 +102,8 @@ class Job:
         """Start the program."""
         words = [*_PROGRAM[:-1], "\n".join((self.hook, _CLOCK, _PROGRAM[-1])), *self._options]
         with (self.folder / "stderr").open("ab") as errors:
-            self._process = subprocess.Popen(words, env=environment(), stderr=errors, start_new_session=True, cwd=self.folder)
+            env = {**environment(), **self._variables}
+            self._process = subprocess.Popen(words, env=env, stderr=errors, start_new_session=True, cwd=self.folder)
 
     def wait(self, condition: Callable[[LiveState], bool], what: str) -> None:
         """Wait until the state on disk is as *condition* says."""
