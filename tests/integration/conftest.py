@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.browser import Chromium
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
+from tests.support.fdstore import Manager
 from tests.support.program import Program
 from tests.support.shared_bus import SharedBus
 from tests.support.skips import require_program
@@ -21,7 +22,11 @@ def daemon(folder: Path, stage: Stage) -> Iterator[StartDaemon]:
     """Start daemons: see :class:`tests.support.daemons.StartDaemon`. Each must end with status 0, and without a traceback."""
     started: list[Daemon] = []
 
-    def start(*options: str, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
+    def start(*options: str, config: str | None = None, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
+        if config is not None:
+            file = folder / f"bus{len(started)}.toml"
+            file.write_text(config)
+            options = ("-C", str(file), *options)
         made = start_daemon(folder, len(started), options, stage=stage, user=user, env=env)
         started.append(made)
         return made
@@ -73,6 +78,16 @@ def shared_bus(module_bus: SharedBus) -> Iterator[Daemon]:
     daemon = module_bus.unused()
     yield daemon
     daemon.close_clients()
+
+
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Manager]:
+    """A bus that is started, whose state a service manager keeps."""
+    with Manager(folder) as made:
+        made.start()
+        yield made
+        assert "Traceback" not in made.stderr, made.stderr
+        assert "internal error in" not in made.stderr
 
 
 @pytest.fixture

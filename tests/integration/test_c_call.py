@@ -140,10 +140,8 @@ def test_a_call_after_a_reconnection(daemon: StartDaemon, program: Path) -> None
     caller.close()
 
 
-def test_a_denied_call(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
-    config = tmp_path / "sbusd.toml"
-    config.write_text('[[policy]]\nkeys = "rpc/echo"\npublish = "deny"\ncomment = "not now"\n')
-    bus = daemon("-C", str(config))
+def test_a_denied_call(daemon: StartDaemon, program: Path) -> None:
+    bus = daemon(config='[[policy]]\nkeys = "rpc/echo"\npublish = "deny"\ncomment = "not now"\n')
     caller = Actor(program, bus.path)
     with running_service(bus.path, echo=_echo):
         assert caller.do("call", "echo", "3", MILLISECONDS).startswith(f"error\t{errno.EPERM}\t")

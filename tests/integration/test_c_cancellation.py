@@ -230,11 +230,9 @@ def test_a_list_that_the_program_requests_is_not_about_a_caller(bus: Daemon, ser
     assert parse_envelope(client.receive().partition(b"\0")[2]).data == b"done"
 
 
-def test_a_service_asks_again_after_a_loss(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_a_service_asks_again_after_a_loss(daemon: StartDaemon, program: Path) -> None:
     """The event of the disconnection is among the lost packets."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
     service = _serving(program, bus.path)
     service.ok("subscribe", "k")
     service.barrier()

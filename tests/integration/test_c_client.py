@@ -257,11 +257,9 @@ def test_refusals(bus: Daemon, act: Act) -> None:
     assert actor.do("publish", "k", "1") == f"error\t{errno.ENOTCONN}\t{bus.path}: not sent: not connected to the bus"
 
 
-def test_gaps(daemon: StartDaemon, act: Act, tmp_path: Path) -> None:
+def test_gaps(daemon: StartDaemon, act: Act) -> None:
     """A program that does not read loses messages, and learns where and how many; none is lost without a notice."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
     actor = act(bus.path)
     actor.ok("subscribe", "k")
     actor.barrier()

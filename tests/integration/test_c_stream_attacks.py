@@ -237,11 +237,9 @@ def test_one_user_cannot_use_up_the_streams_of_another(bus: Daemon, service: Act
     assert _received(client).part == 1
 
 
-def test_lost_grants_end_the_streams_with_an_error(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_lost_grants_end_the_streams_with_an_error(daemon: StartDaemon, program: Path) -> None:
     """Otherwise the service and the caller would wait for each other. A request without parts is still responded to."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
     service = _serving(program, bus)
     service.ok("subscribe", "k")
     service.barrier()

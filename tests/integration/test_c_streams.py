@@ -189,11 +189,9 @@ def test_one_of_several_services_streams_and_the_others_are_cancelled(
         assert sorted(map(int, lines)) in ([99], [0, 99])
 
 
-def test_lost_parts_end_the_stream(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_lost_parts_end_the_stream(daemon: StartDaemon, program: Path) -> None:
     """The caller has accepted more than the bus queues for it, and does not read."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
     caller = Actor(program, bus.path)
     reader, writer = os.pipe()
 

@@ -245,11 +245,10 @@ def test_counters_and_alerts_are_exact_through_kills(daemon: StartDaemon, tmp_pa
         job.kill()
 
 
-def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, first_user: User, second_user: User) -> None:
     """With the rules of the package."""
     rules = (ROOT / "etc/sbusd.toml.d/50-live.toml").read_text()
-    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-live"', str(first_user.uid)))
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=rules.replace('"sbus-live"', str(first_user.uid)))
     reader = bus.client()
     reader.subscribe(b"alert/")
     of_job, other = bus.client(first_user), bus.client(second_user)
@@ -260,13 +259,12 @@ def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path
     assert [packet for packet in reader.barrier() if b"alert/" in packet] == [b"MSG alert/flood/all\0{}"]
 
 
-def test_the_rules_of_the_store_let_it_publish_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+def test_the_rules_of_the_store_let_it_publish_alerts(daemon: StartDaemon, first_user: User, second_user: User) -> None:
     """With the rules of both packages, in their order."""
     texts = [(ROOT / "etc/sbusd.toml.d" / name).read_text() for name in ("45-store.toml", "50-live.toml")]
     users = {"sbus-store": first_user.uid, "sbus-live": 0}
     rules = re.sub(r'"(sbus-[a-z]+)"', lambda found: str(users[found[1]]), "\n".join(texts))
-    (tmp_path / "bus.toml").write_text(rules)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=rules)
     of_store, other = bus.client(first_user), bus.client(second_user)
     of_store.publish(b"alert/flood/all", b"{}")
     other.publish(b"alert/flood/all", b"forged")
@@ -333,8 +331,7 @@ def test_a_refused_tap_is_permanent_and_a_missing_bus_is_not(daemon: StartDaemon
 
 
 def test_an_alert_that_the_bus_refuses_blocks_no_other(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text('[[policy]]\nkeys = "alert/refused/"\npublish = "deny"\n')
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config='[[policy]]\nkeys = "alert/refused/"\npublish = "deny"\n')
     reader = bus.client()
     reader.subscribe(b"alert/")
     decided = [Decided(number, f"alert/{name}/all", "{}") for number, name in enumerate(("a", "refused", "b", "refused", "c"), 1)]

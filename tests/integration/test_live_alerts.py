@@ -103,8 +103,7 @@ def write_decided(folder: Path) -> list[str]:
 
 
 def test_each_alert_is_received_once_through_kills_of_the_publisher(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     chance = random.Random(6)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         reader = bus.client()
@@ -123,8 +122,7 @@ def test_each_alert_is_received_once_through_kills_of_the_publisher(daemon: Star
 
 
 def test_each_alert_is_stored_once_through_kills_of_the_store(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     chance = random.Random(8)
     with StoreProgram(tmp_path, bus.path, _STREAM) as store:
         ids = write_decided(tmp_path)
@@ -186,8 +184,7 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
 def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program is killed between the publication of an alert and its note, and publishes it again after its start."""
     require_spark()
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         publisher, reader = bus.client(), bus.client()
         reader.subscribe(b"alert/")
@@ -225,8 +222,7 @@ def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path)
 def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program ends with an error, and systemd starts it again."""
     require_spark()
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         publisher, reader = bus.client(), bus.client()
         reader.subscribe(b"alert/")
