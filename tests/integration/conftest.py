@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import Chromium
+from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
 from tests.support.fdstore import Manager
 from tests.support.program import Program
@@ -96,6 +97,20 @@ def program(folder: Path) -> Iterator[Program]:
     made = Program(folder)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program whose connections an Actor uses."""
+    return client_program("actor", tmp_path_factory.mktemp("c"))
+
+
+@pytest.fixture
+def caller(c_program: Path, bus: Daemon) -> Iterator[Actor]:
+    """A connection of the C program for calls."""
+    actor = Actor(c_program, bus.path)
+    yield actor
+    actor.close()
 
 
 @pytest.fixture(scope="module")
