@@ -73,7 +73,7 @@ def module_bus(bus_configuration: str, stage: Stage) -> Iterator[SharedBus]:
 def shared_bus(module_bus: SharedBus) -> Iterator[Daemon]:
     """The bus that the tests of a module share, which has no connection when a test begins.
 
-    To start one for each test takes a fifth of a second of processor time. A test may end it. One that reads its log, or depends on what
+    To start one for each test takes 34 ms of processor time. A test may end it. One that reads its log, or depends on what
     was counted before, starts its own by ``daemon``.
     """
     daemon = module_bus.unused()
